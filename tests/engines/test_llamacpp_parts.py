@@ -22,23 +22,25 @@ from dragoman.engines.llamacpp.params import (
 )
 from dragoman.engines.llamacpp.partial_characters import PieceIndex
 from dragoman.engines.llamacpp.slots import SlotPool
-from dragoman.errors import BadRequest, ContextOverflow, EngineFailed
+from dragoman.errors import ContextOverflow, EngineFailed, InvalidGrammar
 from dragoman.types import DEFAULT_SAMPLING, Adapter, Job, Logprob, Sampling, Step
 
-# what a job asks for -> what the server is told
+# the request to the server
 
-ASK = NativeRequest(prompt=[1, 2], max_tokens=7, seed=5)
+REQUEST = NativeRequest(prompt=[1, 2], max_tokens=7, seed=5)
 GRAMMAR = '%llguidance {}\nstart: "a"'
 
 
-def told(sampling: Sampling | None = None, ask: NativeRequest = ASK, **job: Any) -> dict[str, Any]:
-    chosen = (sampling or Sampling()).with_defaults(DEFAULT_SAMPLING)
-    asked = Job(id="a", prompt=[1, 2], sampling=chosen, **job)
-    return build_payload(asked, ask, 1000, {"x": 0, "y": 1})
+def build_body(
+    sampling: Sampling | None = None, request: NativeRequest = REQUEST, **fields: Any
+) -> dict[str, Any]:
+    resolved = (sampling or Sampling()).with_defaults(DEFAULT_SAMPLING)
+    job = Job(id="a", prompt=[1, 2], sampling=resolved, **fields)
+    return build_payload(job, request, 1000, {"x": 0, "y": 1})
 
 
 @pytest.mark.parametrize(
-    ("sampling", "said"),
+    ("sampling", "expected"),
     [
         ({"temperature": 0.3}, {"temperature": 0.3}),
         ({"temperature": 0.0}, {"temperature": 0.0}),
@@ -62,29 +64,29 @@ def told(sampling: Sampling | None = None, ask: NativeRequest = ASK, **job: Any)
     ids=str,
 )
 def test_d23_every_sampling_field_reaches_the_server(
-    sampling: dict[str, Any], said: dict[str, Any]
+    sampling: dict[str, Any], expected: dict[str, Any]
 ) -> None:
-    body = told(Sampling(**sampling))
-    assert {name: body[name] for name in said} == said
-    plain = told()
+    body = build_body(Sampling(**sampling))
+    assert {name: body[name] for name in expected} == expected
+    plain = build_body()
     changed = {name for name in body if body[name] != plain[name]}
-    assert changed == {name for name in said if said[name] != plain[name]}
+    assert changed == {name for name in expected if expected[name] != plain[name]}
 
 
-def test_d26_nothing_said_is_exactly_our_defaults() -> None:
-    body = told()
+def test_d26_fields_that_are_not_set_have_our_defaults() -> None:
+    body = build_body()
     assert (body["temperature"], body["top_p"], body["top_k"], body["min_p"]) == (1.0, 1.0, 0, 0.0)
     assert (body["typical_p"], body["repeat_penalty"], body["repeat_last_n"]) == (1.0, 1.0, 64)
     assert (body["presence_penalty"], body["frequency_penalty"]) == (0.0, 0.0)
     assert (body["ignore_eos"], body["logit_bias"], body["n_probs"]) == (False, [], 0)
     assert "grammar" not in body
     assert body == build_payload(
-        Job(id="a", prompt=[1], sampling=Sampling()), ASK, 1000, {"x": 0, "y": 1}
+        Job(id="a", prompt=[1], sampling=Sampling()), REQUEST, 1000, {"x": 0, "y": 1}
     )
 
 
 @pytest.mark.parametrize(
-    ("job", "said"),
+    ("fields", "expected"),
     [
         ({"logprobs": 0}, {"n_probs": 1}),
         ({"logprobs": 5}, {"n_probs": 5}),
@@ -93,9 +95,9 @@ def test_d26_nothing_said_is_exactly_our_defaults() -> None:
     ],
     ids=str,
 )
-def test_fields_of_a_job_reach_the_server(job: dict[str, Any], said: dict[str, Any]) -> None:
-    body = told(**job)
-    assert {name: body[name] for name in said} == said
+def test_fields_of_a_job_reach_the_server(fields: dict[str, Any], expected: dict[str, Any]) -> None:
+    body = build_body(**fields)
+    assert {name: body[name] for name in expected} == expected
 
 
 @pytest.mark.parametrize(
@@ -106,66 +108,66 @@ def test_fields_of_a_job_reach_the_server(job: dict[str, Any], said: dict[str, A
         ((Adapter("x"), Adapter("y", 2.0)), [1.0, 2.0]),
     ],
 )
-def test_d72_every_adapter_is_named_in_every_request(
+def test_d72_every_request_sets_every_adapter(
     adapters: tuple[Adapter, ...], scales: list[float]
 ) -> None:
-    said = told(lora=adapters)["lora"]
-    assert said == [{"id": number, "scale": scale} for number, scale in enumerate(scales)]
+    lora = build_body(lora=adapters)["lora"]
+    assert lora == [{"id": number, "scale": scale} for number, scale in enumerate(scales)]
 
 
-def test_nothing_that_ends_an_answer_may_come_in_an_unending_request() -> None:
-    ask = NativeRequest(prompt=[1], max_tokens=3, seed=1, forbid_end=True)
-    body = told(Sampling(stop_token_ids=(8,), logit_bias={9: 1.0}), ask)
+def test_a_request_can_forbid_every_end() -> None:
+    request = NativeRequest(prompt=[1], max_tokens=3, seed=1, forbid_end=True)
+    body = build_body(Sampling(stop_token_ids=(8,), logit_bias={9: 1.0}), request)
     assert body["ignore_eos"] is True
     assert body["logit_bias"] == [[9, 1.0], [8, False]]
 
 
-def test_under_a_grammar_no_token_is_forbidden_for_good() -> None:
-    body = told(Sampling(logit_bias={4: -1000.0}), grammar=GRAMMAR)
+def test_under_a_grammar_no_token_is_forbidden_completely() -> None:
+    body = build_body(Sampling(logit_bias={4: -1000.0}), grammar=GRAMMAR)
     assert body["logit_bias"] == [[4, -100.0]]
 
 
 @pytest.mark.parametrize("seed", [0, 5, -1, 2**31, 2**32 - 1, 2**63])
-def test_any_seed_is_a_seed(seed: int) -> None:
-    said = told(ask=NativeRequest(prompt=[1], max_tokens=1, seed=seed))["seed"]
-    assert 0 <= said < SEED_COUNT
-    assert said == told(ask=NativeRequest(prompt=[1], max_tokens=1, seed=seed))["seed"]
+def test_any_integer_is_a_seed(seed: int) -> None:
+    sent = build_body(request=NativeRequest(prompt=[1], max_tokens=1, seed=seed))["seed"]
+    assert 0 <= sent < SEED_COUNT
+    assert sent == build_body(request=NativeRequest(prompt=[1], max_tokens=1, seed=seed))["seed"]
 
 
-def test_logprobs_keep_as_many_alternatives_as_were_asked_for() -> None:
-    prob = NativeLogprob(3, -0.5, [NativeLogprob(3, -0.5), NativeLogprob(4, -3.4e38)])
-    assert convert_logprob(prob, 0) == Logprob(3, -0.5)
-    assert convert_logprob(prob, 2) == Logprob(3, -0.5, (Logprob(3, -0.5), Logprob(4, -9999.0)))
+def test_logprobs_have_the_requested_number_of_alternatives() -> None:
+    native = NativeLogprob(3, -0.5, [NativeLogprob(3, -0.5), NativeLogprob(4, -3.4e38)])
+    assert convert_logprob(native, 0) == Logprob(3, -0.5)
+    assert convert_logprob(native, 2) == Logprob(3, -0.5, (Logprob(3, -0.5), Logprob(4, -9999.0)))
 
 
 @pytest.mark.parametrize(
-    ("fault", "kind", "param"),
+    ("native", "error_class", "param"),
     [
         (
             NativeError(400, "too long", "exceed_context_size_error", 1200),
             ContextOverflow,
             "messages",
         ),
-        (NativeError(400, "Failed to start: failed to parse grammar"), BadRequest, "grammar"),
+        (NativeError(400, "Failed to start: failed to parse grammar"), InvalidGrammar, "grammar"),
         (NativeError(400, "Prompt contains invalid tokens"), EngineFailed, None),
         (NativeError(500, "/secret/grammar.cpp: compute error"), EngineFailed, None),
     ],
 )
-def test_d73_what_the_server_complains_about(
-    fault: NativeError, kind: type[Exception], param: str | None
+def test_d73_errors_of_the_server_are_converted(
+    native: NativeError, error_class: type[Exception], param: str | None
 ) -> None:
-    error = convert_error(fault, 1000)
-    assert type(error) is kind
+    error = convert_error(native, 1000)
+    assert type(error) is error_class
     assert error.param == param
     assert "/" not in error.message
-    if kind is ContextOverflow:
+    if error_class is ContextOverflow:
         assert error.message == (
-            "This model's maximum context length is 1000 tokens. However, your prompt has "
-            "1200 tokens. Please shorten it."
+            "This model's maximum context length is 1000 tokens. However, your messages resulted "
+            "in 1200 tokens. Please shorten it."
         )
 
 
-def test_events_with_fields_we_do_not_know_are_read() -> None:
+def test_unknown_fields_of_events_are_ignored() -> None:
     event = event_decoder.decode(
         b'{"index":1,"content":"a","tokens":[5],"new":{"x":[1]},"stop":false}'
     )
@@ -182,24 +184,24 @@ LENGTH = b"HTTP/1.1 400 Bad Request\r\ncontent-length: 11\r\n\r\nhello world"
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
-def test_a_chunked_response_is_read_however_it_is_cut(size: int) -> None:
-    reply, events, found = ResponseParser(), EventSplitter(), []
-    for at in range(0, len(CHUNKED), size):
-        found += events.feed(reply.feed(CHUNKED[at : at + size]))
-    assert reply.status == 200
-    assert reply.is_complete
-    assert found == [b'{"a":1}', b"{}"]
+def test_a_chunked_response_is_parsed_however_it_is_cut(size: int) -> None:
+    parser, splitter, events = ResponseParser(), EventSplitter(), []
+    for start in range(0, len(CHUNKED), size):
+        events += splitter.feed(parser.feed(CHUNKED[start : start + size]))
+    assert parser.status == 200
+    assert parser.is_complete
+    assert events == [b'{"a":1}', b"{}"]
 
 
 @pytest.mark.parametrize("size", [1, 5, 1000])
-def test_a_response_with_a_length_is_read_however_it_is_cut(size: int) -> None:
-    reply, body = ResponseParser(), b""
-    for at in range(0, len(LENGTH), size):
-        body += reply.feed(LENGTH[at : at + size])
-    assert (reply.status, reply.is_complete, body) == (400, True, b"hello world")
+def test_a_response_with_a_length_is_parsed_however_it_is_cut(size: int) -> None:
+    parser, body = ResponseParser(), b""
+    for start in range(0, len(LENGTH), size):
+        body += parser.feed(LENGTH[start : start + size])
+    assert (parser.status, parser.is_complete, body) == (400, True, b"hello world")
 
 
-# tokens that nobody told us
+# tokens that the server does not report
 
 PIECES = [bytes([byte]) for byte in range(256)] + [b" \xe6\x97", b"\xf0\x9f", b"the", b" the"]
 
@@ -216,22 +218,24 @@ PIECES = [bytes([byte]) for byte in range(256)] + [b" \xe6\x97", b"\xf0\x9f", b"
 )
 def test_missing_tokens_are_found_from_the_bytes(before: list[int], last: int) -> None:
     text = b"".join(PIECES[token] for token in [*before, last]).decode(errors="ignore")
-    found = PieceIndex(PIECES).find_missing(text, last, len(before))
-    assert found is not None
-    assert len(found) == len(before)
-    assert b"".join(PIECES[token] for token in [*found, last]).decode(errors="ignore") == text
+    missing = PieceIndex(PIECES).find_missing(text, last, len(before))
+    assert missing is not None
+    assert len(missing) == len(before)
+    assert b"".join(PIECES[token] for token in [*missing, last]).decode(errors="ignore") == text
 
 
 @pytest.mark.parametrize(("before", "last"), [([0xE6], 259), ([256], 258), ([0xF0, 0xE6], 0x41)])
-def test_bytes_that_are_no_text_are_found_by_how_they_read(before: list[int], last: int) -> None:
+def test_invalid_bytes_are_replaced_by_tokens_with_the_same_text(
+    before: list[int], last: int
+) -> None:
     text = b"".join(PIECES[token] for token in [*before, last]).decode(errors="replace")
-    found = PieceIndex(PIECES).find_missing(text, last, len(before))
-    assert found is not None
-    again = b"".join(PIECES[token] for token in [*found, last]).decode(errors="replace")
+    missing = PieceIndex(PIECES).find_missing(text, last, len(before))
+    assert missing is not None
+    again = b"".join(PIECES[token] for token in [*missing, last]).decode(errors="replace")
     assert again.replace("\ufffd\ufffd", "\ufffd") == text.replace("\ufffd\ufffd", "\ufffd")
 
 
-def test_tokens_that_cannot_be_are_not_made_up() -> None:
+def test_impossible_tokens_are_not_invented() -> None:
     assert PieceIndex(PIECES).find_missing("abc", ord("c"), 5) is None
 
 
@@ -239,18 +243,18 @@ def test_tokens_that_cannot_be_are_not_made_up() -> None:
 
 
 def test_a_choice_ends_at_its_limit() -> None:
-    track = ChoiceProgress(1, 3, frozenset({9}))
-    assert track.add_tokens([4, 5], []) == [Step(1, None, [4, 5], 2)]
-    assert track.add_tokens([6, 7], []) == [Step(1, None, [6], 1, finish="length")]
-    assert track.request_ended
+    choice = ChoiceProgress(1, 3, frozenset({9}))
+    assert choice.add_tokens([4, 5], []) == [Step(1, None, [4, 5], 2)]
+    assert choice.add_tokens([6, 7], []) == [Step(1, None, [6], 1, finish="length")]
+    assert choice.request_ended
 
 
-def test_d5_a_stop_token_ends_a_choice_and_is_no_part_of_it() -> None:
-    track = ChoiceProgress(0, 5, frozenset({9}))
-    marks = [Logprob(4, -1.0), Logprob(9, -2.0), Logprob(5, -3.0)]
-    assert track.add_tokens([4, 9, 5], marks) == [
-        Step(0, None, [4], 1, marks[:1]),
-        Step(0, None, [], 1, marks[1:2], "stop", 9),
+def test_d5_a_stop_token_ends_a_choice_and_is_not_part_of_it() -> None:
+    choice = ChoiceProgress(0, 5, frozenset({9}))
+    logprobs = [Logprob(4, -1.0), Logprob(9, -2.0), Logprob(5, -3.0)]
+    assert choice.add_tokens([4, 9, 5], logprobs) == [
+        Step(0, None, [4], 1, logprobs[:1]),
+        Step(0, None, [], 1, logprobs[1:2], "stop", 9),
     ]
 
 
@@ -260,39 +264,39 @@ def test_a_stop_token_beyond_the_limit_does_not_count() -> None:
     ]
 
 
-def test_counts_go_out_once() -> None:
-    track = ChoiceProgress(0, 5, frozenset())
-    track.prompt_tokens, track.cached_tokens = 12, 3
-    steps = track.add_tokens([1], []) + track.add_tokens([2], [])
+def test_counts_of_the_prompt_are_reported_once() -> None:
+    choice = ChoiceProgress(0, 5, frozenset())
+    choice.prompt_tokens, choice.cached_tokens = 12, 3
+    steps = choice.add_tokens([1], []) + choice.add_tokens([2], [])
     assert [(step.prompt_tokens, step.cached_tokens) for step in steps] == [(12, 3), (None, None)]
 
 
 def test_a_request_that_ends_inside_a_character_has_lost_tokens() -> None:
-    track = ChoiceProgress(0, 5, frozenset())
-    track.start_request(5)
-    assert track.count_new_tokens(NativeEvent(tokens_predicted=3)) == 3
-    track.add_tokens([1, 2, 3], [])
-    track.end_request(NativeEvent(stop=True, tokens_predicted=5))
-    assert (track.lost_tokens, track.ended_early, track.finish) == (2, False, None)
+    choice = ChoiceProgress(0, 5, frozenset())
+    choice.start_request(5)
+    assert choice.count_new_tokens(NativeEvent(tokens_predicted=3)) == 3
+    choice.add_tokens([1, 2, 3], [])
+    choice.end_request(NativeEvent(stop=True, tokens_predicted=5))
+    assert (choice.lost_tokens, choice.ended_early, choice.finish) == (2, False, None)
 
 
 # slots
 
 
-def test_slots_are_given_first_come_first_served() -> None:
+def test_slots_are_assigned_first_come_first_served() -> None:
     async def go() -> list[str]:
         slots, order = SlotPool(2), []
-        leave = asyncio.Event()
+        release = asyncio.Event()
 
-        async def one(name: str, count: int) -> None:
+        async def hold_slots(name: str, count: int) -> None:
             async with slots.acquire(count):
                 order.append(name)
-                await leave.wait()
+                await release.wait()
 
-        tasks = [asyncio.create_task(one(*each)) for each in [("a", 1), ("b", 2), ("c", 1)]]
+        tasks = [asyncio.create_task(hold_slots(*task)) for task in [("a", 1), ("b", 2), ("c", 1)]]
         await asyncio.sleep(0)
         assert order == ["a"]  # `c` would fit, but `b` came before it
-        leave.set()
+        release.set()
         await asyncio.gather(*tasks)
         assert slots.free == 2
         return order
@@ -300,25 +304,24 @@ def test_slots_are_given_first_come_first_served() -> None:
     assert asyncio.run(go()) == ["a", "b", "c"]
 
 
-def test_who_walks_away_from_the_queue_holds_nobody_up() -> None:
+def test_a_cancelled_request_blocks_no_other() -> None:
     async def go() -> None:
         slots = SlotPool(2)
 
-        async def one(count: int) -> None:
+        async def hold_slots(count: int) -> None:
             async with slots.acquire(count):
                 pass
 
         async with slots.acquire(1):
-            wide = asyncio.create_task(one(2))
+            wide = asyncio.create_task(hold_slots(2))
             await asyncio.sleep(0)
-            narrow = asyncio.create_task(one(1))
+            narrow = asyncio.create_task(hold_slots(1))
             await asyncio.sleep(0)
             wide.cancel()
             async with asyncio.timeout(1):
                 await narrow
         assert slots.free == 2
-        assert (await asyncio.gather(wide, return_exceptions=True))[
-            0
-        ].__class__ is asyncio.CancelledError
+        (result,) = await asyncio.gather(wide, return_exceptions=True)
+        assert isinstance(result, asyncio.CancelledError)
 
     asyncio.run(go())

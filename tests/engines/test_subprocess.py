@@ -1,4 +1,4 @@
-"""Engines in a process of their own: what they say, how they die, who is left behind."""
+"""Engines in a child process: their answers, their crashes, and processes left behind."""
 
 from __future__ import annotations
 
@@ -27,18 +27,24 @@ from dragoman.errors import (
 )
 from dragoman.testing import check_engine
 from dragoman.types import Job
+from tests.support.faulty_engines import PRINTED_LINE
 
 T = TypeVar("T")
 SCRIPTED = "dragoman.testing.scripted:create"
-QUICK = Timing(first_restart_delay=0.01, stop_timeout=5.0)
+FAULTY = "tests.support.faulty_engines"
+FAST = Timing(first_restart_delay=0.01, stop_timeout=5.0)
 
 
-def isolated(script: Any = "Hello there, this is a test.", **said: Any) -> SubprocessEngine:
-    timing = said.pop("timing", QUICK)
-    return SubprocessEngine(SCRIPTED, {"script": script, **said}, name="test", timing=timing)
+def make_engine(script: Any = "Hello there, this is a test.", **settings: Any) -> SubprocessEngine:
+    timing = settings.pop("timing", FAST)
+    return SubprocessEngine(SCRIPTED, {"script": script, **settings}, name="test", timing=timing)
 
 
-def with_engine(engine: SubprocessEngine, use: Callable[[SubprocessEngine], Awaitable[T]]) -> T:
+def make_faulty_engine(name: str) -> SubprocessEngine:
+    return SubprocessEngine(f"{FAULTY}:{name}", {}, name=name, timing=FAST)
+
+
+def run_with(engine: SubprocessEngine, use: Callable[[SubprocessEngine], Awaitable[T]]) -> T:
     async def go() -> T:
         await engine.start()
         try:
@@ -50,23 +56,23 @@ def with_engine(engine: SubprocessEngine, use: Callable[[SubprocessEngine], Awai
     return asyncio.run(go())
 
 
-async def text_of(engine: SubprocessEngine, **said: Any) -> str:
-    job = Job(id="job", prompt="hi", **said)
+async def generate_text(engine: SubprocessEngine, **fields: Any) -> str:
+    job = Job(id="job", prompt="hi", **fields)
     return "".join([step.text or "" async for step in engine.generate(job)])
 
 
 def test_it_keeps_the_contract_of_an_engine() -> None:
     async def go() -> None:
-        engine = isolated(tokens=True, context=200, lora=["a"])
+        engine = make_engine(tokens=True, context=200, lora=["a"])
         await engine.start()
         results = await check_engine(engine)
-        assert [r.name for r in results if r.outcome == "broken"] == []
+        assert [result.name for result in results if result.outcome == "failed"] == []
 
     asyncio.run(go())
 
 
-def test_it_says_what_the_engine_says() -> None:
-    assert with_engine(isolated(), text_of) == "Hello there, this is a test."
+def test_answers_come_from_the_engine_in_the_child() -> None:
+    assert run_with(make_engine(), generate_text) == "Hello there, this is a test."
 
 
 def test_capabilities_come_from_the_child() -> None:
@@ -75,73 +81,71 @@ def test_capabilities_come_from_the_child() -> None:
         assert engine.state == "ready"
         assert engine.pid != os.getpid()
 
-    with_engine(isolated(context=77), use)
+    run_with(make_engine(context=77), use)
 
 
-def test_calls_are_answered_and_refused() -> None:
+def test_calls_return_results_and_errors() -> None:
     async def use(engine: SubprocessEngine) -> None:
         assert await engine.tokenize("a b", False)
         assert [len(vector) for vector in await engine.embed(["a", "b"])] == [16, 16]
         with pytest.raises(ContextOverflow):
             await engine.admit(Job(id="long", prompt="x " * 500))
 
-    with_engine(isolated(context=77), use)
+    run_with(make_engine(context=77), use)
 
 
-def test_an_engine_without_a_method_says_so() -> None:
+def test_a_method_that_the_engine_lacks_is_unsupported() -> None:
     async def use(engine: SubprocessEngine) -> None:
         with pytest.raises(Unsupported):
             await engine.tokenize("a", False)
 
-    bare = SubprocessEngine("tests.support.odd_engines:create", {}, name="bare", timing=QUICK)
-    with_engine(bare, use)
+    run_with(make_faulty_engine("create_minimal"), use)
 
 
-def test_d1_closing_a_job_closes_it_over_there() -> None:
+def test_d1_closing_a_job_closes_it_in_the_child() -> None:
     async def use(engine: SubprocessEngine) -> None:
         for _ in range(50):
             async with aclosing(engine.generate(Job(id="a", prompt="hi"))) as steps:
                 await anext(steps)
-        line = engine._connection
-        assert line is not None
-        assert line.queues == {}
-        assert await engine.tokenize("open", False) == [0]
+        connection = engine._connection
+        assert connection is not None
+        assert connection.queues == {}
+        assert await engine.tokenize("running", False) == [0]
 
-    endless = SubprocessEngine("tests.support.odd_engines:counting", {}, name="count", timing=QUICK)
-    with_engine(endless, use)
+    run_with(make_faulty_engine("create_counting"), use)
 
 
-def test_d2_a_slow_reader_slows_nobody() -> None:
+def test_d2_a_slow_reader_slows_no_other_job() -> None:
     async def use(engine: SubprocessEngine) -> None:
         async with aclosing(engine.generate(Job(id="slow", prompt="hi"))) as slow:
             first = (await anext(slow)).text or ""
             for _ in range(3):
-                assert await text_of(engine) == "x" * 2000
+                assert await generate_text(engine) == "x" * 2000
             rest = [step.text or "" async for step in slow]
         assert first + "".join(rest) == "x" * 2000
         assert len(rest) < 500
 
-    with_engine(isolated("x" * 2000), use)
+    run_with(make_engine("x" * 2000), use)
 
 
-@pytest.mark.parametrize("death", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
-def test_death_fails_all_that_is_in_flight_and_nothing_else(death: signal.Signals) -> None:
+@pytest.mark.parametrize("fatal_signal", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
+def test_a_crash_fails_the_running_jobs_and_nothing_else(fatal_signal: signal.Signals) -> None:
     async def use(engine: SubprocessEngine) -> None:
         started = [asyncio.Event() for _ in range(16)]
 
-        async def one(event: asyncio.Event) -> None:
+        async def run_job(event: asyncio.Event) -> None:
             async for _ in engine.generate(Job(id="a", prompt="hi")):
                 event.set()
 
-        jobs = [asyncio.create_task(one(event)) for event in started]
+        jobs = [asyncio.create_task(run_job(event)) for event in started]
         await asyncio.gather(*(event.wait() for event in started))
         first = engine.pid
         assert first is not None
-        os.kill(first, death)
+        os.kill(first, fatal_signal)
         async with asyncio.timeout(1):
-            ended = await asyncio.gather(*jobs, return_exceptions=True)
-        assert [type(error) for error in ended] == [EngineDown] * 16
-        assert {str(error) for error in ended} == {
+            errors = await asyncio.gather(*jobs, return_exceptions=True)
+        assert [type(error) for error in errors] == [EngineDown] * 16
+        assert {str(error) for error in errors} == {
             "The engine stopped unexpectedly while it worked on this request. "
             "It is being restarted."
         }
@@ -150,64 +154,66 @@ def test_death_fails_all_that_is_in_flight_and_nothing_else(death: signal.Signal
         assert engine.pid not in (None, first)
         assert engine.restarts == 1
 
-    with_engine(isolated("x" * 5000, pace=0.01), use)
+    run_with(make_engine("x" * 5000, pace=0.01), use)
 
 
-def test_changes_are_told() -> None:
-    told: list[str] = []
+def test_state_changes_are_reported() -> None:
+    states: list[str] = []
 
     async def use(engine: SubprocessEngine) -> None:
         assert engine.pid is not None
         os.kill(engine.pid, signal.SIGKILL)
         with pytest.raises(EngineDown):
-            await text_of(engine)
+            await generate_text(engine)
         await engine.admit(Job(id="b", prompt="hi"))
 
-    engine = isolated(pace=None)
-    engine.on_state_change.append(lambda each: told.append(each.state))
-    with_engine(engine, use)
-    assert told == ["starting", "ready", "restarting", "ready", "stopped"]
+    engine = make_engine(pace=None)
+    engine.on_state_change.append(lambda engine: states.append(engine.state))
+    run_with(engine, use)
+    assert states == ["starting", "ready", "restarting", "ready", "stopped"]
 
 
-def test_while_it_is_down_jobs_are_told_when_to_come_back() -> None:
+def test_while_it_restarts_jobs_fail_with_a_retry_time() -> None:
     async def use(engine: SubprocessEngine) -> None:
         assert engine.pid is not None
         os.kill(engine.pid, signal.SIGKILL)
         with pytest.raises(EngineDown):
-            await text_of(engine)
-        with pytest.raises(EngineDown) as refused:
+            await generate_text(engine)
+        with pytest.raises(EngineDown) as failed:
             await engine.admit(Job(id="b", prompt="hi"))
-        assert refused.value.retry_after is not None
-        assert 20 <= refused.value.retry_after <= 30
+        assert failed.value.retry_after is not None
+        assert 20 <= failed.value.retry_after <= 30
 
     slow = Timing(first_restart_delay=30.0, restart_wait=0.01)
-    with_engine(isolated(pace=None, timing=slow), use)
+    run_with(make_engine(pace=None, timing=slow), use)
 
 
 def test_a_hung_child_is_replaced() -> None:
     async def use(engine: SubprocessEngine) -> None:
-        back = asyncio.Event()
-        engine.on_state_change.append(lambda each: back.set() if each.state == "ready" else None)
+        restarted = asyncio.Event()
+        engine.on_state_change.append(
+            lambda engine: restarted.set() if engine.state == "ready" else None
+        )
         first = engine.pid
         assert first is not None
         os.kill(first, signal.SIGSTOP)
-        await back.wait()
+        await restarted.wait()
         assert engine.pid != first
-        assert await text_of(engine)
+        assert await generate_text(engine)
 
-    hasty = Timing(heartbeat=0.3, first_restart_delay=0.01)
-    with_engine(isolated(timing=hasty), use)
+    impatient = Timing(heartbeat=0.3, first_restart_delay=0.01)
+    run_with(make_engine(timing=impatient), use)
 
 
-def test_a_restart_that_fails_is_tried_again(tmp_path: Path) -> None:
-    flag = tmp_path / "broken"
+def test_a_failed_restart_is_tried_again(tmp_path: Path) -> None:
+    flag = tmp_path / "flag"
 
     async def use(engine: SubprocessEngine) -> None:
         flag.touch()
         assert engine.pid is not None
         os.kill(engine.pid, signal.SIGKILL)
         with pytest.raises(EngineDown):
-            await text_of(engine)
+            await generate_text(engine)
         while engine.restarts < 2:
             with pytest.raises(EngineDown):
                 await engine.admit(Job(id="b", prompt="hi"))
@@ -220,30 +226,30 @@ def test_a_restart_that_fails_is_tried_again(tmp_path: Path) -> None:
 
     timing = Timing(first_restart_delay=0.01, restart_wait=0.05)
     settings = {"flag": str(flag)}
-    with_engine(
-        SubprocessEngine("tests.support.odd_engines:fragile", settings, name="f", timing=timing),
+    run_with(
+        SubprocessEngine(f"{FAULTY}:create_unless", settings, name="f", timing=timing),
         use,
     )
 
 
 @pytest.mark.parametrize(
-    ("factory", "said", "cause"),
+    ("factory", "settings", "message"),
     [
-        ("tests.support.odd_engines:broken", {}, "The file holds no model."),
-        ("tests.support.odd_engines:nonsense", {}, "The engine could not be started."),
-        ("tests.support.odd_engines:dies", {}, "The engine stopped while it loaded the model."),
+        (f"{FAULTY}:raise_model_broken", {}, "The file holds no model."),
+        (f"{FAULTY}:raise_exception", {}, "The engine could not be started."),
+        (f"{FAULTY}:abort_process", {}, "The engine stopped while it loaded the model."),
         ("no.such.module:create", {}, "The engine could not be started."),
         (SCRIPTED, {"nosuch": 1}, "The engine could not be started."),
     ],
 )
-def test_d70_an_engine_that_cannot_be_made_is_not_tried_again(
-    factory: str, said: dict[str, Any], cause: str
+def test_d70_an_engine_that_cannot_be_created_is_not_restarted(
+    factory: str, settings: dict[str, Any], message: str
 ) -> None:
     async def go() -> None:
-        engine = SubprocessEngine(factory, said, name="broken", timing=QUICK)
-        with pytest.raises(ModelBroken) as refused:
+        engine = SubprocessEngine(factory, settings, name="broken", timing=FAST)
+        with pytest.raises(ModelBroken) as failed:
             await engine.start()
-        assert refused.value.message == cause
+        assert failed.value.message == message
         assert engine.state == "stopped"
         assert engine.restarts == 0
         await engine.aclose()
@@ -255,43 +261,39 @@ def test_d73_an_exception_fails_one_job_only() -> None:
     async def use(engine: SubprocessEngine) -> None:
         pid = engine.pid
         with pytest.raises(EngineFailed) as failed:
-            await text_of(engine)
+            await generate_text(engine)
         assert failed.value.message == "The engine failed during this request."
         assert await engine.embed(["a"]) == [[1.0]]
         assert engine.pid == pid
 
-    with_engine(
-        SubprocessEngine("tests.support.odd_engines:raising", {}, name="r", timing=QUICK), use
-    )
+    run_with(make_faulty_engine("create_raising"), use)
 
 
-def gone(pid: int, within: float = 10.0) -> bool:
-    """Wait for a process that is not our child to end."""
+def wait_for_exit(pid: int, timeout: float = 10.0) -> bool:
+    """Wait for a process that is not our child; return whether it has ended."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
         return True
     try:
-        return bool(select.select([handle], [], [], within)[0])
+        return bool(select.select([handle], [], [], timeout)[0])
     finally:
         os.close(handle)
 
 
-def test_the_child_is_gone_after_closing() -> None:
+def test_the_child_has_exited_after_closing() -> None:
     async def use(engine: SubprocessEngine) -> int:
         assert engine.pid is not None
         return engine.pid
 
-    pid = with_engine(isolated(), use)
+    pid = run_with(make_engine(), use)
     assert not Path(f"/proc/{pid}").exists()
 
 
-def test_closing_ends_a_child_that_does_not_want_to() -> None:
+def test_closing_kills_a_child_that_does_not_stop() -> None:
     async def go() -> int:
-        stubborn = Timing(stop_timeout=0.05)
-        engine = SubprocessEngine(
-            "tests.support.odd_engines:stubborn", {}, name="s", timing=stubborn
-        )
+        timing = Timing(stop_timeout=0.05)
+        engine = SubprocessEngine(f"{FAULTY}:create_unclosable", {}, name="s", timing=timing)
         await engine.start()
         pid = engine.pid
         await engine.aclose()
@@ -324,40 +326,37 @@ def test_the_child_does_not_outlive_its_parent() -> None:
         child = int(parent.stdout.readline())
         assert Path(f"/proc/{child}").exists()
         parent.kill()
-    assert gone(child)
+    assert wait_for_exit(child)
 
 
-def sockets(pid: int) -> set[str]:
-    found = set()
+def list_sockets(pid: int) -> set[str]:
+    inodes = set()
     for link in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
             target = os.readlink(link)
             if target.startswith("socket:["):
-                found.add(target[8:-1])
-    return found
+                inodes.add(target[8:-1])
+    return inodes
 
 
-def test_the_child_inherits_no_socket_of_ours() -> None:
+def test_the_child_inherits_no_sockets() -> None:
     async def use(engine: SubprocessEngine) -> None:
         assert engine.pid is not None
         inode = str(os.fstat(listener.fileno()).st_ino)
-        assert inode in sockets(os.getpid())
-        assert inode not in sockets(engine.pid)
+        assert inode in list_sockets(os.getpid())
+        assert inode not in list_sockets(engine.pid)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.set_inheritable(True)
-        with_engine(isolated(), use)
+        run_with(make_engine(), use)
 
 
-def test_what_the_child_prints_is_logged_and_kept(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_output_of_the_child_is_logged_and_stored(caplog: pytest.LogCaptureFixture) -> None:
     async def use(engine: SubprocessEngine) -> None:
         await engine.embed(["a"])
-        while "said on standard error" not in engine.last_lines:
+        while PRINTED_LINE not in engine.last_lines:
             await engine.embed(["a"])
 
-    with caplog.at_level("DEBUG", logger="dragoman.engine.talker"):
-        engine = SubprocessEngine(
-            "tests.support.odd_engines:talking", {}, name="talker", timing=QUICK
-        )
-        with_engine(engine, use)
-    assert "said on standard error" in [record.getMessage() for record in caplog.records]
+    with caplog.at_level("DEBUG", logger="dragoman.engine.create_printing"):
+        run_with(make_faulty_engine("create_printing"), use)
+    assert PRINTED_LINE in [record.getMessage() for record in caplog.records]

@@ -38,41 +38,41 @@ PARAM = "response_format.json_schema.schema"
 NOTHING = Nothing()
 
 
-def reading(schema: Any, *, strict: bool = True, tool: bool = False) -> ParsedSchema:
-    return parse_schema(schema, param=PARAM, strict=strict, for_tool=tool)
+def parse(schema: Any, *, strict: bool = True, for_tool: bool = False) -> ParsedSchema:
+    return parse_schema(schema, param=PARAM, strict=strict, for_tool=for_tool)
 
 
-def refused(schema: Any, *, strict: bool = True, tool: bool = False) -> BadRequest:
+def parse_error(schema: Any, *, strict: bool = True, for_tool: bool = False) -> BadRequest:
     with pytest.raises(BadRequest) as caught:
-        reading(schema, strict=strict, tool=tool)
+        parse(schema, strict=strict, for_tool=for_tool)
     assert caught.value.param == PARAM
     assert caught.value.message.startswith(f"`{PARAM}`")
     return caught.value
 
 
-def outcome(schema: Any, *, strict: bool = False, tool: bool = False) -> ParsedSchema | BadRequest:
+def try_parse(schema: Any, *, strict: bool = False, for_tool: bool = False) -> ParsedSchema | BadRequest:
     try:
-        return reading(schema, strict=strict, tool=tool)
+        return parse(schema, strict=strict, for_tool=for_tool)
     except BadRequest as error:
         return error
 
 
-def closed(*required: str, **members: Node) -> Object:
-    return Object(tuple(members.items()), frozenset(required), NOTHING)
+def closed_object(*required: str, **properties: Node) -> Object:
+    return Object(tuple(properties.items()), frozenset(required), NOTHING)
 
 
-def values(*every: Any) -> Literals:
-    return Literals(tuple(map(json.dumps, every)))
+def literals(*values: Any) -> Literals:
+    return Literals(tuple(map(json.dumps, values)))
 
 
-def an_object(**words: Any) -> dict[str, Any]:
-    return {"type": "object", **words}
+def object_schema(**keywords: Any) -> dict[str, Any]:
+    return {"type": "object", **keywords}
 
 
-A = {"type": "string"}
+STRING = {"type": "string"}
 INTEGER = Number(integer=True)
 
-NODES: dict[str, tuple[Any, Node]] = {
+PARSED: dict[str, tuple[Any, Node]] = {
     # whole schemas
     "true": (True, Anything()),
     "nothing said": ({}, Anything()),
@@ -101,7 +101,7 @@ NODES: dict[str, tuple[Any, Node]] = {
     "a text is meant": ({"maxLength": 3}, String(max_length=3)),
     "a text by its format": ({"format": "date"}, String(format="date")),
     "a number is meant": ({"minimum": 3}, Number(minimum="3")),
-    "a list is meant": ({"items": A}, Array((), String())),
+    "a list is meant": ({"items": STRING}, Array((), String())),
     "an object is meant": ({"required": ["a"]}, Object((("a", Anything()),), frozenset("a"))),
     "two kinds are meant": (
         {"minLength": 1, "minItems": 1},
@@ -154,97 +154,97 @@ NODES: dict[str, tuple[Any, Node]] = {
     ),
     # lists
     "items": (
-        {"type": "array", "items": A, "minItems": 1, "maxItems": 3},
+        {"type": "array", "items": STRING, "minItems": 1, "maxItems": 3},
         Array((), String(), 1, 3),
     ),
     "first items": (
-        {"type": "array", "prefixItems": [A, {"type": "null"}], "items": {"type": "integer"}},
+        {"type": "array", "prefixItems": [STRING, {"type": "null"}], "items": {"type": "integer"}},
         Array((String(), NULL), INTEGER),
     ),
     "first items of draft 4": (
-        {"type": "array", "items": [A], "additionalItems": {"type": "null"}},
+        {"type": "array", "items": [STRING], "additionalItems": {"type": "null"}},
         Array((String(),), NULL),
     ),
     "no more items": (
-        {"type": "array", "prefixItems": [A], "items": False},
+        {"type": "array", "prefixItems": [STRING], "items": False},
         Array((String(),), NOTHING, 0, 1),
     ),
     "an item that cannot be": (
-        {"type": "array", "prefixItems": [A, False, A]},
+        {"type": "array", "prefixItems": [STRING, False, STRING]},
         Array((String(),), NOTHING, 0, 1),
     ),
     "no items": ({"type": "array", "maxItems": 0}, Array((), NOTHING, 0, 0)),
     # objects
     "members in order": (
-        an_object(properties={"b": A, "a": {"type": "null"}}, required=["a"]),
+        object_schema(properties={"b": STRING, "a": {"type": "null"}}, required=["a"]),
         Object((("b", String()), ("a", NULL)), frozenset("a")),
     ),
-    "no others": (an_object(properties={"a": A}, additionalProperties=False), closed(a=String())),
-    "others": (an_object(additionalProperties=A), Object(additional=String())),
-    "others, said otherwise": (an_object(unevaluatedProperties=False), closed()),
-    "others, said otherwise and of no type": ({"unevaluatedProperties": False}, closed()),
+    "no others": (object_schema(properties={"a": STRING}, additionalProperties=False), closed_object(a=String())),
+    "others": (object_schema(additionalProperties=STRING), Object(additional=String())),
+    "others, said otherwise": (object_schema(unevaluatedProperties=False), closed_object()),
+    "others, said otherwise and of no type": ({"unevaluatedProperties": False}, closed_object()),
     "a required member that is not declared": (
-        an_object(required=["a"], additionalProperties=A),
+        object_schema(required=["a"], additionalProperties=STRING),
         Object((("a", String()),), frozenset("a"), String()),
     ),
     "a member that may not be": (
-        an_object(properties={"a": False}),
+        object_schema(properties={"a": False}),
         Object((("a", NOTHING),)),
     ),
     "a member that may not be, nor any other": (
-        an_object(properties={"a": False, "b": A}, additionalProperties=False),
-        closed(b=String()),
+        object_schema(properties={"a": False, "b": STRING}, additionalProperties=False),
+        closed_object(b=String()),
     ),
     "names by list": (
-        an_object(propertyNames={"enum": ["a", "b"]}, additionalProperties=A),
-        closed(a=String(), b=String()),
+        object_schema(propertyNames={"enum": ["a", "b"]}, additionalProperties=STRING),
+        closed_object(a=String(), b=String()),
     ),
-    "names that are any": (an_object(propertyNames={"type": "string"}), Object()),
+    "names that are any": (object_schema(propertyNames={"type": "string"}), Object()),
     "as many members as are required": (
-        an_object(properties={"a": A, "b": A}, required=["b"], maxProperties=1),
-        closed("b", b=String()),
+        object_schema(properties={"a": STRING, "b": STRING}, required=["b"], maxProperties=1),
+        closed_object("b", b=String()),
     ),
-    "no members": (an_object(properties={"a": A}, maxProperties=0), closed()),
+    "no members": (object_schema(properties={"a": STRING}, maxProperties=0), closed_object()),
     "all members there are": (
-        an_object(properties={"a": A, "b": A}, additionalProperties=False, minProperties=2),
-        closed("a", "b", a=String(), b=String()),
+        object_schema(properties={"a": STRING, "b": STRING}, additionalProperties=False, minProperties=2),
+        closed_object("a", "b", a=String(), b=String()),
     ),
     "one of the members": (
-        an_object(properties={"a": A, "b": A}, additionalProperties=False, minProperties=1),
-        AnyOf((closed("a", a=String(), b=String()), closed("b", a=String(), b=String()))),
+        object_schema(properties={"a": STRING, "b": STRING}, additionalProperties=False, minProperties=1),
+        AnyOf((closed_object("a", a=String(), b=String()), closed_object("b", a=String(), b=String()))),
     ),
     "counts that say nothing": (
-        an_object(properties={"a": A}, required=["a"], minProperties=1)
+        object_schema(properties={"a": STRING}, required=["a"], minProperties=1)
         | {"additionalProperties": False, "maxProperties": 3, "patternProperties": {}},
-        closed("a", a=String()),
+        closed_object("a", a=String()),
     ),
     # values
-    "enum": ({"enum": ["a", 1, None]}, values("a", 1, None)),
-    "const": ({"const": {"a": [1]}}, values({"a": [1]})),
+    "enum": ({"enum": ["a", 1, None]}, literals("a", 1, None)),
+    "const": ({"const": {"a": [1]}}, literals({"a": [1]})),
     "values of a type": (
         {"type": ["string", "integer"], "enum": ["a", 1, 1.5, 2.0]},
-        values("a", 1, 2.0),
+        literals("a", 1, 2.0),
     ),
-    "values in bounds": ({"enum": [1, 5, 9], "minimum": 2, "exclusiveMaximum": 9}, values(5)),
-    "values of a length": ({"enum": ["a", "bb", 3], "minLength": 2}, values("bb", 3)),
-    "values of a pattern": ({"enum": ["ab", "bb"], "pattern": "^a"}, values("ab")),
+    "values in bounds": ({"enum": [1, 5, 9], "minimum": 2, "exclusiveMaximum": 9}, literals(5)),
+    "values of a length": ({"enum": ["a", "bb", 3], "minLength": 2}, literals("bb", 3)),
+    "values of a pattern": ({"enum": ["ab", "bb"], "pattern": "^a"}, literals("ab")),
     "values of a shape": (
-        {"enum": [{"a": 1}, {"a": "x"}, {}], **an_object(properties={"a": A}, required=["a"])},
-        values({"a": "x"}),
+        {"enum": [{"a": 1}, {"a": "x"}, {}], **object_schema(properties={"a": STRING}, required=["a"])},
+        literals({"a": "x"}),
     ),
-    "both kinds of values": ({"enum": [1, 2, 3], "const": 2.0}, values(2)),
+    "both kinds of values": ({"enum": [1, 2, 3], "const": 2.0}, literals(2)),
     # choices
-    "anyOf": ({"anyOf": [A, {"type": "null"}]}, AnyOf((String(), NULL))),
-    "one choice": ({"anyOf": [A]}, String()),
-    "choices that are the same": ({"anyOf": [A, A]}, String()),
+    "anyOf": ({"anyOf": [STRING, {"type": "null"}]}, AnyOf((String(), NULL))),
+    "one choice": ({"anyOf": [STRING]}, String()),
+    "choices that are the same": ({"anyOf": [STRING, STRING]}, String()),
     "choices of values": (
-        {"anyOf": [{"const": 1}, A, {"const": 2}]},
-        AnyOf((values(1, 2), String())),
+        {"anyOf": [{"const": 1}, STRING, {"const": 2}]},
+        AnyOf((literals(1, 2), String())),
     ),
-    "a choice of anything": ({"anyOf": [A, {}]}, Anything()),
-    "a choice that cannot be": ({"anyOf": [False, A]}, String()),
+    "a choice of anything": ({"anyOf": [STRING, {}]}, Anything()),
+    "a choice that cannot be": ({"anyOf": [False, STRING]}, String()),
     "choices in choices": (
-        {"anyOf": [{"anyOf": [A, {"type": "null"}]}, {"type": "integer"}]},
+        {"anyOf": [{"anyOf": [STRING, {"type": "null"}]}, {"type": "integer"}]},
         AnyOf((String(), NULL, INTEGER)),
     ),
     "choices beside a type": (
@@ -252,7 +252,7 @@ NODES: dict[str, tuple[Any, Node]] = {
         String(2),
     ),
     "choices of what is required": (
-        an_object(properties={"a": A}, anyOf=[{"required": ["a"]}, {"required": ["b"]}]),
+        object_schema(properties={"a": STRING}, anyOf=[{"required": ["a"]}, {"required": ["b"]}]),
         AnyOf(
             (
                 Object((("a", String()),), frozenset("a")),
@@ -260,21 +260,21 @@ NODES: dict[str, tuple[Any, Node]] = {
             )
         ),
     ),
-    "oneOf types": ({"oneOf": [A, {"type": "null"}]}, AnyOf((String(), NULL))),
-    "oneOf values": ({"oneOf": [{"const": 1}, {"enum": [2, 3]}]}, values(1, 2, 3)),
+    "oneOf types": ({"oneOf": [STRING, {"type": "null"}]}, AnyOf((String(), NULL))),
+    "oneOf values": ({"oneOf": [{"const": 1}, {"enum": [2, 3]}]}, literals(1, 2, 3)),
     "oneOf by a member": (
         {
             "oneOf": [
-                an_object(properties={"k": {"const": kind}, "a": A}, required=["a", "k"])
+                object_schema(properties={"k": {"const": kind}, "a": STRING}, required=["a", "k"])
                 for kind in "xy"
             ]
         },
         AnyOf(
-            tuple(Object((("k", values(kind)), ("a", String())), frozenset("ak")) for kind in "xy")
+            tuple(Object((("k", literals(kind)), ("a", String())), frozenset("ak")) for kind in "xy")
         ),
     ),
     "oneOf by a member that only one has": (
-        {"oneOf": [an_object(required=["a"]), an_object(properties={"a": False})]},
+        {"oneOf": [object_schema(required=["a"]), object_schema(properties={"a": False})]},
         AnyOf((Object((("a", Anything()),), frozenset("a")), Object((("a", NOTHING),)))),
     ),
     "oneOf ranges": (
@@ -282,7 +282,7 @@ NODES: dict[str, tuple[Any, Node]] = {
         AnyOf((Number(True, maximum="2"), Number(True, minimum="5"))),
     ),
     "oneOf what is required": (
-        an_object(properties={"a": A, "b": A}, oneOf=[{"required": ["a"]}, {"required": ["b"]}]),
+        object_schema(properties={"a": STRING, "b": STRING}, oneOf=[{"required": ["a"]}, {"required": ["b"]}]),
         AnyOf(
             (
                 Object((("a", String()), ("b", NOTHING)), frozenset("a")),
@@ -301,20 +301,20 @@ NODES: dict[str, tuple[Any, Node]] = {
         String(2, 8),
     ),
     "members of several": (
-        an_object(
+        object_schema(
             properties={"a": {"type": ["string", "null"]}},
-            allOf=[an_object(properties={"b": A, "a": A}, required=["b"])],
+            allOf=[object_schema(properties={"b": STRING, "a": STRING}, required=["b"])],
             required=["a"],
         ),
         Object((("a", String()), ("b", String())), frozenset("ab")),
     ),
     "others of several": (
-        {"allOf": [an_object(properties={"a": A, "b": A}, additionalProperties=False)]}
-        | an_object(properties={"a": {}}, additionalProperties={"type": ["string", "null"]}),
-        closed(a=String(), b=String()),
+        {"allOf": [object_schema(properties={"a": STRING, "b": STRING}, additionalProperties=False)]}
+        | object_schema(properties={"a": {}}, additionalProperties={"type": ["string", "null"]}),
+        closed_object(a=String(), b=String()),
     ),
     "items of several": (
-        {"type": "array", "prefixItems": [A], "maxItems": 4}
+        {"type": "array", "prefixItems": [STRING], "maxItems": 4}
         | {"allOf": [{"items": {"type": ["string", "null"]}, "minItems": 1}]},
         Array((String(),), AnyOf((String(), NULL)), 1, 4),
     ),
@@ -323,23 +323,23 @@ NODES: dict[str, tuple[Any, Node]] = {
         NULL,
     ),
     # references
-    "a reference": ({"$ref": "#/$defs/a", "$defs": {"a": A}}, String()),
+    "a reference": ({"$ref": "#/$defs/a", "$defs": {"a": STRING}}, String()),
     "a reference with an annotation": (
-        an_object(
-            properties={"x": {"$ref": "#/definitions/a", "description": "x"}}, definitions={"a": A}
+        object_schema(
+            properties={"x": {"$ref": "#/definitions/a", "description": "x"}}, definitions={"a": STRING}
         ),
         Object((("x", String()),)),
     ),
     "a reference to any place": (
-        an_object(properties={"x": {"$ref": "#/properties/y/items"}, "y": {"items": A}}),
+        object_schema(properties={"x": {"$ref": "#/properties/y/items"}, "y": {"items": STRING}}),
         Object((("x", String()), ("y", Array((), String())))),
     ),
     "a reference into a list": (
-        {"anyOf": [A, {"type": "array", "items": {"$ref": "#/anyOf/0"}}]},
+        {"anyOf": [STRING, {"type": "array", "items": {"$ref": "#/anyOf/0"}}]},
         AnyOf((String(), Array((), String()))),
     ),
     "a reference with escapes": (
-        {"$ref": "#/$defs/a~1b~0c%20d%25", "$defs": {"a/b~c d%": A}},
+        {"$ref": "#/$defs/a~1b~0c%20d%25", "$defs": {"a/b~c d%": STRING}},
         String(),
     ),
     "a reference with something beside it": (
@@ -348,38 +348,38 @@ NODES: dict[str, tuple[Any, Node]] = {
     ),
     "a reference in allOf": (
         {"allOf": [{"$ref": "#/$defs/a"}], "required": ["x"]}
-        | {"$defs": {"a": an_object(properties={"x": A})}},
+        | {"$defs": {"a": object_schema(properties={"x": STRING})}},
         Object((("x", String()),), frozenset("x")),
     ),
     "a choice that leads nowhere": (
-        {"anyOf": [A, {"$ref": "#/$defs/a"}]}
-        | {"$defs": {"a": an_object(properties={"a": {"$ref": "#/$defs/a"}}, required=["a"])}},
+        {"anyOf": [STRING, {"$ref": "#/$defs/a"}]}
+        | {"$defs": {"a": object_schema(properties={"a": {"$ref": "#/$defs/a"}}, required=["a"])}},
         String(),
     ),
     # ways to say nothing
     "words that say nothing": (
-        {"type": "array", "uniqueItems": False, "not": False, "if": A, "unevaluatedItems": True}
-        | {"dependentRequired": {}, "propertyNames": False, "contains": A, "minContains": 0},
+        {"type": "array", "uniqueItems": False, "not": False, "if": STRING, "unevaluatedItems": True}
+        | {"dependentRequired": {}, "propertyNames": False, "contains": STRING, "minContains": 0},
         Array(),
     ),
 }
 
 
-@pytest.mark.parametrize("name", NODES)
-def test_what_a_schema_comes_to(name: str) -> None:
-    schema, node = NODES[name]
-    found = reading(schema)
+@pytest.mark.parametrize("name", PARSED)
+def test_schema_is_parsed_into_nodes(name: str) -> None:
+    schema, node = PARSED[name]
+    found = parse(schema)
     assert found == ParsedSchema(node)
 
 
-INNER = {"type": "object", "properties": {"a": {"type": "string"}}}
-WRONG: dict[str, tuple[Any, str]] = {
+OBJECT = {"type": "object", "properties": {"a": {"type": "string"}}}
+INVALID: dict[str, tuple[Any, str]] = {
     "no schema": (5, f"`{PARAM}` must be a schema"),
     "none at all": (None, f"`{PARAM}` must be a schema"),
     "a list": ([], f"`{PARAM}` must be a schema"),
     "a number for a type": ({"type": 5}, "`/type` must be one of"),
     "an unknown type": (
-        an_object(properties={"a": {"type": "str"}}),
+        object_schema(properties={"a": {"type": "str"}}),
         "`/properties/a/type` must be",
     ),
     "no type in a list": ({"type": []}, "`/type` must be one of"),
@@ -408,7 +408,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "names that are none": ({"patternProperties": []}, "`/patternProperties` must be"),
     "a reference that is none": ({"$ref": 3}, "`/$ref` must be a string"),
     "a reference to nowhere": (
-        an_object(properties={"a": {"$ref": "#/$defs/b"}}),
+        object_schema(properties={"a": {"$ref": "#/$defs/b"}}),
         "`/properties/a/$ref` leads to nothing",
     ),
     "a reference past a list": ({"anyOf": [{"$ref": "#/anyOf/01"}]}, "`/anyOf/0/$ref` leads to"),
@@ -421,7 +421,7 @@ WRONG: dict[str, tuple[Any, str]] = {
         "refers only to itself",
     ),
     "a choice of itself": (
-        {"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [A, {"$ref": "#/$defs/a"}]}}},
+        {"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [STRING, {"$ref": "#/$defs/a"}]}}},
         "`/$defs/a` refers only to itself",
     ),
     "not a number": ({"minimum": float("nan")}, "is not JSON"),
@@ -455,27 +455,27 @@ WRONG: dict[str, tuple[Any, str]] = {
         "allows no value",
     ),
     "no such value": ({"type": "string", "const": 5}, "allows no value"),
-    "two types": ({"allOf": [A, {"type": "null"}]}, "allows no value"),
+    "two types": ({"allOf": [STRING, {"type": "null"}]}, "allows no value"),
     "two values": ({"allOf": [{"const": 1}, {"const": True}]}, "allows no value"),
     "a required member that may not be": (
-        an_object(required=["a"], additionalProperties=False),
+        object_schema(required=["a"], additionalProperties=False),
         "allows no value",
     ),
     "more members than may be": (
-        an_object(required=["a", "b"], maxProperties=1),
+        object_schema(required=["a", "b"], maxProperties=1),
         "allows no value",
     ),
     "fewer members than must be": (
-        an_object(properties={"a": A}, additionalProperties=False, minProperties=2),
+        object_schema(properties={"a": STRING}, additionalProperties=False, minProperties=2),
         "allows no value",
     ),
     "a name that may not be": (
-        an_object(propertyNames={"enum": ["a"]}, required=["b"]),
+        object_schema(propertyNames={"enum": ["a"]}, required=["b"]),
         "allows no value",
     ),
     "no finite value": (
         {"$ref": "#/$defs/a"}
-        | {"$defs": {"a": an_object(properties={"a": {"$ref": "#/$defs/a"}}, required=["a"])}},
+        | {"$defs": {"a": object_schema(properties={"a": {"$ref": "#/$defs/a"}}, required=["a"])}},
         "allows no value",
     ),
     "two patterns that exclude each other": (
@@ -485,35 +485,35 @@ WRONG: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("name", INVALID)
 @pytest.mark.parametrize("strict", [True, False])
-def test_what_is_no_schema_is_refused(name: str, strict: bool) -> None:
-    schema, words = WRONG[name]
-    error = refused(schema, strict=strict)
+def test_invalid_schemas_are_rejected(name: str, strict: bool) -> None:
+    schema, words = INVALID[name]
+    error = parse_error(schema, strict=strict)
     assert words in error.message
     assert error.code == "invalid_schema"
 
 
-LOOSE: dict[str, tuple[Any, str, Node]] = {
+UNENFORCED: dict[str, tuple[Any, str, Node]] = {
     "not": ({"type": "string", "not": {"const": "a"}}, "/not", String()),
-    "if": (an_object(**{"if": {"required": ["a"]}, "then": {"required": ["b"]}}), "/if", Object()),
+    "if": (object_schema(**{"if": {"required": ["a"]}, "then": {"required": ["b"]}}), "/if", Object()),
     "uniqueItems": ({"type": "array", "uniqueItems": True}, "/uniqueItems", Array()),
-    "contains": ({"type": "array", "contains": A}, "/contains", Array()),
+    "contains": ({"type": "array", "contains": STRING}, "/contains", Array()),
     "unevaluatedItems": (
         {"type": "array", "unevaluatedItems": False},
         "/unevaluatedItems",
         Array(),
     ),
     "dependentRequired": (
-        an_object(dependentRequired={"a": ["b"]}),
+        object_schema(dependentRequired={"a": ["b"]}),
         "/dependentRequired",
         Object(),
     ),
-    "dependentSchemas": (an_object(dependentSchemas={"a": {}}), "/dependentSchemas", Object()),
-    "dependencies": (an_object(dependencies={"a": ["b"]}), "/dependencies", Object()),
-    "propertyNames": (an_object(propertyNames={"pattern": "^a"}), "/propertyNames", Object()),
+    "dependentSchemas": (object_schema(dependentSchemas={"a": {}}), "/dependentSchemas", Object()),
+    "dependencies": (object_schema(dependencies={"a": ["b"]}), "/dependencies", Object()),
+    "propertyNames": (object_schema(propertyNames={"pattern": "^a"}), "/propertyNames", Object()),
     "unevaluatedProperties": (
-        an_object(allOf=[INNER], unevaluatedProperties=False),
+        object_schema(allOf=[OBJECT], unevaluatedProperties=False),
         "/unevaluatedProperties",
         Object((("a", String()),)),
     ),
@@ -547,8 +547,8 @@ LOOSE: dict[str, tuple[Any, str, Node]] = {
     "the same deeper inside": (
         {
             "oneOf": [
-                an_object(properties={"a": {"minLength": 3}}, required=["a"]),
-                an_object(properties={"a": {"type": "number"}}, required=["a"]),
+                object_schema(properties={"a": {"minLength": 3}}, required=["a"]),
+                object_schema(properties={"a": {"type": "number"}}, required=["a"]),
             ]
         },
         "/oneOf",
@@ -570,28 +570,28 @@ LOOSE: dict[str, tuple[Any, str, Node]] = {
         AnyOf((String(format="date"), String(format="time"))),
     ),
     "names that overlap in too many ways": (
-        an_object(patternProperties=dict.fromkeys("abcde", A), additionalProperties=False),
+        object_schema(patternProperties=dict.fromkeys("abcde", STRING), additionalProperties=False),
         "/patternProperties",
         Object(additional=String()),
     ),
     "names by a pattern that cannot be read": (
-        an_object(patternProperties={"a(?=b)": A}, additionalProperties=False),
+        object_schema(patternProperties={"a(?=b)": STRING}, additionalProperties=False),
         "/patternProperties",
         Object(additional=String()),
     ),
-    "many members of any name": (an_object(minProperties=3), "/minProperties", Object()),
+    "many members of any name": (object_schema(minProperties=3), "/minProperties", Object()),
     "one more than must be there, which an escape could disguise": (
-        an_object(required=["a"], minProperties=2),
+        object_schema(required=["a"], minProperties=2),
         "/minProperties",
         Object((("a", Anything()),), frozenset("a")),
     ),
     "a member that an escape could disguise": (
-        an_object(properties={"a": A}, required=["a"], maxProperties=2),
+        object_schema(properties={"a": STRING}, required=["a"], maxProperties=2),
         "/maxProperties",
         Object((("a", String()),), frozenset("a")),
     ),
     "patterns of names that would have to be merged": (
-        {"allOf": [an_object(patternProperties={one: A}) for one in ("^a", "^b")]},
+        {"allOf": [object_schema(patternProperties={one: STRING}) for one in ("^a", "^b")]},
         "/allOf/1",
         LlguidanceSchema(
             json.dumps({"type": ["object"]}),
@@ -599,26 +599,26 @@ LOOSE: dict[str, tuple[Any, str, Node]] = {
         ),
     ),
     "a circle through a merge": (
-        an_object(properties={"a": {"$ref": "#", "required": ["b"]}}),
+        object_schema(properties={"a": {"$ref": "#", "required": ["b"]}}),
         "/properties/a/$ref",
         Object((("a", Object((("b", Anything()),), frozenset("b"))),)),
     ),
     "deeper inside": (
-        {"$ref": "#/$defs/x~1y", "$defs": {"x/y": {"items": {"prefixItems": [{"not": A}]}}}},
+        {"$ref": "#/$defs/x~1y", "$defs": {"x/y": {"items": {"prefixItems": [{"not": STRING}]}}}},
         "/$defs/x~1y/items/prefixItems/0/not",
         Array((), Array((Anything(),))),
     ),
 }
 
 
-@pytest.mark.parametrize("name", LOOSE)
-def test_what_cannot_be_enforced_is_refused_where_that_is_strict_and_told_elsewhere(
+@pytest.mark.parametrize("name", UNENFORCED)
+def test_unenforced_keywords_are_errors_in_strict_schemas_and_warnings_in_others(
     name: str,
 ) -> None:
-    schema, pointer, node = LOOSE[name]
-    error = refused(schema)
+    schema, pointer, node = UNENFORCED[name]
+    error = parse_error(schema)
     assert (error.code, f"`{pointer}`" in error.message) == ("unsupported_keyword", True)
-    found = reading(schema, strict=False)
+    found = parse(schema, strict=False)
     assert found.root == node
     assert found.warnings == (f"`{PARAM}`: `{pointer}` is not enforced.",)
 
@@ -627,31 +627,31 @@ def test_what_cannot_be_enforced_is_refused_where_that_is_strict_and_told_elsewh
     "name",
     ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"],
 )
-def test_formats(name: str) -> None:
-    assert reading({"type": "string", "format": name}) == ParsedSchema(String(format=name))
+def test_supported_formats(name: str) -> None:
+    assert parse({"type": "string", "format": name}) == ParsedSchema(String(format=name))
 
 
-FOREIGN: dict[str, Any] = {
-    "at most so many by pattern": an_object(
-        patternProperties={"^x": A}, additionalProperties=False, maxProperties=2
+EXPORTED: dict[str, Any] = {
+    "at most so many by pattern": object_schema(
+        patternProperties={"^x": STRING}, additionalProperties=False, maxProperties=2
     ),
-    "at most so many": an_object(maxProperties=3),
-    "at least one": an_object(minProperties=1, additionalProperties=A),
+    "at most so many": object_schema(maxProperties=3),
+    "at least one": object_schema(minProperties=1, additionalProperties=STRING),
     "two patterns": {"type": "string", "pattern": "^a", "allOf": [{"pattern": "b$"}]},
     "a pattern of a definition": {
         "allOf": [{"$ref": "#/$defs/a"}, {"pattern": "b$"}],
         "$defs": {"a": {"type": "string", "pattern": "^a"}},
     },
-    "a circle": an_object(
+    "a circle": object_schema(
         additionalProperties={"$ref": "#/$defs/n"},
         maxProperties=2,
         **{"$defs": {"n": {"type": "array", "items": {"$ref": "#/$defs/n"}}}},
     ),
-    "old words": an_object(
+    "old words": object_schema(
         additionalProperties={
             "anyOf": [
                 {"type": "number", "minimum": 1, "exclusiveMinimum": True},
-                {"type": "array", "items": [A], "additionalItems": False},
+                {"type": "array", "items": [STRING], "additionalItems": False},
             ]
         },
         maxProperties=2,
@@ -659,9 +659,9 @@ FOREIGN: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", FOREIGN)
-def test_what_only_the_engine_can_put_together(name: str) -> None:
-    found = reading(FOREIGN[name] | {"title": "x", "x-guidance": {"lenient": True}})
+@pytest.mark.parametrize("name", EXPORTED)
+def test_schemas_that_only_llguidance_can_express_are_exported(name: str) -> None:
+    found = parse(EXPORTED[name] | {"title": "x", "x-guidance": {"lenient": True}})
     assert isinstance(found.root, LlguidanceSchema)
     assert (found.definitions, found.warnings) == ((), ())
     schema = json.loads(found.root.schema)
@@ -670,18 +670,18 @@ def test_what_only_the_engine_can_put_together(name: str) -> None:
     assert schema["type"] in (["object"], ["string"])
 
 
-def test_what_is_left_out_is_left_out_for_the_engine_too() -> None:
-    inner = {"type": "string", "not": A, "uniqueItems": True}
-    found = reading(an_object(additionalProperties=inner, maxProperties=2), strict=False)
+def test_unenforced_keywords_are_not_exported() -> None:
+    inner = {"type": "string", "not": STRING, "uniqueItems": True}
+    found = parse(object_schema(additionalProperties=inner, maxProperties=2), strict=False)
     assert isinstance(found.root, LlguidanceSchema)
     assert "not" not in found.root.schema
     assert found.warnings == (f"`{PARAM}`: `/additionalProperties/not` is not enforced.",)
 
 
-def test_bounds_are_drawn_inwards_for_the_engine_too() -> None:
+def test_exported_bounds_are_rounded_inwards() -> None:
     far = {"type": "integer", "minimum": 2**53 + 1, "maximum": 10**20}
     long = {"type": "array", "items": far, "maxItems": 10**9}
-    found = reading(an_object(additionalProperties=long, maxProperties=2))
+    found = parse(object_schema(additionalProperties=long, maxProperties=2))
     assert isinstance(found.root, LlguidanceSchema)
     drawn = json.loads(found.root.schema)["additionalProperties"]
     assert drawn["maxItems"] == limits.MAX_ITEMS
@@ -691,23 +691,23 @@ def test_bounds_are_drawn_inwards_for_the_engine_too() -> None:
 
 # names by patterns
 
-PATTERNED: dict[str, tuple[Any, Object]] = {
+PATTERN_OBJECTS: dict[str, tuple[Any, Object]] = {
     "no others": (
-        an_object(patternProperties={"^x": A}, additionalProperties=False),
+        object_schema(patternProperties={"^x": STRING}, additionalProperties=False),
         Object(
             additional=NOTHING, patterns=("^x",), pattern_properties=((KeyPattern(("^x",)), String()),)
         ),
     ),
     "no type": (
-        {"patternProperties": {"^x": A}},
+        {"patternProperties": {"^x": STRING}},
         Object(patterns=("^x",), pattern_properties=((KeyPattern(("^x",)), String()),)),
     ),
     "one that no member may match": (
-        an_object(patternProperties={"^x": False}),
+        object_schema(patternProperties={"^x": False}),
         Object(patterns=("^x",)),
     ),
     "patterns that exclude each other": (
-        an_object(patternProperties={"^x": A, "^y": {"type": "null"}}),
+        object_schema(patternProperties={"^x": STRING, "^y": {"type": "null"}}),
         Object(
             patterns=("^x", "^y"),
             pattern_properties=(
@@ -717,7 +717,7 @@ PATTERNED: dict[str, tuple[Any, Object]] = {
         ),
     ),
     "patterns that do not": (
-        an_object(patternProperties={"x": {"type": ["string", "null"]}, "y": A}),
+        object_schema(patternProperties={"x": {"type": ["string", "null"]}, "y": STRING}),
         Object(
             patterns=("x", "y"),
             pattern_properties=(
@@ -728,9 +728,9 @@ PATTERNED: dict[str, tuple[Any, Object]] = {
         ),
     ),
     "members that match one": (
-        an_object(
-            properties={"x1": {"minLength": 2}, "z": A},
-            patternProperties={"^x": A},
+        object_schema(
+            properties={"x1": {"minLength": 2}, "z": STRING},
+            patternProperties={"^x": STRING},
             additionalProperties={"type": "null"},
             required=["x2", "y"],
         ),
@@ -745,23 +745,23 @@ PATTERNED: dict[str, tuple[Any, Object]] = {
 }
 
 
-@pytest.mark.parametrize("name", PATTERNED)
-def test_names_by_patterns(name: str) -> None:
-    schema, node = PATTERNED[name]
-    found = reading(schema)
+@pytest.mark.parametrize("name", PATTERN_OBJECTS)
+def test_pattern_properties(name: str) -> None:
+    schema, node = PATTERN_OBJECTS[name]
+    found = parse(schema)
     assert found == ParsedSchema(LlguidanceSchema(json.dumps({"type": ["object"]}), node))
 
 
-def test_circles_through_names_by_patterns() -> None:
-    node = an_object(patternProperties={"^x": {"$ref": "#"}}, additionalProperties=False)
-    found = reading(node).root
+def test_recursive_pattern_properties() -> None:
+    node = object_schema(patternProperties={"^x": {"$ref": "#"}}, additionalProperties=False)
+    found = parse(node).root
     assert isinstance(found, LlguidanceSchema)
     assert found.object_node is not None
     assert found.object_node.pattern_properties == ((KeyPattern(("^x",)), SchemaReference("")),)
 
 
-def test_the_engine_takes_a_part_and_the_rest_stays_plain() -> None:
-    found = reading(an_object(properties={"a": A, "b": an_object(maxProperties=2)}))
+def test_only_the_inexpressible_part_is_exported() -> None:
+    found = parse(object_schema(properties={"a": STRING, "b": object_schema(maxProperties=2)}))
     assert isinstance(found.root, Object)
     assert found.root.properties[0] == ("a", String())
     assert isinstance(dict(found.root.properties)["b"], LlguidanceSchema)
@@ -770,10 +770,10 @@ def test_the_engine_takes_a_part_and_the_rest_stays_plain() -> None:
 # references
 
 
-def test_circles_have_names() -> None:
+def test_recursive_definitions_keep_their_names() -> None:
     inner = {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}
-    node = an_object(properties={"v": A, "next": inner}, required=["v", "next"])
-    found = reading({"$ref": "#/$defs/node", "$defs": {"node": node}})
+    node = object_schema(properties={"v": STRING, "next": inner}, required=["v", "next"])
+    found = parse({"$ref": "#/$defs/node", "$defs": {"node": node}})
     (name, defined), *rest = found.definitions
     assert not rest
     both = AnyOf((SchemaReference(name), NULL))
@@ -781,46 +781,46 @@ def test_circles_have_names() -> None:
     assert found.root == defined
 
 
-def test_the_root_can_be_gone_back_to() -> None:
-    schema = an_object(properties={"all": {"type": "array", "items": {"$ref": "#"}}})
-    found = reading(schema)
+def test_references_to_the_root() -> None:
+    schema = object_schema(properties={"all": {"type": "array", "items": {"$ref": "#"}}})
+    found = parse(schema)
     (name, defined), *_ = found.definitions
     assert defined == found.root == Object((("all", Array((), SchemaReference(name))),))
 
 
-def test_a_type_beside_a_circle_says_nothing_new() -> None:
-    found = reading(an_object(properties={"a": {"type": "object", "$ref": "#"}}))
+def test_a_redundant_type_beside_a_recursive_reference() -> None:
+    found = parse(object_schema(properties={"a": {"type": "object", "$ref": "#"}}))
     assert found.root == Object((("a", SchemaReference(found.definitions[0][0])),))
 
 
-def test_choices_in_a_circle_are_told_apart() -> None:
+def test_recursive_options_are_distinguished_by_a_discriminator() -> None:
     def kind(name: str) -> dict[str, Any]:
         inner = {"oneOf": [{"$ref": "#/$defs/x"}, {"$ref": "#/$defs/y"}, {"type": "null"}]}
-        return an_object(properties={"k": {"const": name}, "of": inner}, required=["k"])
+        return object_schema(properties={"k": {"const": name}, "of": inner}, required=["k"])
 
-    found = reading({"$ref": "#/$defs/x", "$defs": {"x": kind("x"), "y": kind("y")}})
+    found = parse({"$ref": "#/$defs/x", "$defs": {"x": kind("x"), "y": kind("y")}})
     assert len(found.definitions) == 2
 
 
-def test_what_is_used_more_than_once_has_a_name_unless_it_is_small() -> None:
-    large = an_object(properties={name: {"type": ["string", "null"]} for name in "abcdef"})
-    schema = an_object(
+def test_small_definitions_are_inlined() -> None:
+    large = object_schema(properties={name: {"type": ["string", "null"]} for name in "abcdef"})
+    schema = object_schema(
         properties={"x": {"$ref": "#/$defs/large"}, "y": {"$ref": "#/$defs/large"}}
         | {"p": {"$ref": "#/$defs/small"}, "q": {"$ref": "#/$defs/small"}},
         **{"$defs": {"large": large, "small": {"type": "string", "minLength": 3}}},
     )
-    found = reading(schema)
+    found = parse(schema)
     assert [name for name, _ in found.definitions] == ["/$defs/large"]
     assert isinstance(found.root, Object)
     assert dict(found.root.properties)["p"] == String(3)
 
 
-def test_definitions_in_a_long_row() -> None:
+def test_a_long_chain_of_definitions() -> None:
     defined = {
-        f"d{at}": an_object(properties={"next": {"$ref": f"#/$defs/d{at + 1}"}})
+        f"d{at}": object_schema(properties={"next": {"$ref": f"#/$defs/d{at + 1}"}})
         for at in range(1500)
     }
-    found = reading({"$ref": "#/$defs/d0", "$defs": defined | {"d1500": A}})
+    found = parse({"$ref": "#/$defs/d0", "$defs": defined | {"d1500": STRING}})
     assert len(found.definitions) > 1000
 
 
@@ -829,42 +829,42 @@ def test_definitions_in_a_long_row() -> None:
 
 @pytest.mark.parametrize("schema", [None, {}])
 def test_a_tool_without_parameters(schema: Any) -> None:
-    assert reading(schema, tool=True) == ParsedSchema(closed())
+    assert parse(schema, for_tool=True) == ParsedSchema(closed_object())
 
 
-SLOPPY: list[tuple[Any, Node]] = [
+TOOL_PARAMETERS: list[tuple[Any, Node]] = [
     ({"type": "dict", "properties": {"a": {"type": "str"}}}, Object((("a", String()),))),
     (
-        an_object(properties={"a": {"type": "list", "items": {"type": "int"}}}),
+        object_schema(properties={"a": {"type": "list", "items": {"type": "int"}}}),
         Object((("a", Array((), INTEGER)),)),
     ),
     (
-        an_object(properties={"a": {"type": ["float", "bool"]}}),
+        object_schema(properties={"a": {"type": ["float", "bool"]}}),
         Object((("a", AnyOf((Number(), BOOLEAN))),)),
     ),
     ({"type": ["object", "null"]}, Object()),
-    ({"anyOf": [{"type": "null"}, INNER]}, Object((("a", String()),))),
+    ({"anyOf": [{"type": "null"}, OBJECT]}, Object((("a", String()),))),
     ({"description": "anything"}, Object()),
     (True, Object()),
-    ({"$ref": "#/$defs/a", "$defs": {"a": INNER}}, Object((("a", String()),))),
+    ({"$ref": "#/$defs/a", "$defs": {"a": OBJECT}}, Object((("a", String()),))),
 ]
 
 
-@pytest.mark.parametrize(("schema", "node"), SLOPPY)
+@pytest.mark.parametrize(("schema", "node"), TOOL_PARAMETERS)
 def test_the_parameters_of_a_tool(schema: Any, node: Node) -> None:
-    assert reading(schema, tool=True) == ParsedSchema(node)
+    assert parse(schema, for_tool=True) == ParsedSchema(node)
 
 
-@pytest.mark.parametrize("schema", [A, {"type": ["array", "null"]}, {"const": 3}])
-def test_a_tool_whose_parameters_are_no_object(schema: Any) -> None:
-    error = refused(schema, tool=True)
+@pytest.mark.parametrize("schema", [STRING, {"type": ["array", "null"]}, {"const": 3}])
+def test_parameters_that_allow_no_object_are_rejected(schema: Any) -> None:
+    error = parse_error(schema, for_tool=True)
     assert error.code == "invalid_schema"
     assert error.message == f"`{PARAM}` must allow an object."
 
 
-def test_sloppy_names_are_for_tools() -> None:
-    assert refused({"type": "dict"}).code == "invalid_schema"
-    assert refused({"type": "thing"}, tool=True).code == "invalid_schema"
+def test_type_synonyms_are_only_for_tools() -> None:
+    assert parse_error({"type": "dict"}).code == "invalid_schema"
+    assert parse_error({"type": "thing"}, for_tool=True).code == "invalid_schema"
 
 
 # too much
@@ -880,16 +880,16 @@ def nested(levels: int, make: Any) -> Any:
 def chain(length: int, make: Any) -> dict[str, Any]:
     """Definitions, each made of a reference to the next."""
     defined = {f"d{at}": make({"$ref": f"#/$defs/d{at + 1}"}) for at in range(length)}
-    return {"$ref": "#/$defs/d0", "$defs": defined | {f"d{length}": an_object()}}
+    return {"$ref": "#/$defs/d0", "$defs": defined | {f"d{length}": object_schema()}}
 
 
-def in_property(schema: Any) -> Any:
-    return an_object(properties={"a": schema})
+def wrap_in_property(schema: Any) -> Any:
+    return object_schema(properties={"a": schema})
 
 
-LIMITS: dict[str, Any] = {
+TOO_COMPLEX: dict[str, Any] = {
     "bytes": {"description": "x" * limits.MAX_SIZE},
-    "levels": nested(limits.MAX_DEPTH, in_property),
+    "levels": nested(limits.MAX_DEPTH, wrap_in_property),
     "levels of anything": {"default": nested(10_000, lambda inner: [inner])},
     "schemas": {"anyOf": [{}] * (limits.MAX_NODES + 1)},
     "properties": {"properties": {str(at): True for at in range(limits.MAX_PROPERTIES + 1)}},
@@ -902,54 +902,54 @@ LIMITS: dict[str, Any] = {
     "references in a row": chain(limits.MAX_DEPTH + 1, lambda one: one),
     "choices": nested(
         30,
-        lambda one: an_object(
+        lambda one: object_schema(
             properties={"x": one}, anyOf=[{"required": ["a"]}, {"required": ["b"]}]
         ),
     ),
 }
 
 
-@pytest.mark.parametrize("name", LIMITS)
-def test_limits(name: str) -> None:
-    error = refused(LIMITS[name], strict=False)
+@pytest.mark.parametrize("name", TOO_COMPLEX)
+def test_schemas_beyond_a_limit_are_rejected(name: str) -> None:
+    error = parse_error(TOO_COMPLEX[name], strict=False)
     assert error.code == "schema_too_complex"
     assert "is too complex: it has" in error.message
 
 
-def test_as_deep_as_may_be() -> None:
-    assert reading(nested(limits.MAX_DEPTH - 1, in_property)).warnings == ()
+def test_the_greatest_depth_is_accepted() -> None:
+    assert parse(nested(limits.MAX_DEPTH - 1, wrap_in_property)).warnings == ()
 
 
-def test_there_are_only_so_many_sentences() -> None:
-    found = reading({"prefixItems": [{"not": A}] * 500}, strict=False)
+def test_the_number_of_warnings_is_limited() -> None:
+    found = parse({"prefixItems": [{"not": STRING}] * 500}, strict=False)
     assert len(found.warnings) == limits.MAX_WARNINGS + 1
     assert found.warnings[-1] == f"`{PARAM}`: {500 - limits.MAX_WARNINGS} more keywords are not enforced."
 
 
 def test_pointers_are_shown_without_control_characters() -> None:
-    found = reading({"properties": {"a\r\nb": {"not": A}}}, strict=False)
+    found = parse({"properties": {"a\r\nb": {"not": STRING}}}, strict=False)
     assert found.warnings == (rf"`{PARAM}`: `/properties/a\r\nb/not` is not enforced.",)
 
 
-WIDE = [an_object(properties={f"k{at}": A}, required=[f"k{at}"]) for at in range(30)]
-TWICE = {"$ref": "#/$defs/a", "additionalProperties": {"$ref": "#/$defs/b"}}
+REQUIRED_OPTIONS = [object_schema(properties={f"k{at}": STRING}, required=[f"k{at}"]) for at in range(30)]
+RECURSIVE_ADDITIONAL = {"$ref": "#/$defs/a", "additionalProperties": {"$ref": "#/$defs/b"}}
 HOSTILE: dict[str, Any] = {
     "deep lists": nested(10_000, lambda inner: [inner]),
-    "deep objects": nested(10_000, in_property),
-    "deep choices": nested(63, lambda inner: {"anyOf": [inner, A]}),
+    "deep objects": nested(10_000, wrap_in_property),
+    "deep choices": nested(63, lambda inner: {"anyOf": [inner, STRING]}),
     "deep parts": nested(63, lambda inner: {"allOf": [inner], "minLength": 1}),
     "deep negations": nested(60, lambda inner: {"not": inner}),
-    "choices times choices": {"allOf": [{"anyOf": WIDE} for _ in range(30)]},
-    "exclusive choices times choices": {"allOf": [{"oneOf": WIDE} for _ in range(6)]},
+    "choices times choices": {"allOf": [{"anyOf": REQUIRED_OPTIONS} for _ in range(30)]},
+    "exclusive choices times choices": {"allOf": [{"oneOf": REQUIRED_OPTIONS} for _ in range(6)]},
     "choices in choices": nested(
         20, lambda inner: {"anyOf": [{"allOf": [inner]}, {"minLength": 3}]}
     ),
     "many exclusive choices": {
-        "oneOf": [an_object(properties={"k": {"const": at}}, required=["k"]) for at in range(400)]
+        "oneOf": [object_schema(properties={"k": {"const": at}}, required=["k"]) for at in range(400)]
     },
     "many choices that overlap": {"oneOf": [{"minLength": at} for at in range(400)]},
     "doubling definitions": chain(
-        40, lambda one: an_object(properties={"x": one, "y": one}, required=["x"])
+        40, lambda one: object_schema(properties={"x": one, "y": one}, required=["x"])
     ),
     "doubling definitions with something beside": chain(
         40,
@@ -959,21 +959,21 @@ HOSTILE: dict[str, Any] = {
     ),
     "doubling merges": {
         "allOf": [{"$ref": "#/$defs/d0"}, {"additionalProperties": {"$ref": "#/$defs/d0"}}],
-        "$defs": chain(40, lambda one: an_object(properties={"x": one, "y": one}))["$defs"],
+        "$defs": chain(40, lambda one: object_schema(properties={"x": one, "y": one}))["$defs"],
     },
     "doubling choices": chain(
         60,
-        lambda one: an_object(
+        lambda one: object_schema(
             properties={"x": one}, anyOf=[{"required": ["a"]}, {"required": ["b"]}]
         ),
     ),
     "a chain for the engine": chain(
-        1500, lambda one: an_object(properties={"x": one}, patternProperties={"^y": one})
+        1500, lambda one: object_schema(properties={"x": one}, patternProperties={"^y": one})
     ),
     "circles of different lengths": {
         "allOf": [{"$ref": f"#/$defs/{name}0"} for name in "abcde"],
         "$defs": {
-            f"{name}{at}": an_object(
+            f"{name}{at}": object_schema(
                 properties={"x": {"$ref": f"#/$defs/{name}{(at + 1) % size}"}},
                 additionalProperties={"$ref": f"#/$defs/{name}{(at * 2 + 1) % size}"},
             )
@@ -989,14 +989,14 @@ HOSTILE: dict[str, Any] = {
         "$ref": "#/$defs/a",
         "$defs": {
             "a": {"allOf": [{"$ref": "#/$defs/b"}], "minLength": 2},
-            "b": {"anyOf": [{"$ref": "#/$defs/a"}, A], "maxLength": 9},
+            "b": {"anyOf": [{"$ref": "#/$defs/a"}, STRING], "maxLength": 9},
         },
     },
     "itself as what others may be": {
         "$ref": "#/$defs/a",
         "$defs": {
-            "a": an_object(additionalProperties=TWICE),
-            "b": an_object(additionalProperties=TWICE),
+            "a": object_schema(additionalProperties=RECURSIVE_ADDITIONAL),
+            "b": object_schema(additionalProperties=RECURSIVE_ADDITIONAL),
         },
     },
     "a circle of names": {
@@ -1045,7 +1045,7 @@ HOSTILE: dict[str, Any] = {
         "items": {"minItems": 2000, "items": {"minItems": 2000}},
     },
     "names that look like words": {"properties": {"$ref": {"$ref": "#/properties/$ref"}}},
-    "a name of everything": an_object(properties={"\x00\U0001f600~/%": {"not": {"a": []}}}),
+    "a name of everything": object_schema(properties={"\x00\U0001f600~/%": {"not": {"a": []}}}),
     "a long way": {"$ref": "#" + "/a" * 50_000},
     "a long name": {"$ref": "#/" + "%" * 100_000},
 }
@@ -1053,8 +1053,8 @@ HOSTILE: dict[str, Any] = {
 
 @pytest.mark.parametrize("tool", [False, True])
 @pytest.mark.parametrize("name", HOSTILE)
-def test_whatever_comes_there_is_an_answer(name: str, tool: bool) -> None:
-    found = outcome(HOSTILE[name], tool=tool)
+def test_hostile_schemas_are_parsed_or_rejected(name: str, tool: bool) -> None:
+    found = try_parse(HOSTILE[name], for_tool=tool)
     if isinstance(found, BadRequest):
         assert found.code in ("invalid_schema", "schema_too_complex")
         assert len(found.message) < 1000
@@ -1066,19 +1066,19 @@ PATTERNS = ["^a", "b$", "^[ab]{2}$"]
 NAMES = ["a", "b", "c"]
 
 
-def small(most: int) -> st.SearchStrategy[int]:
-    return st.integers(0, most)
+def small_integers(maximum: int) -> st.SearchStrategy[int]:
+    return st.integers(0, maximum)
 
 
-def scalars() -> st.SearchStrategy[Any]:
+def generate_scalars() -> st.SearchStrategy[Any]:
     texts = st.sampled_from(["", "a", "b", "ab", "aab", "abcd"])
     numbers = st.sampled_from([0, 1, 2, 3, 6, -1, 0.5, 1.5, 2.0])
     return st.one_of(st.none(), st.booleans(), texts, numbers)
 
 
-def some_values() -> st.SearchStrategy[Any]:
+def generate_values() -> st.SearchStrategy[Any]:
     return st.recursive(
-        scalars(),
+        generate_scalars(),
         lambda inner: st.one_of(
             st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(NAMES), inner)
         ),
@@ -1087,66 +1087,66 @@ def some_values() -> st.SearchStrategy[Any]:
 
 
 @st.composite
-def schemas(draw: st.DrawFn, depth: int = 3, *, typed: bool = False) -> Any:
-    if draw(small(14)) == 0:
+def generate_schemas(draw: st.DrawFn, depth: int = 3, *, typed: bool = False) -> Any:
+    if draw(small_integers(14)) == 0:
         return draw(st.booleans())
 
-    def inner() -> st.SearchStrategy[Any]:
-        return schemas(depth - 1, typed=typed)
+    def subschemas() -> st.SearchStrategy[Any]:
+        return generate_schemas(depth - 1, typed=typed)
 
-    kinds = st.sampled_from(["string", "number", "integer", "boolean", "null", "array", "object"])
-    number = st.sampled_from([0, 1, 2, 1.5, -1, 4])
-    words: dict[str, Any] = {
-        "minLength": small(3),
-        "maxLength": small(4),
+    types = st.sampled_from(["string", "number", "integer", "boolean", "null", "array", "object"])
+    numbers = st.sampled_from([0, 1, 2, 1.5, -1, 4])
+    keyword_values: dict[str, Any] = {
+        "minLength": small_integers(3),
+        "maxLength": small_integers(4),
         "pattern": st.sampled_from(PATTERNS),
-        "minimum": number,
-        "maximum": number,
-        "exclusiveMinimum": number,
-        "exclusiveMaximum": number,
+        "minimum": numbers,
+        "maximum": numbers,
+        "exclusiveMinimum": numbers,
+        "exclusiveMaximum": numbers,
         "multipleOf": st.sampled_from([1, 2, 3, 0.5]),
-        "minItems": small(2),
-        "maxItems": small(3),
+        "minItems": small_integers(2),
+        "maxItems": small_integers(3),
         "required": st.lists(st.sampled_from(NAMES), max_size=2),
-        "maxProperties": small(3),
-        "minProperties": small(3),
-        "enum": st.lists(some_values(), min_size=1, max_size=4),
-        "const": some_values(),
+        "maxProperties": small_integers(3),
+        "minProperties": small_integers(3),
+        "enum": st.lists(generate_values(), min_size=1, max_size=4),
+        "const": generate_values(),
         "$ref": st.sampled_from(["#/$defs/d0", "#/$defs/d1", "#/$defs/d2", "#"]),
         "propertyNames": st.sampled_from([{"enum": ["a", "b"]}, True, {"type": "string"}]),
     }
     if depth:
-        several = st.lists(inner(), min_size=1, max_size=3)
-        words |= {"allOf": several, "anyOf": several, "oneOf": several, "prefixItems": several}
-        words |= {"items": inner(), "additionalProperties": inner()}
-        words |= {"unevaluatedProperties": inner()}
-        words["properties"] = st.dictionaries(st.sampled_from(NAMES), inner(), max_size=3)
-        words["patternProperties"] = st.dictionaries(st.just("^a"), inner(), max_size=1)
+        nonempty_lists = st.lists(subschemas(), min_size=1, max_size=3)
+        keyword_values |= {"allOf": nonempty_lists, "anyOf": nonempty_lists, "oneOf": nonempty_lists, "prefixItems": nonempty_lists}
+        keyword_values |= {"items": subschemas(), "additionalProperties": subschemas()}
+        keyword_values |= {"unevaluatedProperties": subschemas()}
+        keyword_values["properties"] = st.dictionaries(st.sampled_from(NAMES), subschemas(), max_size=3)
+        keyword_values["patternProperties"] = st.dictionaries(st.just("^a"), subschemas(), max_size=1)
     schema: dict[str, Any] = {}
-    if typed or draw(small(4)):
-        schema["type"] = draw(st.one_of(kinds, st.lists(kinds, min_size=1, max_size=3)))
-    for word in draw(st.lists(st.sampled_from(sorted(words)), max_size=4, unique=True)):
-        schema[word] = draw(words[word])
+    if typed or draw(small_integers(4)):
+        schema["type"] = draw(st.one_of(types, st.lists(types, min_size=1, max_size=3)))
+    for word in draw(st.lists(st.sampled_from(sorted(keyword_values)), max_size=4, unique=True)):
+        schema[word] = draw(keyword_values[word])
     return schema
 
 
 @st.composite
-def documents(draw: st.DrawFn, *, typed: bool = False) -> Any:
-    root = draw(schemas(typed=typed))
+def generate_documents(draw: st.DrawFn, *, typed: bool = False) -> Any:
+    root = draw(generate_schemas(typed=typed))
     if isinstance(root, bool):
         return root
-    return root | {"$defs": {f"d{at}": draw(schemas(2, typed=typed)) for at in range(3)}}
+    return root | {"$defs": {f"d{at}": draw(generate_schemas(2, typed=typed)) for at in range(3)}}
 
 
 class NoValue(Exception):
     """No value was found in the few tries there are."""
 
 
-class Builder:
+class ValueBuilder:
     """Builds values of nodes, and tells whether a node allows one."""
 
-    def __init__(self, checked: ParsedSchema, random: Random) -> None:
-        self._defined = dict(checked.definitions)
+    def __init__(self, parsed: ParsedSchema, random: Random) -> None:
+        self._definitions = dict(parsed.definitions)
         self._random = random
 
     def build(self, node: Node, depth: int = 12) -> Any:
@@ -1158,33 +1158,33 @@ class Builder:
             case Literals():
                 return json.loads(self._random.choice(node.values))
             case String():
-                return self._text(node)
+                return self._build_string(node)
             case Number():
-                return self._number(node)
+                return self._build_number(node)
             case AnyOf():
                 return self.build(self._random.choice(node.options), depth - 1)
             case SchemaReference():
-                return self.build(self._defined[node.name], depth - 1)
+                return self.build(self._definitions[node.name], depth - 1)
             case Array():
-                return self._array(node, depth)
+                return self._build_array(node, depth)
             case Object():
-                return self._object(node, depth)
+                return self._build_object(node, depth)
         raise NoValue
 
-    def _text(self, node: String) -> Any:
+    def _build_string(self, node: String) -> Any:
         pool = ["", "a", "b", "ab", "ba", "aaa", "aab", "abcd", "bbbb", "xyzzy"]
-        return self._chosen([one for one in pool if fits(one, node)])
+        return self._choose([one for one in pool if matches_node(one, node)])
 
-    def _number(self, node: Number) -> Any:
+    def _build_number(self, node: Number) -> Any:
         pool = [-2, -1, -0.5, 0, 0.5, 1, 1.0, 1.5, 2, 2.5, 3, 4, 5, 6, 12]
-        return self._chosen([one for one in pool if fits(one, node)])
+        return self._choose([one for one in pool if matches_node(one, node)])
 
-    def _chosen(self, pool: list[Any]) -> Any:
+    def _choose(self, pool: list[Any]) -> Any:
         if not pool:
             raise NoValue
         return self._random.choice(pool)
 
-    def _array(self, node: Array, depth: int) -> list[Any]:
+    def _build_array(self, node: Array, depth: int) -> list[Any]:
         most = node.min_items + 3 if node.max_items is None else node.max_items
         count = self._random.randint(node.min_items, min(most, node.min_items + 3))
         found = []
@@ -1198,7 +1198,7 @@ class Builder:
                 break
         return found
 
-    def _object(self, node: Object, depth: int) -> dict[str, Any]:
+    def _build_object(self, node: Object, depth: int) -> dict[str, Any]:
         members = dict(node.properties)
         assert node.required <= members.keys()
         found = {}
@@ -1217,13 +1217,13 @@ class Builder:
             case Anything():
                 return True
             case Literals():
-                return any(same(json.loads(text), value) for text in node.values)
+                return any(equal_json(json.loads(text), value) for text in node.values)
             case String() | Number():
-                return fits(value, node)
+                return matches_node(value, node)
             case AnyOf():
                 return any(self.allows(option, value) for option in node.options)
             case SchemaReference():
-                return self.allows(self._defined[node.name], value)
+                return self.allows(self._definitions[node.name], value)
             case Array():
                 items = [*node.prefix_items, *[node.items] * 9]
                 return (
@@ -1246,11 +1246,11 @@ class Builder:
         return False
 
 
-def same(one: Any, other: Any) -> bool:
-    return Draft202012Validator({"const": one}).is_valid(other)
+def equal_json(left: Any, right: Any) -> bool:
+    return Draft202012Validator({"const": left}).is_valid(right)
 
 
-def fits(value: Any, node: String | Number) -> bool:
+def matches_node(value: Any, node: String | Number) -> bool:
     if isinstance(node, String):
         return (
             isinstance(value, str)
@@ -1270,40 +1270,40 @@ def fits(value: Any, node: String | Number) -> bool:
     return Draft202012Validator(schema).is_valid(value)
 
 
-def holds_foreign(node: Node) -> bool:
+def contains_llguidance_schema(node: Node) -> bool:
     match node:
         case LlguidanceSchema():
             return True
         case AnyOf():
-            return any(map(holds_foreign, node.options))
+            return any(map(contains_llguidance_schema, node.options))
         case Array():
-            return any(map(holds_foreign, (*node.prefix_items, node.items)))
+            return any(map(contains_llguidance_schema, (*node.prefix_items, node.items)))
         case Object():
-            return any(holds_foreign(one) for _, one in node.properties) or holds_foreign(
+            return any(contains_llguidance_schema(one) for _, one in node.properties) or contains_llguidance_schema(
                 node.additional
             )
     return False
 
 
-def exact(schema: Any) -> ParsedSchema | None:
+def parse_exactly(schema: Any) -> ParsedSchema | None:
     """A reading that neither leaves anything out nor leaves anything to the engine."""
-    found = outcome(schema, strict=True)
+    found = try_parse(schema, strict=True)
     if isinstance(found, BadRequest):
         return None
     every = (found.root, *(node for _, node in found.definitions))
-    return None if any(map(holds_foreign, every)) else found
+    return None if any(map(contains_llguidance_schema, every)) else found
 
 
-EXAMPLES = settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+HYPOTHESIS_SETTINGS = settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 
 
-@EXAMPLES
-@given(schema=documents(), seed=st.integers(0, 2**32))
-def test_what_nodes_allow_the_schema_allows(schema: Any, seed: int) -> None:
-    found = exact(schema)
+@HYPOTHESIS_SETTINGS
+@given(schema=generate_documents(), seed=st.integers(0, 2**32))
+def test_values_that_nodes_allow_match_the_schema(schema: Any, seed: int) -> None:
+    found = parse_exactly(schema)
     if found is None:
         return
-    builder = Builder(found, Random(seed))
+    builder = ValueBuilder(found, Random(seed))
     for _ in range(5):
         try:
             value = builder.build(found.root)
@@ -1313,7 +1313,7 @@ def test_what_nodes_allow_the_schema_allows(schema: Any, seed: int) -> None:
         assert builder.allows(found.root, value)
 
 
-def written(schema: str, random: Random) -> bytes | None:
+def generate_text(schema: str, random: Random) -> bytes | None:
     """What a schema lets be written, byte by byte; None where that does not end soon."""
     style = {"x-guidance": {"whitespace_flexible": False}}
     grammar = LLMatcher.grammar_from_json_schema(json.dumps(json.loads(schema) | style))
@@ -1331,60 +1331,60 @@ def written(schema: str, random: Random) -> bytes | None:
     return None
 
 
-@EXAMPLES
+@HYPOTHESIS_SETTINGS
 @given(
-    schema=documents(),
+    schema=generate_documents(),
     words=st.fixed_dictionaries(
         {"type": st.just("object"), "patternProperties": st.just({"^a": {"type": "string"}})},
-        optional={"maxProperties": small(3), "additionalProperties": schemas(1)}
+        optional={"maxProperties": small_integers(3), "additionalProperties": generate_schemas(1)}
         | {"required": st.just(["a"])},
     ),
     seed=st.integers(0, 2**32),
 )
-def test_what_is_left_to_the_engine_the_schema_allows(
+def test_values_that_exported_schemas_allow_match_the_schema(
     schema: Any, words: dict[str, Any], seed: int
 ) -> None:
     whole = words if isinstance(schema, bool) else schema | words
-    found = outcome(whole, strict=True)
+    found = try_parse(whole, strict=True)
     if isinstance(found, BadRequest) or not isinstance(found.root, LlguidanceSchema):
         return
     if found.root.object_node is not None:
         return
     random = Random(seed)
     for _ in range(3):
-        text = written(found.root.schema, random)
+        text = generate_text(found.root.schema, random)
         assert text is None or Draft202012Validator(whole).is_valid(json.loads(text)), text
 
 
-@EXAMPLES
-@given(schema=documents(typed=True), every=st.lists(some_values(), min_size=5, max_size=20))
-def test_what_a_schema_with_types_allows_its_nodes_allow(schema: Any, every: list[Any]) -> None:
-    found = exact(schema)
+@HYPOTHESIS_SETTINGS
+@given(schema=generate_documents(typed=True), every=st.lists(generate_values(), min_size=5, max_size=20))
+def test_nodes_of_typed_schemas_allow_all_matching_values(schema: Any, every: list[Any]) -> None:
+    found = parse_exactly(schema)
     if found is None:
         return
-    builder = Builder(found, Random(0))
+    builder = ValueBuilder(found, Random(0))
     for value in every:
         if Draft202012Validator(schema).is_valid(value):
             assert builder.allows(found.root, value), value
 
 
-@EXAMPLES
-@given(schema=documents())
-def test_a_strict_reading_is_the_same_or_none(schema: Any) -> None:
-    found = outcome(schema)
+@HYPOTHESIS_SETTINGS
+@given(schema=generate_documents())
+def test_strict_parsing_gives_the_same_result_or_an_error(schema: Any) -> None:
+    found = try_parse(schema)
     if isinstance(found, BadRequest):
-        assert refused(schema).code in (found.code, "unsupported_keyword")
+        assert parse_error(schema).code in (found.code, "unsupported_keyword")
         return
     if found.warnings:
-        assert refused(schema).code == "unsupported_keyword"
+        assert parse_error(schema).code == "unsupported_keyword"
     else:
-        assert reading(schema) == found
+        assert parse(schema) == found
 
 
-@EXAMPLES
+@HYPOTHESIS_SETTINGS
 @given(
     schema=st.recursive(
-        st.one_of(scalars(), st.floats(), st.text(max_size=3)),
+        st.one_of(generate_scalars(), st.floats(), st.text(max_size=3)),
         lambda inner: st.one_of(
             st.lists(inner, max_size=4),
             st.dictionaries(st.sampled_from(sorted(keywords.ASSERTIONS)), inner, max_size=5),
@@ -1392,8 +1392,8 @@ def test_a_strict_reading_is_the_same_or_none(schema: Any) -> None:
         max_leaves=20,
     )
 )
-def test_anything_at_all_is_read_or_refused(schema: Any) -> None:
+def test_arbitrary_json_is_parsed_or_rejected(schema: Any) -> None:
     for tool in (False, True):
-        found = outcome(schema, tool=tool)
+        found = try_parse(schema, for_tool=tool)
         if isinstance(found, BadRequest):
             assert found.code in ("invalid_schema", "schema_too_complex")

@@ -28,13 +28,13 @@ def allowed(*listed: dict[str, str]) -> dict[str, object]:
     return {"type": "allowed_tools", "mode": "auto", "tools": [*listed]}
 
 
-def offered(names: int, labels: int = 0) -> tools.DeclaredTools:
+def offered(names: int, labels: int = 0) -> tools.ResponsesToolSet:
     known = {
         f"n__f{at}": ToolOrigin(kind="function", name=f"f{at}", namespace="n")
         for at in range(names)
     }
     declared = {name: Tool(name=name) for name in known}
-    return tools.DeclaredTools(declared, known, [Label(f"l{at}") for at in range(labels)])
+    return tools.ResponsesToolSet(declared, known, [Label(f"l{at}") for at in range(labels)])
 
 
 def in_chat(n: int) -> Choice:
@@ -69,7 +69,7 @@ def test_twice_the_tools_are_twice_the_work(choice: Callable[[int], Choice]) -> 
 
 
 def test_a_server_is_known_by_the_longest_label_that_fits() -> None:
-    declared = tools.DeclaredTools(server_labels=["a", "a__b", "c"])
+    declared = tools.ResponsesToolSet(server_labels=["a", "a__b", "c"])
     remote = [Tool(name=name) for name in ("a__x", "a__b__x", "c__x", "d__x")]
     for label, wanted in (("a", ("a__x",)), ("a__b", ("a__b__x",)), ("c", ("c__x",))):
         choice = allowed({"type": "mcp", "server_label": label})

@@ -114,7 +114,7 @@ def test_the_error_for_a_chain_without_its_beginning(session: Session) -> None:
     first = session.respond()
     second = session.respond(previous_response_id=first)
     session.client.responses.delete(first)
-    with pytest.raises(openai.BadRequestError, match="the beginning of its chain") as caught:
+    with pytest.raises(openai.BadRequestError, match="the beginning of its history") as caught:
         session.respond(previous_response_id=second)
     assert caught.value.code == "previous_response_not_found"
     with pytest.raises(openai.BadRequestError, match="There is no response"):

@@ -55,8 +55,6 @@ class _MarkerRestriction:
         ]
         open_object = {"type": "object", "additionalProperties": {"$ref": ANY_REF}}
         objects = self._restrict_names(open_object)
-            {"type": "object", "additionalProperties": {"$ref": ANY_REF}}
-        )
         return {"anyOf": [*scalars, {"type": "array", "items": {"$ref": ANY_REF}}, objects]}
 
     def apply(self, schema: Json, outer_types: Sequence[str] | None = None) -> Any:

@@ -45,7 +45,7 @@ class MessagesToolChoice(Struct):
     disable_parallel_tool_use: bool | None = None
 
 
-class DecodedTools(Struct):
+class MessagesToolSet(Struct):
     """The tools that the model may call, and warnings about those that are dropped."""
 
     tools: tuple[Tool, ...]
@@ -53,7 +53,7 @@ class DecodedTools(Struct):
     warnings: tuple[str, ...]
 
 
-def decode_tools(tools: list[MessagesTool] | None) -> DecodedTools:
+def decode_tools(tools: list[MessagesTool] | None) -> MessagesToolSet:
     decoded: dict[str, Tool] = {}
     dropped_names: list[str] = []
     warnings: list[str] = []
@@ -67,7 +67,7 @@ def decode_tools(tools: list[MessagesTool] | None) -> DecodedTools:
         if tool.name in decoded:
             raise duplicate_tool(tool.name, f"{at}.name")
         decoded[tool.name] = tool
-    return DecodedTools(tuple(decoded.values()), frozenset(dropped_names), tuple(warnings))
+    return MessagesToolSet(tuple(decoded.values()), frozenset(dropped_names), tuple(warnings))
 
 
 def _decode_tool(tool: MessagesTool, at: str) -> Tool | None:
@@ -162,7 +162,7 @@ CLIENT_TOOLS = {
 
 
 def decode_tool_choice(
-    choice: MessagesToolChoice | None, tools: DecodedTools
+    choice: MessagesToolChoice | None, tools: MessagesToolSet
 ) -> tuple[DecodedToolChoice, tuple[str, ...]]:
     """Return the choice, and warnings about tools in it that are dropped."""
     match choice.type if choice is not None else "auto":
@@ -185,7 +185,7 @@ def decode_tool_choice(
 
 
 def _decode_named_tool(
-    name: str | None, tools: DecodedTools
+    name: str | None, tools: MessagesToolSet
 ) -> tuple[DecodedToolChoice, tuple[str, ...]]:
     at = "tool_choice.name"
     name = require(name, at)

@@ -184,7 +184,7 @@ def get_tool_origins(
     return _declare_tools(request, history).origins
 
 
-def _declare_tools(request: DecodedRequest, history: Iterable[Item]) -> tools.DeclaredTools:
+def _declare_tools(request: DecodedRequest, history: Iterable[Item]) -> tools.ResponsesToolSet:
     earlier = [(item, "tools") for item in history]
     current = [(item, f"input[{i}].tools") for i, item in enumerate(request.items)]
     added = (
@@ -234,7 +234,7 @@ def to_request(
 
 def _make_request(
     request: DecodedRequest,
-    declared: tools.DeclaredTools,
+    declared: tools.ResponsesToolSet,
     remote: Sequence[Tool],
     messages: tuple[Message, ...],
     warnings: list[str],
@@ -276,7 +276,7 @@ def _make_request(
     )
 
 
-def _join_tools(declared: tools.DeclaredTools, remote: Sequence[Tool]) -> tuple[Tool, ...]:
+def _join_tools(declared: tools.ResponsesToolSet, remote: Sequence[Tool]) -> tuple[Tool, ...]:
     for tool in remote:
         if tool.name in declared.tools:
             raise duplicate_tool(tool.name, "tools")

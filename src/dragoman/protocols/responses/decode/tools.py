@@ -77,7 +77,7 @@ class ResponsesToolChoice(ResponsesToolName):
     tools: Annotated[list[ResponsesToolName], Meta(max_length=1024)] | None = None
 
 
-class DeclaredTools(Struct):
+class ResponsesToolSet(Struct):
     """The tools that a request declares, by the flat names that the model knows."""
 
     tools: dict[str, Tool] = field(default_factory=dict)
@@ -134,12 +134,12 @@ def make_remote_name(server_label: str, name: str) -> str:
 
 def decode_tools(
     tools: RawTools | None, added: Iterable[tuple[RawTools, str]] = ()
-) -> DeclaredTools:
+) -> ResponsesToolSet:
     """Decode the tools of a request, and those that items add, each list with its path.
 
     A tool that one list declares twice is an error; a later list replaces a tool.
     """
-    declared = DeclaredTools()
+    declared = ResponsesToolSet()
     for raw_tools, at in ((tools or [], "tools"), *added):
         for i, tool in enumerate(raw_tools):
             _declare(declared, tool, f"{at}[{i}]")
@@ -148,7 +148,7 @@ def decode_tools(
 
 
 def _declare(
-    declared: DeclaredTools, tool: dict[str, Json], at: str, namespace: str | None = None
+    declared: ResponsesToolSet, tool: dict[str, Json], at: str, namespace: str | None = None
 ) -> str | None:
     """Add a tool of any type; return its flat name if the model may call it."""
     check_depth(tool, at)
@@ -181,7 +181,7 @@ def get_type(tool: dict[str, Json], at: str) -> str:
     return kind
 
 
-def _declare_namespace(declared: DeclaredTools, namespace: ToolNamespace, at: str) -> None:
+def _declare_namespace(declared: ResponsesToolSet, namespace: ToolNamespace, at: str) -> None:
     """Add the tools of a namespace; its description goes in front of the first tool's."""
     names = [
         _declare(declared, tool, f"{at}.tools[{i}]", namespace.name)
@@ -248,7 +248,7 @@ NO_TOOL_LEFT = "`tool_choice` has no effect: this server can run none of its too
 
 
 def decode_tool_choice(
-    choice: str | dict[str, Json] | None, declared: DeclaredTools, remote: Sequence[Tool]
+    choice: str | dict[str, Json] | None, declared: ResponsesToolSet, remote: Sequence[Tool]
 ) -> tuple[DecodedToolChoice, list[str]]:
     """Return the choice, and a warning if it has no effect."""
     tools = (*declared.tools.values(), *remote)
@@ -269,7 +269,7 @@ def decode_tool_choice(
 
 
 def _decode_allowed_tools(
-    choice: ResponsesToolChoice, declared: DeclaredTools, remote: Sequence[Tool]
+    choice: ResponsesToolChoice, declared: ResponsesToolSet, remote: Sequence[Tool]
 ) -> tuple[DecodedToolChoice, list[str]]:
     at = "tool_choice"
     if not choice.tools:
@@ -290,7 +290,7 @@ def _decode_allowed_tools(
 class ToolLookup:
     """Finds the tools that a choice names, indexed once for all its entries."""
 
-    def __init__(self, declared: DeclaredTools, remote: Sequence[Tool]) -> None:
+    def __init__(self, declared: ResponsesToolSet, remote: Sequence[Tool]) -> None:
         self._declared = declared
         self._by_namespace: dict[str | None, list[str]] = {}
         for flat, origin in declared.origins.items():

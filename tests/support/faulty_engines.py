@@ -1,4 +1,4 @@
-"""Engines that do one odd thing each, to be made in another process."""
+"""Engines with one peculiarity each, created in another process by the name of their function."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from pathlib import Path
 from dragoman.errors import ModelBroken
 from dragoman.types import Job, Step
 
+PRINTED_LINE = "printed to standard error"
 
-class Bare:
-    """Says one word; has none of the methods an engine may have."""
+
+class MinimalEngine:
+    """Yields one word, and has none of the optional methods of an engine."""
 
     async def admit(self, job: Job) -> None:
         pass
@@ -22,26 +24,26 @@ class Bare:
         yield Step(text="word", tokens=1, finish="stop")
 
 
-class Counting(Bare):
-    """Never ends; `tokenize` tells how many jobs are open."""
+class CountingEngine(MinimalEngine):
+    """Never ends a job; `tokenize` returns how many jobs are running."""
 
     def __init__(self) -> None:
-        self.open = 0
+        self.running = 0
 
     async def generate(self, job: Job) -> AsyncGenerator[Step, None]:
-        self.open += 1
+        self.running += 1
         try:
             while True:
                 yield Step(text="x", tokens=1)
                 await asyncio.sleep(0)
         finally:
-            self.open -= 1
+            self.running -= 1
 
     async def tokenize(self, text: str, special: bool) -> list[int]:
-        return [self.open]
+        return [self.running]
 
 
-class Raising(Bare):
+class RaisingEngine(MinimalEngine):
     async def generate(self, job: Job) -> AsyncGenerator[Step, None]:
         yield Step(text="wo", tokens=1)
         raise ZeroDivisionError("/a/secret/path")
@@ -50,52 +52,52 @@ class Raising(Bare):
         return [[1.0] for _ in inputs]
 
 
-class Talking(Raising):
+class PrintingEngine(RaisingEngine):
     async def embed(self, inputs: Sequence[str]) -> list[list[float]]:
-        sys.stderr.write("said on standard error\n")
+        sys.stderr.write(f"{PRINTED_LINE}\n")
         sys.stderr.flush()
         return [[1.0] for _ in inputs]
 
 
-class Stubborn(Bare):
+class UnclosableEngine(MinimalEngine):
     async def aclose(self) -> None:
         await asyncio.Event().wait()
 
 
-def create() -> Bare:
-    return Bare()
+def create_minimal() -> MinimalEngine:
+    return MinimalEngine()
 
 
-def counting() -> Counting:
-    return Counting()
+def create_counting() -> CountingEngine:
+    return CountingEngine()
 
 
-def raising() -> Raising:
-    return Raising()
+def create_raising() -> RaisingEngine:
+    return RaisingEngine()
 
 
-def talking() -> Talking:
-    return Talking()
+def create_printing() -> PrintingEngine:
+    return PrintingEngine()
 
 
-def stubborn() -> Stubborn:
-    return Stubborn()
+def create_unclosable() -> UnclosableEngine:
+    return UnclosableEngine()
 
 
-def fragile(flag: str) -> Bare:
-    """Cannot be made while the file is there."""
+def create_unless(flag: str) -> MinimalEngine:
+    """Fail while the file exists."""
     if Path(flag).exists():
-        raise ModelBroken("The flag is up.")
-    return Bare()
+        raise ModelBroken("The flag file exists.")
+    return MinimalEngine()
 
 
-async def broken() -> Bare:
+async def raise_model_broken() -> MinimalEngine:
     raise ModelBroken("The file holds no model.")
 
 
-def nonsense() -> Bare:
+def raise_exception() -> MinimalEngine:
     raise ZeroDivisionError("/a/secret/path")
 
 
-def dies() -> Bare:
+def abort_process() -> MinimalEngine:
     os.abort()
