@@ -1,26 +1,26 @@
-"""Dragoman serves open models to the programs people already use.
+"""An OpenAI- and Anthropic-compatible server for open models.
 
     import dragoman
 
-    dragoman.serve(MyEngine())                     # blocks, like a server does
-    await dragoman.serve_async(MyEngine())         # the same inside a running event loop
-    app.mount("/llm", dragoman.app(MyEngine()))    # inside somebody's ASGI app
+    dragoman.serve(MyEngine())                     # blocks until the server stops
+    await dragoman.serve_async(MyEngine())         # the same in a running event loop
+    app.mount("/llm", dragoman.app(MyEngine()))    # inside another ASGI app
 
-An engine is any object with `generate(job)` (see `dragoman.types.Engine`), or with only
-`async def generate_request(obj)` that yields cumulative dicts. `dragoman.testing.check_engine` says
-whether it does what is expected of one.
+An engine is any object with `generate(job)` (see `dragoman.types.Engine`), or only with
+`async def generate_request(obj)` that yields cumulative dicts. `dragoman.testing.check_engine`
+checks that an object is a correct engine.
 
-What models say can be read without serving anything:
+The output of models can be parsed without a server:
 
     parser = dragoman.OutputParser("hermes_json", "think", tools=tools)
     spans = parser.feed(piece)                     # and `close()` at the end
 
-See `dragoman.output`; `dragoman.detect` finds a format from a chat template.
+See `dragoman.output`; `dragoman.detect` detects the formats of a chat template.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dragoman._version import __version__
 
@@ -47,8 +47,8 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """The library's functions, imported when they are first used."""
+def __getattr__(name: str) -> object:
+    """Import the functions of the library when they are first used."""
     if name == "detect":
         from dragoman.detection import detect
 
@@ -60,13 +60,13 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def app(engine: Any, **options: Any) -> App:
-    """An ASGI app that answers with this engine, to be mounted at any path.
+def app(engine: object, **options: object) -> App:
+    """Return an ASGI app for this engine, which can be mounted at any path.
 
-    Options are `name` (what the model is called), `chat_template` (Jinja source, or a `Path` to a
-    file with it), and every field of `dragoman.config.Settings`; `tool_parser` and
-    `reasoning_parser` mean `format` and `reasoning_format`. An engine that has a `tokenizer` is
-    given token ids, any other the rendered text.
+    Options are `name` (of the model), `chat_template` (Jinja source, or a `Path` to a file with
+    it), and every field of `dragoman.config.Settings`; `tool_parser` and `reasoning_parser` mean
+    `format` and `reasoning_format`. An engine with a `tokenizer` gets token ids, any other engine
+    the rendered text.
     """
     from dragoman.http.server import make_app
     from dragoman.runtime import build_engine_runtime
@@ -74,17 +74,17 @@ def app(engine: Any, **options: Any) -> App:
     return make_app(build_engine_runtime(engine, options), local=False)
 
 
-def serve(engine: Any, host: str = "127.0.0.1", port: int = 8000, **options: Any) -> None:
-    """Serve this engine until a signal says stop. Options as for `app`."""
+def serve(engine: object, host: str = "127.0.0.1", port: int = 8000, **options: object) -> None:
+    """Serve this engine until a signal stops the server. Options are those of `app`."""
     from dragoman.http.server import run_event_loop
 
     run_event_loop(serve_async(engine, host, port, **options))
 
 
 async def serve_async(
-    engine: Any, host: str = "127.0.0.1", port: int = 8000, **options: Any
+    engine: object, host: str = "127.0.0.1", port: int = 8000, **options: object
 ) -> None:
-    """The same as `serve`, to be awaited."""
+    """Serve this engine in a running event loop, like `serve`."""
     from dragoman.http import server
     from dragoman.runtime import build_engine_runtime
 

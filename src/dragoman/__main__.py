@@ -1,3 +1,5 @@
+"""Runs the command line: `python -m dragoman`."""
+
 from __future__ import annotations
 
 from dragoman.cli.main import main

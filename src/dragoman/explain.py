@@ -224,7 +224,7 @@ def format_report(source: TemplateSource, with_source: bool = False) -> str:
     tools, reasoning = detected.tool_format, detected.reasoning_format
     digest = _hash_template(source.template)[:16]
     lines = [
-        _format_line("verdict", f"{_make_verdict(detected)} ({detected.confidence})"),
+        _format_line("verdict", _make_verdict(detected)),
         _format_line("", _explain_confidence(detected)),
         *[_format_line("", _strip_topic(reason)) for reason in detected.reasons[2:]],
         "",

@@ -15,13 +15,21 @@ from dragoman.engines.llamacpp.engine import LlamaCppEngine, create
 from dragoman.engines.llamacpp.grammar import HEADER
 from dragoman.errors import BadRequest, ContextOverflow, Unsupported
 from dragoman.types import Adapter
-from tests.support.llama_engine import CONTEXT, HARD, QUESTION, Bench, ask, job_of, refusal
+from tests.support.llama_engine import (
+    CONTEXT,
+    MULTIBYTE,
+    QUESTION,
+    EngineRunner,
+    generate,
+    get_error,
+    make_job,
+)
 from tests.support.lora import make_adapter
 
 
 @pytest.fixture(scope="module")
-def bench(default_model: Path) -> Iterator[Bench]:
-    made = Bench(path=str(default_model), context=CONTEXT, slots=3, threads=1)
+def runner(default_model: Path) -> Iterator[EngineRunner]:
+    made = EngineRunner(path=str(default_model), context=CONTEXT, slots=3, threads=1)
     yield made
     made.close()
 
@@ -53,26 +61,26 @@ async def table(engine: LlamaCppEngine, before: list[int]) -> dict[int, float]:
 
 
 @pytest.mark.parametrize("top", [0, 3])
-def test_d34_every_token_has_one_logprob(bench: Bench, top: int) -> None:
-    answer = bench.answer(max_tokens=40, logprobs=top)
-    marks = answer.marks()
-    assert [mark.id for mark in marks] == [*answer.ids(), 2]
+def test_d34_every_token_has_one_logprob(runner: EngineRunner, top: int) -> None:
+    answer = runner.generate(max_tokens=40, logprobs=top)
+    marks = answer.get_logprobs()
+    assert [mark.id for mark in marks] == [*answer.get_ids(), 2]
     assert {len(mark.top) for mark in marks} == {top}
     for mark in marks:
         assert mark.logprob is not None
         assert [other.id for other in mark.top[:1]] == [mark.id][:top]  # greedy
 
 
-def test_d3_d34_tokens_inside_a_character_are_all_told_of(bench: Bench) -> None:
-    answer = bench.answer(max_tokens=60, logprobs=2, grammar=starting(f'"{HARD}"'))
-    ids, marks = answer.ids(), answer.marks()
-    assert answer.text() == HARD
-    assert answer.finish() == "stop"
+def test_d3_d34_tokens_inside_a_character_are_all_told_of(runner: EngineRunner) -> None:
+    answer = runner.generate(max_tokens=60, logprobs=2, grammar=starting(f'"{MULTIBYTE}"'))
+    ids, marks = answer.get_ids(), answer.get_logprobs()
+    assert answer.get_text() == MULTIBYTE
+    assert answer.get_finish() == "stop"
     assert [mark.id for mark in marks[: len(ids)]] == ids
     assert sum(len(step.ids) > 1 for step in answer.steps) >= 4  # the server kept silent there
-    before = bench.ids(QUESTION)
+    before = runner.encode(QUESTION)
     for at in (0, 1, 3, len(ids) - 1):
-        truth = bench.run(table(bench.engine, [*before, *ids[:at]]))
+        truth = runner.run(table(runner.engine, [*before, *ids[:at]]))
         said = marks[at]
         assert said.logprob is not None
         assert math.isclose(said.logprob, truth[ids[at]], abs_tol=2e-2)
@@ -84,65 +92,71 @@ def test_d3_d34_tokens_inside_a_character_are_all_told_of(bench: Bench) -> None:
 
 @pytest.mark.parametrize("grammar", [True, False])
 @pytest.mark.parametrize("most", [1, 2, 4, 5])
-def test_d29_a_limit_inside_a_character_is_kept(bench: Bench, most: int, grammar: bool) -> None:
+def test_d29_a_limit_inside_a_character_is_kept(
+    runner: EngineRunner, most: int, grammar: bool
+) -> None:
     if grammar:
-        prompt, said = QUESTION, {"grammar": starting(f'"{HARD}"')}
+        prompt, said = QUESTION, {"grammar": starting(f'"{MULTIBYTE}"')}
     else:
         prompt, said = "😀😀😀😀😀😀😀😀", {}
-    whole = bench.answer(prompt, max_tokens=9, logprobs=0, **said)
-    answer = bench.answer(prompt, max_tokens=most, logprobs=0, **said)
-    assert answer.ids() == whole.ids()[:most]
-    assert len(answer.marks()) == most
-    assert (answer.tokens(), answer.finish()) == (most, "length")
+    whole = runner.generate(prompt, max_tokens=9, logprobs=0, **said)
+    answer = runner.generate(prompt, max_tokens=most, logprobs=0, **said)
+    assert answer.get_ids() == whole.get_ids()[:most]
+    assert len(answer.get_logprobs()) == most
+    assert (answer.count_tokens(), answer.get_finish()) == (most, "length")
 
 
-def test_logprobs_of_the_prompt(bench: Bench) -> None:
-    prompt = f"<|im_start|>user\n{HARD}<|im_end|>\nHi"
-    ids = bench.ids(prompt)
-    answer = bench.answer(prompt, prompt_logprobs=1, logprobs=1, max_tokens=2)
+def test_logprobs_of_the_prompt(runner: EngineRunner) -> None:
+    prompt = f"<|im_start|>user\n{MULTIBYTE}<|im_end|>\nHi"
+    ids = runner.encode(prompt)
+    answer = runner.generate(prompt, prompt_logprobs=1, logprobs=1, max_tokens=2)
     marks = [mark for step in answer.steps for mark in step.prompt_logprobs]
     assert [mark.id for mark in marks] == ids
     assert marks[0].logprob is None
     for at in (1, 4, len(ids) - 3, len(ids) - 1):
-        truth = bench.run(table(bench.engine, ids[:at]))
+        truth = runner.run(table(runner.engine, ids[:at]))
         said = marks[at].logprob
         assert said is not None
         assert math.isclose(said, truth[ids[at]], abs_tol=2e-2)
-    assert len(answer.marks()) == answer.tokens() == 2
+    assert len(answer.get_logprobs()) == answer.count_tokens() == 2
 
 
 # prompts in memory, grammars, adapters
 
 
-def test_a_prompt_is_read_once_unless_that_is_not_wanted(bench: Bench) -> None:
+def test_a_prompt_is_read_once_unless_that_is_not_wanted(runner: EngineRunner) -> None:
     prompt = "Prompts that nothing else has begun with. " * 4
-    count = len(bench.ids(prompt))
-    cached = [bench.answer(prompt, cache_prompt=c).cached() for c in (True, True, False, True)]
+    count = len(runner.encode(prompt))
+    cached = [
+        runner.generate(prompt, cache_prompt=c).count_cached() for c in (True, True, False, True)
+    ]
     assert cached == [0, count - 1, 0, count - 1]
 
 
-def test_a_grammar_is_kept_to(bench: Bench) -> None:
-    answer = bench.answer(grammar=starting("/[xy]+/"), temperature=1.0, seed=1)
-    assert answer.text()
-    assert set(answer.text()) <= set("xy")
+def test_a_grammar_is_kept_to(runner: EngineRunner) -> None:
+    answer = runner.generate(grammar=starting("/[xy]+/"), temperature=1.0, seed=1)
+    assert answer.get_text()
+    assert set(answer.get_text()) <= set("xy")
 
 
 @pytest.mark.parametrize(
     "grammar",
     [starting("nosuch"), starting("("), "", 'root ::= "a"'],
 )
-def test_d27_a_grammar_that_cannot_be_kept_to_is_refused(bench: Bench, grammar: str) -> None:
+def test_d27_a_grammar_that_cannot_be_kept_to_is_refused(
+    runner: EngineRunner, grammar: str
+) -> None:
     """One in another language is none for this engine, whatever its own server could read."""
-    error = bench.run(refusal(bench.engine.admit(job_of([1], grammar=grammar))))
+    error = runner.run(get_error(runner.engine.admit(make_job([1], grammar=grammar))))
     assert type(error) is BadRequest
     assert error.param == "grammar"
-    assert bench.answer(max_tokens=40).text() == "The capital of France is Paris."
+    assert runner.generate(max_tokens=40).get_text() == "The capital of France is Paris."
 
 
-def test_a_bias_against_the_grammar_ends_nothing(bench: Bench) -> None:
-    only = bench.ids("a")[0]
-    answer = bench.answer(grammar=starting('"a"'), logit_bias={only: -100.0}, temperature=1.0)
-    assert answer.text() == "a"
+def test_a_bias_against_the_grammar_ends_nothing(runner: EngineRunner) -> None:
+    only = runner.encode("a")[0]
+    answer = runner.generate(grammar=starting('"a"'), logit_bias={only: -100.0}, temperature=1.0)
+    assert answer.get_text() == "a"
 
 
 def test_d72_adapters_by_name_and_the_plain_model_after_them(
@@ -163,8 +177,8 @@ def test_d72_adapters_by_name_and_the_plain_model_after_them(
         prompt = await engine.tokenize(QUESTION, True)
 
         async def first(*adapters: Adapter, of: list[int] = prompt) -> float:
-            answer = await ask(engine, of, lora=adapters, logprobs=0, max_tokens=1)
-            return answer.marks()[0].logprob or 0.0
+            answer = await generate(engine, of, lora=adapters, logprobs=0, max_tokens=1)
+            return answer.get_logprobs()[0].logprob or 0.0
 
         plain = await first()
         ways = [
@@ -180,7 +194,7 @@ def test_d72_adapters_by_name_and_the_plain_model_after_them(
             assert math.isclose(await first(), plain, abs_tol=1e-2)
         assert len({round(value, 2) for value in (*found, plain)}) == 5
         assert math.isclose(await first(Adapter("a", 0.0)), plain, abs_tol=1e-2)
-        error = await refusal(engine.admit(job_of(prompt, lora=(Adapter("c"),))))
+        error = await get_error(engine.admit(make_job(prompt, lora=(Adapter("c"),))))
         assert (error.status, error.param) == (400, "lora")
         assert "`c`" in error.message
         assert "a, b" in error.message
@@ -192,25 +206,25 @@ def test_d72_adapters_by_name_and_the_plain_model_after_them(
 # other doors
 
 
-def test_embeddings(bench: Bench) -> None:
+def test_embeddings(runner: EngineRunner) -> None:
     texts = ["a cat on a mat", "a cat on a rug", "the stock markets fell today", "yes"]
-    ids = [bench.ids(text) for text in texts]
-    vectors = bench.run(bench.engine.embed([*ids, *texts]))
+    ids = [runner.encode(text) for text in texts]
+    vectors = runner.run(runner.engine.embed([*ids, *texts]))
     assert {len(vector) for vector in vectors} == {576}
     assert all(math.isclose(math.hypot(*vector), 1.0, abs_tol=1e-4) for vector in vectors)
     for at in range(4):  # as text or ids, in company or alone
-        (alone,) = bench.run(bench.engine.embed([ids[at]]))
+        (alone,) = runner.run(runner.engine.embed([ids[at]]))
         assert math.dist(vectors[at], vectors[at + 4]) < 1e-3
         assert math.dist(vectors[at], alone) < 1e-3
     assert math.dist(vectors[0], vectors[1]) < math.dist(vectors[0], vectors[2])
-    assert bench.run(bench.engine.embed([])) == []
-    error = bench.run(refusal(bench.engine.embed([[5] * (CONTEXT + 1)])))
+    assert runner.run(runner.engine.embed([])) == []
+    error = runner.run(get_error(runner.engine.embed([[5] * (CONTEXT + 1)])))
     assert (type(error), error.param) == (ContextOverflow, "input")
 
 
-def test_tokenizing(bench: Bench) -> None:
-    plain = bench.run(bench.engine.tokenize("<|im_end|>", False))
-    assert bench.run(bench.engine.tokenize("<|im_end|>", True)) == [2]
+def test_tokenizing(runner: EngineRunner) -> None:
+    plain = runner.run(runner.engine.tokenize("<|im_end|>", False))
+    assert runner.run(runner.engine.tokenize("<|im_end|>", True)) == [2]
     assert 2 not in plain
     assert len(plain) > 1
 
@@ -234,9 +248,9 @@ def test_tokenizing(bench: Bench) -> None:
     ids=lambda value: str(value)[:30],
 )
 def test_d12_d71_what_cannot_be_done_is_refused_by_name(
-    bench: Bench, prompt: list[int], said: dict[str, Any], kind: type[Exception], param: str
+    runner: EngineRunner, prompt: list[int], said: dict[str, Any], kind: type[Exception], param: str
 ) -> None:
-    error = bench.run(refusal(bench.engine.admit(job_of(prompt, **said))))
+    error = runner.run(get_error(runner.engine.admit(make_job(prompt, **said))))
     assert type(error) is kind
     assert error.param == param
     assert "/" not in error.message

@@ -18,28 +18,28 @@ from dragoman.engines.llamacpp.server import PREFIX, count_cores, remove_stale_f
 from dragoman.engines.subprocess.engine import SubprocessEngine, Timing
 from dragoman.errors import BadRequest, EngineDown, ModelBroken
 from dragoman.types import DEFAULT_SAMPLING, Job, Sampling
-from tests.support.llama_engine import job_of
+from tests.support.llama_engine import make_job
 from tests.support.server_process import list_listening_addresses
 
 FACTORY = "dragoman.engines.llamacpp:create"
-QUICK = Timing(first_restart_delay=0.01)
+FAST = Timing(first_restart_delay=0.01)
 
 
-def engine_of(path: Path, **settings: Any) -> SubprocessEngine:
+def make_engine(path: Path, **settings: Any) -> SubprocessEngine:
     said = {"path": str(path), "context": 256, "slots": 2, "threads": 1, **settings}
-    return SubprocessEngine(FACTORY, said, name="llama", timing=QUICK)
+    return SubprocessEngine(FACTORY, said, name="llama", timing=FAST)
 
 
-def folders() -> set[str]:
+def list_folders() -> set[str]:
     return {path.name for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*")}
 
 
 def test_its_life(default_model: Path) -> None:
     """Started once: what it opens, what its death costs, what it leaves behind."""
-    before = folders()
+    before = list_folders()
 
     async def go() -> int:
-        engine = engine_of(default_model)
+        engine = make_engine(default_model)
         await engine.start()
         assert engine.capabilities.context == 256
         prompt = await engine.tokenize("One, two, three,", False)
@@ -53,7 +53,7 @@ def test_its_life(default_model: Path) -> None:
 
     pid = asyncio.run(go())
     assert not Path(f"/proc/{pid}").exists()
-    assert folders() - before == set()
+    assert list_folders() - before == set()
 
 
 async def all_die_and_one_goes_on(engine: SubprocessEngine, prompt: list[int]) -> int:
@@ -61,7 +61,7 @@ async def all_die_and_one_goes_on(engine: SubprocessEngine, prompt: list[int]) -
     moving = asyncio.Event()
 
     async def one() -> None:
-        async for _ in engine.generate(job_of(prompt, max_tokens=200, ignore_eos=True)):
+        async for _ in engine.generate(make_job(prompt, max_tokens=200, ignore_eos=True)):
             moving.set()
 
     jobs = [asyncio.create_task(one()) for _ in range(16)]
@@ -70,7 +70,7 @@ async def all_die_and_one_goes_on(engine: SubprocessEngine, prompt: list[int]) -
     os.kill(engine.pid, signal.SIGKILL)
     async with asyncio.timeout(1):
         ended = await asyncio.gather(*jobs, return_exceptions=True)
-    steps = [step async for step in engine.generate(job_of(prompt, max_tokens=3))]
+    steps = [step async for step in engine.generate(make_job(prompt, max_tokens=3))]
     assert sum(step.tokens for step in steps) == 3
     assert engine.restarts == 1
     return sum(type(error) is EngineDown for error in ended)
@@ -78,12 +78,12 @@ async def all_die_and_one_goes_on(engine: SubprocessEngine, prompt: list[int]) -
 
 def test_errors_come_through(default_model: Path) -> None:
     async def go() -> None:
-        engine = engine_of(default_model)
+        engine = make_engine(default_model)
         await engine.start()
         pid = engine.pid
         for grammar in ("root ::= (", "%llguidance {}\nstart: nosuch"):
             with pytest.raises(BadRequest) as refused:
-                await engine.admit(job_of([5], grammar=grammar))
+                await engine.admit(make_job([5], grammar=grammar))
             assert refused.value.param == "grammar"
         vectors = await engine.embed([[5, 6], [7]])
         assert [len(vector) for vector in vectors] == [576, 576]
@@ -128,7 +128,7 @@ def test_d70_a_broken_file_is_told_with_its_cause(
         file.write_bytes(b"GGUF" + bytes(range(256)) * 40)
 
     async def go() -> ModelBroken:
-        engine = engine_of(file)
+        engine = make_engine(file)
         with pytest.raises(ModelBroken) as broken:
             await engine.start()
         assert engine.state == "stopped"
@@ -144,7 +144,7 @@ def test_d70_a_broken_file_is_told_with_its_cause(
 
 def test_an_adapter_that_is_none_is_told(default_model: Path, tmp_path: Path) -> None:
     async def go() -> str:
-        engine = engine_of(default_model, lora={"x": str(tmp_path / "none.gguf")})
+        engine = make_engine(default_model, lora={"x": str(tmp_path / "none.gguf")})
         with pytest.raises(ModelBroken) as broken:
             await engine.start()
         await engine.aclose()
@@ -170,7 +170,7 @@ def test_at_least_one_core_is_used() -> None:
 
 def test_a_job_crosses_unchanged(default_model: Path) -> None:
     async def go() -> list[list[int]]:
-        engine = engine_of(default_model, lora={})
+        engine = make_engine(default_model, lora={})
         await engine.start()
         prompt = await engine.tokenize("The sea is", False)
         sampling = Sampling(

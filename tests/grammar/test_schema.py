@@ -1,4 +1,4 @@
-"""Schemas as nodes: what each word comes to, what is refused, and that nothing gets wider."""
+"""Parsing schemas: the nodes of each keyword, what is rejected, and that nothing gets wider."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ def parse_error(schema: Any, *, strict: bool = True, for_tool: bool = False) -> 
     return caught.value
 
 
-def try_parse(schema: Any, *, strict: bool = False, for_tool: bool = False) -> ParsedSchema | BadRequest:
+def try_parse(
+    schema: Any, *, strict: bool = False, for_tool: bool = False
+) -> ParsedSchema | BadRequest:
     try:
         return parse(schema, strict=strict, for_tool=for_tool)
     except BadRequest as error:
@@ -75,12 +77,12 @@ INTEGER = Number(integer=True)
 PARSED: dict[str, tuple[Any, Node]] = {
     # whole schemas
     "true": (True, Anything()),
-    "nothing said": ({}, Anything()),
+    "empty schema": ({}, Anything()),
     "only annotations": (
         {"title": "x", "description": "y", "default": 1, "examples": [2], "$comment": "z"}
         | {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": "https://a.b/c"}
         | {"deprecated": True, "readOnly": True, "x-mine": 1, "contentMediaType": "text/html"}
-        | {"discriminator": {"propertyName": "k"}, "nullable": True, "unheard-of": []},
+        | {"discriminator": {"propertyName": "k"}, "nullable": True, "unknown-keyword": []},
         Anything(),
     ),
     # types
@@ -93,36 +95,36 @@ PARSED: dict[str, tuple[Any, Node]] = {
     "object": ({"type": "object"}, Object()),
     "types": ({"type": ["string", "null"]}, AnyOf((String(), NULL))),
     "integers are numbers": ({"type": ["integer", "number"]}, Number()),
-    "each type has its words": (
+    "keywords apply to their type": (
         {"type": ["string", "integer", "null"], "minLength": 2, "minimum": 3, "minItems": 4},
         AnyOf((String(2), Number(True, "3"), NULL)),
     ),
-    # words without a type
-    "a text is meant": ({"maxLength": 3}, String(max_length=3)),
-    "a text by its format": ({"format": "date"}, String(format="date")),
-    "a number is meant": ({"minimum": 3}, Number(minimum="3")),
-    "a list is meant": ({"items": STRING}, Array((), String())),
-    "an object is meant": ({"required": ["a"]}, Object((("a", Anything()),), frozenset("a"))),
-    "two kinds are meant": (
+    # keywords without a type
+    "string implied": ({"maxLength": 3}, String(max_length=3)),
+    "string implied by format": ({"format": "date"}, String(format="date")),
+    "number implied": ({"minimum": 3}, Number(minimum="3")),
+    "array implied": ({"items": STRING}, Array((), String())),
+    "object implied": ({"required": ["a"]}, Object((("a", Anything()),), frozenset("a"))),
+    "two types implied": (
         {"minLength": 1, "minItems": 1},
         AnyOf((String(1), Array(min_items=1))),
     ),
-    "what is meant gives way to what is said": (
+    "declared types override implied ones": (
         {"type": ["object", "null"], "anyOf": [{"required": ["a"]}]},
         AnyOf((Object((("a", Anything()),), frozenset("a")), NULL)),
     ),
-    "what is meant gives way to another part": (
+    "types of another part override implied ones": (
         {"allOf": [{"type": "string"}, {"minimum": 5}]},
         String(),
     ),
-    # texts
+    # strings
     "lengths": ({"type": "string", "minLength": 2, "maxLength": 5.0}, String(2, 5)),
-    "a length without end": (
+    "a huge maximum length": (
         {"type": "string", "maxLength": 10**9},
         String(0, limits.MAX_STRING_LENGTH),
     ),
     "a pattern": ({"type": "string", "pattern": "^a+$"}, String(pattern="^a+$")),
-    "a class as ECMAScript has it": (
+    "a character class in ECMAScript syntax": (
         {"type": "string", "pattern": r"^[[a&&b~]\[[^\]&]$"},
         String(pattern=r"^[\[a\&\&b\~]\[[^\]\&]$"),
     ),
@@ -130,10 +132,10 @@ PARSED: dict[str, tuple[Any, Node]] = {
         {"type": "string", "pattern": "^a", "maxLength": 9},
         String(max_length=9, pattern="^a"),
     ),
-    "formats are of texts": ({"type": "integer", "format": "int64"}, INTEGER),
+    "formats apply to strings only": ({"type": "integer", "format": "int64"}, INTEGER),
     # numbers
     "bounds": ({"type": "number", "minimum": 0.5, "maximum": 2}, Number(False, "0.5", "2")),
-    "bounds as they were written": ({"type": "integer", "minimum": 1.5}, Number(True, "1.5")),
+    "bounds keep their text": ({"type": "integer", "minimum": 1.5}, Number(True, "1.5")),
     "exclusive bounds": (
         {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1e3},
         Number(exclusive_minimum="0", exclusive_maximum="1000.0"),
@@ -144,7 +146,7 @@ PARSED: dict[str, tuple[Any, Node]] = {
         Number(exclusive_minimum="0", maximum="5"),
     ),
     "multiples": ({"type": "number", "multipleOf": 0.1}, Number(multiple_of="0.1")),
-    "bounds that nothing reaches": (
+    "bounds beyond the supported range": (
         {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
         Number(True, str(-(10**17)), str(10**17)),
     ),
@@ -152,68 +154,83 @@ PARSED: dict[str, tuple[Any, Node]] = {
         {"type": "integer", "minimum": 2**53 + 1, "maximum": 2**53 + 7},
         Number(True, str(2**53 + 2), str(2**53 + 6)),
     ),
-    # lists
+    # arrays
     "items": (
         {"type": "array", "items": STRING, "minItems": 1, "maxItems": 3},
         Array((), String(), 1, 3),
     ),
-    "first items": (
+    "prefix items": (
         {"type": "array", "prefixItems": [STRING, {"type": "null"}], "items": {"type": "integer"}},
         Array((String(), NULL), INTEGER),
     ),
-    "first items of draft 4": (
+    "prefix items of draft 4": (
         {"type": "array", "items": [STRING], "additionalItems": {"type": "null"}},
         Array((String(),), NULL),
     ),
-    "no more items": (
+    "closed array": (
         {"type": "array", "prefixItems": [STRING], "items": False},
         Array((String(),), NOTHING, 0, 1),
     ),
-    "an item that cannot be": (
+    "an impossible item": (
         {"type": "array", "prefixItems": [STRING, False, STRING]},
         Array((String(),), NOTHING, 0, 1),
     ),
     "no items": ({"type": "array", "maxItems": 0}, Array((), NOTHING, 0, 0)),
     # objects
-    "members in order": (
+    "properties in order": (
         object_schema(properties={"b": STRING, "a": {"type": "null"}}, required=["a"]),
         Object((("b", String()), ("a", NULL)), frozenset("a")),
     ),
-    "no others": (object_schema(properties={"a": STRING}, additionalProperties=False), closed_object(a=String())),
-    "others": (object_schema(additionalProperties=STRING), Object(additional=String())),
-    "others, said otherwise": (object_schema(unevaluatedProperties=False), closed_object()),
-    "others, said otherwise and of no type": ({"unevaluatedProperties": False}, closed_object()),
-    "a required member that is not declared": (
+    "closed object": (
+        object_schema(properties={"a": STRING}, additionalProperties=False),
+        closed_object(a=String()),
+    ),
+    "additional properties": (
+        object_schema(additionalProperties=STRING),
+        Object(additional=String()),
+    ),
+    "unevaluatedProperties": (object_schema(unevaluatedProperties=False), closed_object()),
+    "unevaluatedProperties without type": ({"unevaluatedProperties": False}, closed_object()),
+    "a required property that is not declared": (
         object_schema(required=["a"], additionalProperties=STRING),
         Object((("a", String()),), frozenset("a"), String()),
     ),
-    "a member that may not be": (
+    "a forbidden property": (
         object_schema(properties={"a": False}),
         Object((("a", NOTHING),)),
     ),
-    "a member that may not be, nor any other": (
+    "a forbidden property of a closed object": (
         object_schema(properties={"a": False, "b": STRING}, additionalProperties=False),
         closed_object(b=String()),
     ),
-    "names by list": (
+    "propertyNames with enum": (
         object_schema(propertyNames={"enum": ["a", "b"]}, additionalProperties=STRING),
         closed_object(a=String(), b=String()),
     ),
-    "names that are any": (object_schema(propertyNames={"type": "string"}), Object()),
-    "as many members as are required": (
+    "propertyNames without effect": (object_schema(propertyNames={"type": "string"}), Object()),
+    "maxProperties equal to required": (
         object_schema(properties={"a": STRING, "b": STRING}, required=["b"], maxProperties=1),
         closed_object("b", b=String()),
     ),
-    "no members": (object_schema(properties={"a": STRING}, maxProperties=0), closed_object()),
-    "all members there are": (
-        object_schema(properties={"a": STRING, "b": STRING}, additionalProperties=False, minProperties=2),
+    "no properties allowed": (
+        object_schema(properties={"a": STRING}, maxProperties=0),
+        closed_object(),
+    ),
+    "minProperties equal to all properties": (
+        object_schema(
+            properties={"a": STRING, "b": STRING}, additionalProperties=False, minProperties=2
+        ),
         closed_object("a", "b", a=String(), b=String()),
     ),
-    "one of the members": (
-        object_schema(properties={"a": STRING, "b": STRING}, additionalProperties=False, minProperties=1),
-        AnyOf((closed_object("a", a=String(), b=String()), closed_object("b", a=String(), b=String()))),
+    "minProperties of one": (
+        object_schema(
+            properties={"a": STRING, "b": STRING}, additionalProperties=False, minProperties=1
+        ),
+        AnyOf(
+            (closed_object("a", a=String(), b=String()), closed_object("b", a=String(), b=String()))
+        ),
     ),
-    "counts that say nothing": (
+    "counts without effect": (
         object_schema(properties={"a": STRING}, required=["a"], minProperties=1)
         | {"additionalProperties": False, "maxProperties": 3, "patternProperties": {}},
         closed_object("a", a=String()),
@@ -228,30 +245,33 @@ PARSED: dict[str, tuple[Any, Node]] = {
     "values in bounds": ({"enum": [1, 5, 9], "minimum": 2, "exclusiveMaximum": 9}, literals(5)),
     "values of a length": ({"enum": ["a", "bb", 3], "minLength": 2}, literals("bb", 3)),
     "values of a pattern": ({"enum": ["ab", "bb"], "pattern": "^a"}, literals("ab")),
-    "values of a shape": (
-        {"enum": [{"a": 1}, {"a": "x"}, {}], **object_schema(properties={"a": STRING}, required=["a"])},
+    "values of an object schema": (
+        {
+            "enum": [{"a": 1}, {"a": "x"}, {}],
+            **object_schema(properties={"a": STRING}, required=["a"]),
+        },
         literals({"a": "x"}),
     ),
-    "both kinds of values": ({"enum": [1, 2, 3], "const": 2.0}, literals(2)),
-    # choices
+    "enum and const": ({"enum": [1, 2, 3], "const": 2.0}, literals(2)),
+    # options
     "anyOf": ({"anyOf": [STRING, {"type": "null"}]}, AnyOf((String(), NULL))),
-    "one choice": ({"anyOf": [STRING]}, String()),
-    "choices that are the same": ({"anyOf": [STRING, STRING]}, String()),
-    "choices of values": (
+    "one option": ({"anyOf": [STRING]}, String()),
+    "equal options": ({"anyOf": [STRING, STRING]}, String()),
+    "options with values": (
         {"anyOf": [{"const": 1}, STRING, {"const": 2}]},
         AnyOf((literals(1, 2), String())),
     ),
-    "a choice of anything": ({"anyOf": [STRING, {}]}, Anything()),
-    "a choice that cannot be": ({"anyOf": [False, STRING]}, String()),
-    "choices in choices": (
+    "an option that allows anything": ({"anyOf": [STRING, {}]}, Anything()),
+    "an impossible option": ({"anyOf": [False, STRING]}, String()),
+    "nested options": (
         {"anyOf": [{"anyOf": [STRING, {"type": "null"}]}, {"type": "integer"}]},
         AnyOf((String(), NULL, INTEGER)),
     ),
-    "choices beside a type": (
+    "options beside a type": (
         {"type": "string", "anyOf": [{"minLength": 2}, {"type": "null"}]},
         String(2),
     ),
-    "choices of what is required": (
+    "anyOf required properties": (
         object_schema(properties={"a": STRING}, anyOf=[{"required": ["a"]}, {"required": ["b"]}]),
         AnyOf(
             (
@@ -262,7 +282,7 @@ PARSED: dict[str, tuple[Any, Node]] = {
     ),
     "oneOf types": ({"oneOf": [STRING, {"type": "null"}]}, AnyOf((String(), NULL))),
     "oneOf values": ({"oneOf": [{"const": 1}, {"enum": [2, 3]}]}, literals(1, 2, 3)),
-    "oneOf by a member": (
+    "oneOf with a discriminator": (
         {
             "oneOf": [
                 object_schema(properties={"k": {"const": kind}, "a": STRING}, required=["a", "k"])
@@ -270,10 +290,12 @@ PARSED: dict[str, tuple[Any, Node]] = {
             ]
         },
         AnyOf(
-            tuple(Object((("k", literals(kind)), ("a", String())), frozenset("ak")) for kind in "xy")
+            tuple(
+                Object((("k", literals(kind)), ("a", String())), frozenset("ak")) for kind in "xy"
+            )
         ),
     ),
-    "oneOf by a member that only one has": (
+    "oneOf with a property that one option forbids": (
         {"oneOf": [object_schema(required=["a"]), object_schema(properties={"a": False})]},
         AnyOf((Object((("a", Anything()),), frozenset("a")), Object((("a", NOTHING),)))),
     ),
@@ -281,8 +303,10 @@ PARSED: dict[str, tuple[Any, Node]] = {
         {"type": "integer", "oneOf": [{"maximum": 2}, {"minimum": 5}]},
         AnyOf((Number(True, maximum="2"), Number(True, minimum="5"))),
     ),
-    "oneOf what is required": (
-        object_schema(properties={"a": STRING, "b": STRING}, oneOf=[{"required": ["a"]}, {"required": ["b"]}]),
+    "oneOf required properties": (
+        object_schema(
+            properties={"a": STRING, "b": STRING}, oneOf=[{"required": ["a"]}, {"required": ["b"]}]
+        ),
         AnyOf(
             (
                 Object((("a", String()), ("b", NOTHING)), frozenset("a")),
@@ -290,17 +314,17 @@ PARSED: dict[str, tuple[Any, Node]] = {
             )
         ),
     ),
-    # all of several
-    "bounds of several": (
+    # allOf
+    "bounds of several parts": (
         {"allOf": [{"type": "number", "minimum": 1, "multipleOf": 4}]}
         | {"minimum": 0.5, "maximum": 90, "multipleOf": 6},
         Number(False, "1", "90", multiple_of="12"),
     ),
-    "lengths of several": (
+    "lengths of several parts": (
         {"allOf": [{"type": "string", "minLength": 2}, {"maxLength": 8, "minLength": 1}]},
         String(2, 8),
     ),
-    "members of several": (
+    "properties of several parts": (
         object_schema(
             properties={"a": {"type": ["string", "null"]}},
             allOf=[object_schema(properties={"b": STRING, "a": STRING}, required=["b"])],
@@ -308,17 +332,21 @@ PARSED: dict[str, tuple[Any, Node]] = {
         ),
         Object((("a", String()), ("b", String())), frozenset("ab")),
     ),
-    "others of several": (
-        {"allOf": [object_schema(properties={"a": STRING, "b": STRING}, additionalProperties=False)]}
+    "additional properties of several parts": (
+        {
+            "allOf": [
+                object_schema(properties={"a": STRING, "b": STRING}, additionalProperties=False)
+            ]
+        }
         | object_schema(properties={"a": {}}, additionalProperties={"type": ["string", "null"]}),
         closed_object(a=String(), b=String()),
     ),
-    "items of several": (
+    "items of several parts": (
         {"type": "array", "prefixItems": [STRING], "maxItems": 4}
         | {"allOf": [{"items": {"type": ["string", "null"]}, "minItems": 1}]},
         Array((String(),), AnyOf((String(), NULL)), 1, 4),
     ),
-    "choices of several": (
+    "options of several parts": (
         {"allOf": [{"type": ["string", "null"]}, {"type": ["null", "integer"]}]},
         NULL,
     ),
@@ -326,7 +354,8 @@ PARSED: dict[str, tuple[Any, Node]] = {
     "a reference": ({"$ref": "#/$defs/a", "$defs": {"a": STRING}}, String()),
     "a reference with an annotation": (
         object_schema(
-            properties={"x": {"$ref": "#/definitions/a", "description": "x"}}, definitions={"a": STRING}
+            properties={"x": {"$ref": "#/definitions/a", "description": "x"}},
+            definitions={"a": STRING},
         ),
         Object((("x", String()),)),
     ),
@@ -342,7 +371,7 @@ PARSED: dict[str, tuple[Any, Node]] = {
         {"$ref": "#/$defs/a~1b~0c%20d%25", "$defs": {"a/b~c d%": STRING}},
         String(),
     ),
-    "a reference with something beside it": (
+    "a reference with sibling keywords": (
         {"$ref": "#/$defs/a", "minLength": 2, "$defs": {"a": {"type": "string", "maxLength": 5}}},
         String(2, 5),
     ),
@@ -351,14 +380,20 @@ PARSED: dict[str, tuple[Any, Node]] = {
         | {"$defs": {"a": object_schema(properties={"x": STRING})}},
         Object((("x", String()),), frozenset("x")),
     ),
-    "a choice that leads nowhere": (
+    "an option without finite values": (
         {"anyOf": [STRING, {"$ref": "#/$defs/a"}]}
         | {"$defs": {"a": object_schema(properties={"a": {"$ref": "#/$defs/a"}}, required=["a"])}},
         String(),
     ),
-    # ways to say nothing
-    "words that say nothing": (
-        {"type": "array", "uniqueItems": False, "not": False, "if": STRING, "unevaluatedItems": True}
+    # no effect
+    "keywords without effect": (
+        {
+            "type": "array",
+            "uniqueItems": False,
+            "not": False,
+            "if": STRING,
+            "unevaluatedItems": True,
+        }
         | {"dependentRequired": {}, "propertyNames": False, "contains": STRING, "minContains": 0},
         Array(),
     ),
@@ -374,79 +409,91 @@ def test_schema_is_parsed_into_nodes(name: str) -> None:
 
 OBJECT = {"type": "object", "properties": {"a": {"type": "string"}}}
 INVALID: dict[str, tuple[Any, str]] = {
-    "no schema": (5, f"`{PARAM}` must be a schema"),
-    "none at all": (None, f"`{PARAM}` must be a schema"),
+    "a number": (5, f"`{PARAM}` must be a schema"),
+    "null schema": (None, f"`{PARAM}` must be a schema"),
     "a list": ([], f"`{PARAM}` must be a schema"),
     "a number for a type": ({"type": 5}, "`/type` must be one of"),
     "an unknown type": (
         object_schema(properties={"a": {"type": "str"}}),
         "`/properties/a/type` must be",
     ),
-    "no type in a list": ({"type": []}, "`/type` must be one of"),
-    "a type that is none": ({"type": [["string"]]}, "`/type` must be one of"),
+    "an empty list of types": ({"type": []}, "`/type` must be one of"),
+    "a list in a list of types": ({"type": [["string"]]}, "`/type` must be one of"),
     "properties that are a list": ({"properties": []}, "`/properties` must be an object"),
-    "a property that is no schema": ({"properties": {"a/b": 1}}, "`/properties/a~1b` must be"),
-    "required as a name": ({"required": "x"}, "`/required` must be a list of strings"),
-    "required as a flag": ({"required": True}, "`/required` must be a list of strings"),
+    "a property that is not a schema": ({"properties": {"a/b": 1}}, "`/properties/a~1b` must be"),
+    "required as a string": ({"required": "x"}, "`/required` must be a list of strings"),
+    "required as a boolean": ({"required": True}, "`/required` must be a list of strings"),
     "required numbers": ({"required": [1]}, "`/required` must be a list of strings"),
-    "no values": ({"enum": []}, "`/enum` must be a non-empty list"),
-    "no choices": ({"anyOf": []}, "`/anyOf` must be a non-empty list"),
-    "a choice that is no schema": ({"anyOf": [{}, 3]}, "`/anyOf/1` must be a schema"),
-    "no parts": ({"allOf": {}}, "`/allOf` must be a non-empty list"),
+    "empty enum": ({"enum": []}, "`/enum` must be a non-empty list"),
+    "empty anyOf": ({"anyOf": []}, "`/anyOf` must be a non-empty list"),
+    "an option that is not a schema": ({"anyOf": [{}, 3]}, "`/anyOf/1` must be a schema"),
+    "allOf as an object": ({"allOf": {}}, "`/allOf` must be a non-empty list"),
     "negative length": ({"minLength": -1}, "`/minLength` must be a non-negative integer"),
-    "half a length": ({"maxLength": 1.5}, "`/maxLength` must be a non-negative integer"),
-    "a length that is none": ({"minItems": True}, "`/minItems` must be a non-negative integer"),
-    "a bound that is a text": ({"minimum": "3"}, "`/minimum` must be a number"),
-    "a bound that is a flag": ({"maximum": True}, "`/maximum` must be a number"),
-    "an exclusive bound that is a text": ({"exclusiveMinimum": "3"}, "`/exclusiveMinimum` must be"),
-    "multiples of nothing": ({"multipleOf": 0}, "`/multipleOf` must be a number above 0"),
-    "multiples of less": ({"multipleOf": -2}, "`/multipleOf` must be a number above 0"),
-    "a pattern that is none": ({"pattern": 3}, "`/pattern` must be a string"),
-    "a format that is none": ({"format": []}, "`/format` must be a string"),
-    "items that are none": ({"items": 3}, "`/items` must be a schema"),
-    "others that are none": ({"additionalProperties": "no"}, "`/additionalProperties` must be"),
-    "names that are none": ({"patternProperties": []}, "`/patternProperties` must be"),
-    "a reference that is none": ({"$ref": 3}, "`/$ref` must be a string"),
-    "a reference to nowhere": (
+    "fractional length": ({"maxLength": 1.5}, "`/maxLength` must be a non-negative integer"),
+    "boolean length": ({"minItems": True}, "`/minItems` must be a non-negative integer"),
+    "a string as bound": ({"minimum": "3"}, "`/minimum` must be a number"),
+    "a boolean as bound": ({"maximum": True}, "`/maximum` must be a number"),
+    "a string as exclusive bound": ({"exclusiveMinimum": "3"}, "`/exclusiveMinimum` must be"),
+    "multiples of zero": ({"multipleOf": 0}, "`/multipleOf` must be a number above 0"),
+    "multiples of a negative number": (
+        {"multipleOf": -2},
+        "`/multipleOf` must be a number above 0",
+    ),
+    "a number as pattern": ({"pattern": 3}, "`/pattern` must be a string"),
+    "a list as format": ({"format": []}, "`/format` must be a string"),
+    "a number as items": ({"items": 3}, "`/items` must be a schema"),
+    "a string as additionalProperties": (
+        {"additionalProperties": "no"},
+        "`/additionalProperties` must be",
+    ),
+    "a list as patternProperties": ({"patternProperties": []}, "`/patternProperties` must be"),
+    "a number as reference": ({"$ref": 3}, "`/$ref` must be a string"),
+    "a reference without target": (
         object_schema(properties={"a": {"$ref": "#/$defs/b"}}),
         "`/properties/a/$ref` leads to nothing",
     ),
-    "a reference past a list": ({"anyOf": [{"$ref": "#/anyOf/01"}]}, "`/anyOf/0/$ref` leads to"),
-    "a reference elsewhere": ({"$ref": "https://a.b/c"}, "`/$ref` must lead to a place in this"),
+    "an invalid index in a reference": (
+        {"anyOf": [{"$ref": "#/anyOf/01"}]},
+        "`/anyOf/0/$ref` leads to",
+    ),
+    "an external reference": ({"$ref": "https://a.b/c"}, "`/$ref` must lead to a place in this"),
     "a reference to an anchor": ({"$ref": "#a"}, "`/$ref` must lead to a place in this schema"),
-    "a reference to no schema": ({"$ref": "#/enum", "enum": [1]}, "`/enum` must be a schema"),
+    "a reference to a list": ({"$ref": "#/enum", "enum": [1]}, "`/enum` must be a schema"),
     "a reference to itself": ({"$ref": "#"}, "`/$ref` refers only to itself"),
     "references to each other": (
         {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}},
         "refers only to itself",
     ),
-    "a choice of itself": (
+    "an option that is the schema itself": (
         {"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [STRING, {"$ref": "#/$defs/a"}]}}},
         "`/$defs/a` refers only to itself",
     ),
     "not a number": ({"minimum": float("nan")}, "is not JSON"),
-    "endless": ({"const": float("inf")}, "is not JSON"),
-    "beyond numbers": ({"maximum": 10**400}, "a number that is out of range"),
+    "infinity": ({"const": float("inf")}, "is not JSON"),
+    "a number out of range": ({"maximum": 10**400}, "a number that is out of range"),
     "a set": ({"enum": {1, 2}}, "is not JSON"),
-    "half a character": ({"const": "\ud800"}, "is not JSON"),
+    "a lone surrogate": ({"const": "\ud800"}, "is not JSON"),
     "false": (False, f"`{PARAM}` allows no value"),
-    "not anything": ({"not": {}}, "allows no value"),
-    "not anything, in short": ({"not": True}, "allows no value"),
-    "lengths that cross": ({"type": "string", "minLength": 3, "maxLength": 2}, "allows no value"),
-    "bounds that cross": ({"type": "number", "minimum": 3, "maximum": 2}, "allows no value"),
-    "bounds that touch": (
+    "negation of the empty schema": ({"not": {}}, "allows no value"),
+    "negation of true": ({"not": True}, "allows no value"),
+    "contradictory lengths": (
+        {"type": "string", "minLength": 3, "maxLength": 2},
+        "allows no value",
+    ),
+    "contradictory bounds": ({"type": "number", "minimum": 3, "maximum": 2}, "allows no value"),
+    "an empty half-open range": (
         {"type": "number", "minimum": 3, "exclusiveMaximum": 3},
         "allows no value",
     ),
-    "no integer in between": (
+    "no integer in range": (
         {"type": "integer", "minimum": 1.2, "maximum": 1.8},
         "allows no value",
     ),
-    "no multiple in between": (
+    "no multiple in range": (
         {"type": "integer", "minimum": 1, "maximum": 4, "multipleOf": 5},
         "allows no value",
     ),
-    "a format that does not fit": (
+    "a format that contradicts a length": (
         {"type": "string", "format": "uuid", "maxLength": 9},
         "allows no value",
     ),
@@ -454,22 +501,22 @@ INVALID: dict[str, tuple[Any, str]] = {
         {"type": "array", "items": False, "minItems": 1},
         "allows no value",
     ),
-    "no such value": ({"type": "string", "const": 5}, "allows no value"),
-    "two types": ({"allOf": [STRING, {"type": "null"}]}, "allows no value"),
-    "two values": ({"allOf": [{"const": 1}, {"const": True}]}, "allows no value"),
-    "a required member that may not be": (
+    "a const of another type": ({"type": "string", "const": 5}, "allows no value"),
+    "contradictory types": ({"allOf": [STRING, {"type": "null"}]}, "allows no value"),
+    "contradictory values": ({"allOf": [{"const": 1}, {"const": True}]}, "allows no value"),
+    "a required property that is forbidden": (
         object_schema(required=["a"], additionalProperties=False),
         "allows no value",
     ),
-    "more members than may be": (
+    "more required properties than allowed": (
         object_schema(required=["a", "b"], maxProperties=1),
         "allows no value",
     ),
-    "fewer members than must be": (
+    "fewer properties than required": (
         object_schema(properties={"a": STRING}, additionalProperties=False, minProperties=2),
         "allows no value",
     ),
-    "a name that may not be": (
+    "a required name that is forbidden": (
         object_schema(propertyNames={"enum": ["a"]}, required=["b"]),
         "allows no value",
     ),
@@ -478,7 +525,7 @@ INVALID: dict[str, tuple[Any, str]] = {
         | {"$defs": {"a": object_schema(properties={"a": {"$ref": "#/$defs/a"}}, required=["a"])}},
         "allows no value",
     ),
-    "two patterns that exclude each other": (
+    "contradictory patterns": (
         {"type": "string", "allOf": [{"pattern": "^a$"}, {"pattern": "^b$"}]},
         "allows no value",
     ),
@@ -496,7 +543,11 @@ def test_invalid_schemas_are_rejected(name: str, strict: bool) -> None:
 
 UNENFORCED: dict[str, tuple[Any, str, Node]] = {
     "not": ({"type": "string", "not": {"const": "a"}}, "/not", String()),
-    "if": (object_schema(**{"if": {"required": ["a"]}, "then": {"required": ["b"]}}), "/if", Object()),
+    "if": (
+        object_schema(**{"if": {"required": ["a"]}, "then": {"required": ["b"]}}),
+        "/if",
+        Object(),
+    ),
     "uniqueItems": ({"type": "array", "uniqueItems": True}, "/uniqueItems", Array()),
     "contains": ({"type": "array", "contains": STRING}, "/contains", Array()),
     "unevaluatedItems": (
@@ -521,30 +572,30 @@ UNENFORCED: dict[str, tuple[Any, str, Node]] = {
     "$recursiveRef": ({"$recursiveRef": "#", "type": "string"}, "/$recursiveRef", String()),
     "$id inside": ({"items": {"$id": "https://a.b/c"}}, "/items/$id", Array()),
     "format": ({"type": "string", "format": "iri"}, "/format", String()),
-    "format of no type": ({"format": "iri"}, "/format", Anything()),
+    "format without type": ({"format": "iri"}, "/format", Anything()),
     "lookahead": ({"type": "string", "pattern": "^(?=a)"}, "/pattern", String()),
     "backreference": ({"type": "string", "pattern": r"^(a)\1$"}, "/pattern", String()),
-    "no pattern at all": ({"type": "string", "pattern": "("}, "/pattern", String()),
-    "a class of two meanings": ({"type": "string", "pattern": "[+--]"}, "/pattern", String()),
+    "an invalid pattern": ({"type": "string", "pattern": "("}, "/pattern", String()),
+    "an ambiguous character class": ({"type": "string", "pattern": "[+--]"}, "/pattern", String()),
     "an empty class": ({"type": "string", "pattern": "[]a]"}, "/pattern", String()),
-    "a pattern too hard for a length": (
+    "a pattern too complex for a length": (
         {"type": "string", "pattern": "^(.*a.{500}){3}$", "maxLength": 5000},
         "/maxLength",
         String(pattern="^(.*a.{500}){3}$"),
     ),
-    "a bound too far": ({"type": "integer", "minimum": 10**30}, "/minimum", INTEGER),
+    "a bound out of range": ({"type": "integer", "minimum": 10**30}, "/minimum", INTEGER),
     "a multiple too fine": ({"type": "number", "multipleOf": 1e-300}, "/multipleOf", Number()),
-    "choices that are not exclusive": (
+    "options that overlap": (
         {"oneOf": [{"type": "string", "minLength": 2}, {"type": "string", "maxLength": 5}]},
         "/oneOf",
         AnyOf((String(2), String(max_length=5))),
     ),
-    "choices that are exclusive by our reading only": (
+    "options that are exclusive by implied types only": (
         {"oneOf": [{"minLength": 3}, {"type": "number"}]},
         "/oneOf",
         AnyOf((String(3), Number())),
     ),
-    "the same deeper inside": (
+    "nested options that are exclusive by implied types only": (
         {
             "oneOf": [
                 object_schema(properties={"a": {"minLength": 3}}, required=["a"]),
@@ -569,28 +620,32 @@ UNENFORCED: dict[str, tuple[Any, str, Node]] = {
         "/oneOf",
         AnyOf((String(format="date"), String(format="time"))),
     ),
-    "names that overlap in too many ways": (
+    "too many overlapping patterns of names": (
         object_schema(patternProperties=dict.fromkeys("abcde", STRING), additionalProperties=False),
         "/patternProperties",
         Object(additional=String()),
     ),
-    "names by a pattern that cannot be read": (
+    "an unsupported pattern of names": (
         object_schema(patternProperties={"a(?=b)": STRING}, additionalProperties=False),
         "/patternProperties",
         Object(additional=String()),
     ),
-    "many members of any name": (object_schema(minProperties=3), "/minProperties", Object()),
-    "one more than must be there, which an escape could disguise": (
+    "a minimum of arbitrary properties": (
+        object_schema(minProperties=3),
+        "/minProperties",
+        Object(),
+    ),
+    "a minimum that an escaped name could bypass": (
         object_schema(required=["a"], minProperties=2),
         "/minProperties",
         Object((("a", Anything()),), frozenset("a")),
     ),
-    "a member that an escape could disguise": (
+    "a maximum that an escaped name could bypass": (
         object_schema(properties={"a": STRING}, required=["a"], maxProperties=2),
         "/maxProperties",
         Object((("a", String()),), frozenset("a")),
     ),
-    "patterns of names that would have to be merged": (
+    "pattern properties in two parts": (
         {"allOf": [object_schema(patternProperties={one: STRING}) for one in ("^a", "^b")]},
         "/allOf/1",
         LlguidanceSchema(
@@ -598,12 +653,12 @@ UNENFORCED: dict[str, tuple[Any, str, Node]] = {
             Object(patterns=("^a",), pattern_properties=((KeyPattern(("^a",)), String()),)),
         ),
     ),
-    "a circle through a merge": (
+    "a recursive reference with sibling keywords": (
         object_schema(properties={"a": {"$ref": "#", "required": ["b"]}}),
         "/properties/a/$ref",
         Object((("a", Object((("b", Anything()),), frozenset("b"))),)),
     ),
-    "deeper inside": (
+    "nested keywords": (
         {"$ref": "#/$defs/x~1y", "$defs": {"x/y": {"items": {"prefixItems": [{"not": STRING}]}}}},
         "/$defs/x~1y/items/prefixItems/0/not",
         Array((), Array((Anything(),))),
@@ -632,22 +687,22 @@ def test_supported_formats(name: str) -> None:
 
 
 EXPORTED: dict[str, Any] = {
-    "at most so many by pattern": object_schema(
+    "maxProperties with pattern properties": object_schema(
         patternProperties={"^x": STRING}, additionalProperties=False, maxProperties=2
     ),
-    "at most so many": object_schema(maxProperties=3),
-    "at least one": object_schema(minProperties=1, additionalProperties=STRING),
+    "maxProperties": object_schema(maxProperties=3),
+    "minProperties": object_schema(minProperties=1, additionalProperties=STRING),
     "two patterns": {"type": "string", "pattern": "^a", "allOf": [{"pattern": "b$"}]},
     "a pattern of a definition": {
         "allOf": [{"$ref": "#/$defs/a"}, {"pattern": "b$"}],
         "$defs": {"a": {"type": "string", "pattern": "^a"}},
     },
-    "a circle": object_schema(
+    "a recursive definition": object_schema(
         additionalProperties={"$ref": "#/$defs/n"},
         maxProperties=2,
         **{"$defs": {"n": {"type": "array", "items": {"$ref": "#/$defs/n"}}}},
     ),
-    "old words": object_schema(
+    "keywords of older drafts": object_schema(
         additionalProperties={
             "anyOf": [
                 {"type": "number", "minimum": 1, "exclusiveMinimum": True},
@@ -689,24 +744,26 @@ def test_exported_bounds_are_rounded_inwards() -> None:
     assert drawn["items"] == {"type": ["integer"]} | bounds
 
 
-# names by patterns
+# pattern properties
 
 PATTERN_OBJECTS: dict[str, tuple[Any, Object]] = {
-    "no others": (
+    "closed object": (
         object_schema(patternProperties={"^x": STRING}, additionalProperties=False),
         Object(
-            additional=NOTHING, patterns=("^x",), pattern_properties=((KeyPattern(("^x",)), String()),)
+            additional=NOTHING,
+            patterns=("^x",),
+            pattern_properties=((KeyPattern(("^x",)), String()),),
         ),
     ),
-    "no type": (
+    "without type": (
         {"patternProperties": {"^x": STRING}},
         Object(patterns=("^x",), pattern_properties=((KeyPattern(("^x",)), String()),)),
     ),
-    "one that no member may match": (
+    "a forbidden pattern": (
         object_schema(patternProperties={"^x": False}),
         Object(patterns=("^x",)),
     ),
-    "patterns that exclude each other": (
+    "disjoint patterns": (
         object_schema(patternProperties={"^x": STRING, "^y": {"type": "null"}}),
         Object(
             patterns=("^x", "^y"),
@@ -716,7 +773,7 @@ PATTERN_OBJECTS: dict[str, tuple[Any, Object]] = {
             ),
         ),
     ),
-    "patterns that do not": (
+    "overlapping patterns": (
         object_schema(patternProperties={"x": {"type": ["string", "null"]}, "y": STRING}),
         Object(
             patterns=("x", "y"),
@@ -727,7 +784,7 @@ PATTERN_OBJECTS: dict[str, tuple[Any, Object]] = {
             ),
         ),
     ),
-    "members that match one": (
+    "properties that match a pattern": (
         object_schema(
             properties={"x1": {"minLength": 2}, "z": STRING},
             patternProperties={"^x": STRING},
@@ -867,7 +924,7 @@ def test_type_synonyms_are_only_for_tools() -> None:
     assert parse_error({"type": "thing"}, for_tool=True).code == "invalid_schema"
 
 
-# too much
+# limits
 
 
 def nested(levels: int, make: Any) -> Any:
@@ -878,7 +935,7 @@ def nested(levels: int, make: Any) -> Any:
 
 
 def chain(length: int, make: Any) -> dict[str, Any]:
-    """Definitions, each made of a reference to the next."""
+    """Definitions, each built from a reference to the next."""
     defined = {f"d{at}": make({"$ref": f"#/$defs/d{at + 1}"}) for at in range(length)}
     return {"$ref": "#/$defs/d0", "$defs": defined | {f"d{length}": object_schema()}}
 
@@ -890,17 +947,17 @@ def wrap_in_property(schema: Any) -> Any:
 TOO_COMPLEX: dict[str, Any] = {
     "bytes": {"description": "x" * limits.MAX_SIZE},
     "levels": nested(limits.MAX_DEPTH, wrap_in_property),
-    "levels of anything": {"default": nested(10_000, lambda inner: [inner])},
-    "schemas": {"anyOf": [{}] * (limits.MAX_NODES + 1)},
+    "levels of JSON": {"default": nested(10_000, lambda inner: [inner])},
+    "subschemas": {"anyOf": [{}] * (limits.MAX_NODES + 1)},
     "properties": {"properties": {str(at): True for at in range(limits.MAX_PROPERTIES + 1)}},
-    "values": {"enum": list(range(limits.MAX_ENUM_VALUES + 1))},
-    "text of values": {"enum": ["x" * 1000 + str(at) for at in range(140)]},
+    "enum values": {"enum": list(range(limits.MAX_ENUM_VALUES + 1))},
+    "text of enum values": {"enum": ["x" * 1000 + str(at) for at in range(140)]},
     "length": {"minLength": limits.MAX_STRING_LENGTH + 1},
     "items": {"minItems": limits.MAX_ITEMS + 1},
-    "members": {"minProperties": limits.MAX_ITEMS + 1},
+    "minimum of properties": {"minProperties": limits.MAX_ITEMS + 1},
     "pattern": {"pattern": "a" * (limits.MAX_PATTERN_LENGTH + 1)},
-    "references in a row": chain(limits.MAX_DEPTH + 1, lambda one: one),
-    "choices": nested(
+    "chain of references": chain(limits.MAX_DEPTH + 1, lambda one: one),
+    "options": nested(
         30,
         lambda one: object_schema(
             properties={"x": one}, anyOf=[{"required": ["a"]}, {"required": ["b"]}]
@@ -923,7 +980,10 @@ def test_the_greatest_depth_is_accepted() -> None:
 def test_the_number_of_warnings_is_limited() -> None:
     found = parse({"prefixItems": [{"not": STRING}] * 500}, strict=False)
     assert len(found.warnings) == limits.MAX_WARNINGS + 1
-    assert found.warnings[-1] == f"`{PARAM}`: {500 - limits.MAX_WARNINGS} more keywords are not enforced."
+    assert (
+        found.warnings[-1]
+        == f"`{PARAM}`: {500 - limits.MAX_WARNINGS} more keywords are not enforced."
+    )
 
 
 def test_pointers_are_shown_without_control_characters() -> None:
@@ -931,46 +991,50 @@ def test_pointers_are_shown_without_control_characters() -> None:
     assert found.warnings == (rf"`{PARAM}`: `/properties/a\r\nb/not` is not enforced.",)
 
 
-REQUIRED_OPTIONS = [object_schema(properties={f"k{at}": STRING}, required=[f"k{at}"]) for at in range(30)]
+REQUIRED_OPTIONS = [
+    object_schema(properties={f"k{at}": STRING}, required=[f"k{at}"]) for at in range(30)
+]
 RECURSIVE_ADDITIONAL = {"$ref": "#/$defs/a", "additionalProperties": {"$ref": "#/$defs/b"}}
 HOSTILE: dict[str, Any] = {
     "deep lists": nested(10_000, lambda inner: [inner]),
     "deep objects": nested(10_000, wrap_in_property),
-    "deep choices": nested(63, lambda inner: {"anyOf": [inner, STRING]}),
-    "deep parts": nested(63, lambda inner: {"allOf": [inner], "minLength": 1}),
+    "deep options": nested(63, lambda inner: {"anyOf": [inner, STRING]}),
+    "deep allOf": nested(63, lambda inner: {"allOf": [inner], "minLength": 1}),
     "deep negations": nested(60, lambda inner: {"not": inner}),
-    "choices times choices": {"allOf": [{"anyOf": REQUIRED_OPTIONS} for _ in range(30)]},
-    "exclusive choices times choices": {"allOf": [{"oneOf": REQUIRED_OPTIONS} for _ in range(6)]},
-    "choices in choices": nested(
-        20, lambda inner: {"anyOf": [{"allOf": [inner]}, {"minLength": 3}]}
-    ),
-    "many exclusive choices": {
-        "oneOf": [object_schema(properties={"k": {"const": at}}, required=["k"]) for at in range(400)]
+    "intersection of many options": {"allOf": [{"anyOf": REQUIRED_OPTIONS} for _ in range(30)]},
+    "intersection of many exclusive options": {
+        "allOf": [{"oneOf": REQUIRED_OPTIONS} for _ in range(6)]
     },
-    "many choices that overlap": {"oneOf": [{"minLength": at} for at in range(400)]},
+    "nested options": nested(20, lambda inner: {"anyOf": [{"allOf": [inner]}, {"minLength": 3}]}),
+    "many exclusive options": {
+        "oneOf": [
+            object_schema(properties={"k": {"const": at}}, required=["k"]) for at in range(400)
+        ]
+    },
+    "many overlapping options": {"oneOf": [{"minLength": at} for at in range(400)]},
     "doubling definitions": chain(
         40, lambda one: object_schema(properties={"x": one, "y": one}, required=["x"])
     ),
-    "doubling definitions with something beside": chain(
+    "doubling definitions with sibling keywords": chain(
         40,
         lambda one: {
             "properties": {"x": one | {"minProperties": 1}, "y": one | {"maxProperties": 9}}
         },
     ),
-    "doubling merges": {
+    "doubling intersections": {
         "allOf": [{"$ref": "#/$defs/d0"}, {"additionalProperties": {"$ref": "#/$defs/d0"}}],
         "$defs": chain(40, lambda one: object_schema(properties={"x": one, "y": one}))["$defs"],
     },
-    "doubling choices": chain(
+    "doubling options": chain(
         60,
         lambda one: object_schema(
             properties={"x": one}, anyOf=[{"required": ["a"]}, {"required": ["b"]}]
         ),
     ),
-    "a chain for the engine": chain(
+    "a chain of references for llguidance": chain(
         1500, lambda one: object_schema(properties={"x": one}, patternProperties={"^y": one})
     ),
-    "circles of different lengths": {
+    "cycles of different lengths": {
         "allOf": [{"$ref": f"#/$defs/{name}0"} for name in "abcde"],
         "$defs": {
             f"{name}{at}": object_schema(
@@ -981,73 +1045,75 @@ HOSTILE: dict[str, Any] = {
             for at in range(size)
         },
     },
-    "a circle of parts": {
+    "a cycle of allOf": {
         "$ref": "#/$defs/a",
         "$defs": {"a": {"allOf": [{"$ref": "#/$defs/b"}]}, "b": {"allOf": [{"$ref": "#/$defs/a"}]}},
     },
-    "a circle of parts with more": {
+    "a cycle of allOf with other keywords": {
         "$ref": "#/$defs/a",
         "$defs": {
             "a": {"allOf": [{"$ref": "#/$defs/b"}], "minLength": 2},
             "b": {"anyOf": [{"$ref": "#/$defs/a"}, STRING], "maxLength": 9},
         },
     },
-    "itself as what others may be": {
+    "recursive additional properties": {
         "$ref": "#/$defs/a",
         "$defs": {
             "a": object_schema(additionalProperties=RECURSIVE_ADDITIONAL),
             "b": object_schema(additionalProperties=RECURSIVE_ADDITIONAL),
         },
     },
-    "a circle of names": {
+    "a cycle in propertyNames": {
         "$defs": {"a": {"allOf": [{"$ref": "#/$defs/a"}]}},
         "propertyNames": {"$ref": "#/$defs/a"},
     },
-    "values in a circle": {
+    "values of a recursive schema": {
         "const": {"a": {"a": {"a": {}}}},
         "$ref": "#/$defs/a",
         "$defs": {
             "a": {"anyOf": [{"$ref": "#/$defs/a"}, {"additionalProperties": {"$ref": "#/$defs/a"}}]}
         },
     },
-    "all the values": {"allOf": [{"enum": list(range(2400))}, {"enum": list(range(1, 2401))}]},
+    "large enums": {"allOf": [{"enum": list(range(2400))}, {"enum": list(range(1, 2401))}]},
     "values and a pattern": {"enum": [f"v{at}" for at in range(4900)], "pattern": "^v.*[13579]$"},
     "large values": {"enum": [{"a": [at] * 20} for at in range(1200)], "minProperties": 1},
-    "a hard pattern": {
+    "a pattern with exponential backtracking": {
         "type": "string",
         "pattern": "(x+x+)+y",
         "minLength": 4000,
         "maxLength": 5000,
     },
-    "repeats in repeats": {"pattern": "((((a{1,1000}){1,1000}){1,1000}){1,1000}){1,1000}"},
+    "nested repetitions": {"pattern": "((((a{1,1000}){1,1000}){1,1000}){1,1000}){1,1000}"},
     "many alternatives": {
         "pattern": "|".join(f".*{letter}.{{50}}" for letter in "abcdefghijkl"),
         "maxLength": 100,
     },
-    "patterns that exclude each other": {
+    "disjoint patterns": {
         "allOf": [
             {"type": "string", "pattern": f"^(a{{{prime}}})*a$"} for prime in (3, 5, 7, 11, 13)
         ]
     },
     "very many patterns": {"anyOf": [{"pattern": f"^{at}"} for at in range(8000)]},
-    "very many names by pattern": {
+    "very many pattern properties": {
         "patternProperties": {f"^x{at}": {} for at in range(3000)},
         "additionalProperties": False,
     },
-    "very many first items": {"prefixItems": [{"minLength": at} for at in range(3000)]},
+    "very many prefix items": {"prefixItems": [{"minLength": at} for at in range(3000)]},
     "large bounds": {"minimum": -1e308, "maximum": 1e308, "multipleOf": 1e-308},
     "large multiples": {
         "allOf": [{"type": "integer", "multipleOf": 10**15 + at} for at in range(200)]
     },
-    "all counts": {
+    "nested counts": {
         "minItems": 2000,
         "maxItems": 2000,
         "items": {"minItems": 2000, "items": {"minItems": 2000}},
     },
-    "names that look like words": {"properties": {"$ref": {"$ref": "#/properties/$ref"}}},
-    "a name of everything": object_schema(properties={"\x00\U0001f600~/%": {"not": {"a": []}}}),
-    "a long way": {"$ref": "#" + "/a" * 50_000},
-    "a long name": {"$ref": "#/" + "%" * 100_000},
+    "names that look like keywords": {"properties": {"$ref": {"$ref": "#/properties/$ref"}}},
+    "a name of special characters": object_schema(
+        properties={"\x00\U0001f600~/%": {"not": {"a": []}}}
+    ),
+    "a long reference": {"$ref": "#" + "/a" * 50_000},
+    "a long name in a reference": {"$ref": "#/" + "%" * 100_000},
 }
 
 
@@ -1060,7 +1126,7 @@ def test_hostile_schemas_are_parsed_or_rejected(name: str, tool: bool) -> None:
         assert len(found.message) < 1000
 
 
-# Nothing gets wider: whatever is built from nodes is what the schema allows.
+# Soundness: every value that the nodes allow matches the schema.
 
 PATTERNS = ["^a", "b$", "^[ab]{2}$"]
 NAMES = ["a", "b", "c"]
@@ -1117,11 +1183,20 @@ def generate_schemas(draw: st.DrawFn, depth: int = 3, *, typed: bool = False) ->
     }
     if depth:
         nonempty_lists = st.lists(subschemas(), min_size=1, max_size=3)
-        keyword_values |= {"allOf": nonempty_lists, "anyOf": nonempty_lists, "oneOf": nonempty_lists, "prefixItems": nonempty_lists}
+        keyword_values |= {
+            "allOf": nonempty_lists,
+            "anyOf": nonempty_lists,
+            "oneOf": nonempty_lists,
+            "prefixItems": nonempty_lists,
+        }
         keyword_values |= {"items": subschemas(), "additionalProperties": subschemas()}
         keyword_values |= {"unevaluatedProperties": subschemas()}
-        keyword_values["properties"] = st.dictionaries(st.sampled_from(NAMES), subschemas(), max_size=3)
-        keyword_values["patternProperties"] = st.dictionaries(st.just("^a"), subschemas(), max_size=1)
+        keyword_values["properties"] = st.dictionaries(
+            st.sampled_from(NAMES), subschemas(), max_size=3
+        )
+        keyword_values["patternProperties"] = st.dictionaries(
+            st.just("^a"), subschemas(), max_size=1
+        )
     schema: dict[str, Any] = {}
     if typed or draw(small_integers(4)):
         schema["type"] = draw(st.one_of(types, st.lists(types, min_size=1, max_size=3)))
@@ -1139,11 +1214,11 @@ def generate_documents(draw: st.DrawFn, *, typed: bool = False) -> Any:
 
 
 class NoValue(Exception):
-    """No value was found in the few tries there are."""
+    """No value was found in a few attempts."""
 
 
 class ValueBuilder:
-    """Builds values of nodes, and tells whether a node allows one."""
+    """Builds values that nodes allow, and checks whether a node allows a value."""
 
     def __init__(self, parsed: ParsedSchema, random: Random) -> None:
         self._definitions = dict(parsed.definitions)
@@ -1279,14 +1354,14 @@ def contains_llguidance_schema(node: Node) -> bool:
         case Array():
             return any(map(contains_llguidance_schema, (*node.prefix_items, node.items)))
         case Object():
-            return any(contains_llguidance_schema(one) for _, one in node.properties) or contains_llguidance_schema(
-                node.additional
-            )
+            return any(
+                contains_llguidance_schema(one) for _, one in node.properties
+            ) or contains_llguidance_schema(node.additional)
     return False
 
 
 def parse_exactly(schema: Any) -> ParsedSchema | None:
-    """A reading that neither leaves anything out nor leaves anything to the engine."""
+    """Parse a schema if all of it is enforced, and nothing is left to llguidance."""
     found = try_parse(schema, strict=True)
     if isinstance(found, BadRequest):
         return None
@@ -1294,7 +1369,9 @@ def parse_exactly(schema: Any) -> ParsedSchema | None:
     return None if any(map(contains_llguidance_schema, every)) else found
 
 
-HYPOTHESIS_SETTINGS = settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+HYPOTHESIS_SETTINGS = settings(
+    max_examples=80, deadline=None, suppress_health_check=list(HealthCheck)
+)
 
 
 @HYPOTHESIS_SETTINGS
@@ -1314,7 +1391,7 @@ def test_values_that_nodes_allow_match_the_schema(schema: Any, seed: int) -> Non
 
 
 def generate_text(schema: str, random: Random) -> bytes | None:
-    """What a schema lets be written, byte by byte; None where that does not end soon."""
+    """Write a random value that a schema allows, byte by byte; None if it gets too long."""
     style = {"x-guidance": {"whitespace_flexible": False}}
     grammar = LLMatcher.grammar_from_json_schema(json.dumps(json.loads(schema) | style))
     matcher = LLMatcher(LLTokenizer("byte"), grammar)
@@ -1357,7 +1434,10 @@ def test_values_that_exported_schemas_allow_match_the_schema(
 
 
 @HYPOTHESIS_SETTINGS
-@given(schema=generate_documents(typed=True), every=st.lists(generate_values(), min_size=5, max_size=20))
+@given(
+    schema=generate_documents(typed=True),
+    every=st.lists(generate_values(), min_size=5, max_size=20),
+)
 def test_nodes_of_typed_schemas_allow_all_matching_values(schema: Any, every: list[Any]) -> None:
     found = parse_exactly(schema)
     if found is None:

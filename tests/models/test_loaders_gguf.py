@@ -23,7 +23,7 @@ from dragoman.tokenizers.tokenizer import PROBES, EngineTokenizer, Tokenizer, to
 from dragoman.types import Capabilities, Job, Sampling, Step
 from tests.support.model_files import write_model_file
 from tests.support.paths import TEMPLATES
-from tests.support.tokenizer_oracle import byte_level_vocabulary, tiny_model
+from tests.support.tokenizer_oracle import train_byte_level_vocabulary, write_tiny_model
 
 
 class Engine:
@@ -59,8 +59,8 @@ class Engine:
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    vocabulary = byte_level_vocabulary(PROBES, "qwen2")
-    return tiny_model(tmp_path_factory.mktemp("m") / "tiny.gguf", vocabulary)
+    vocabulary = train_byte_level_vocabulary(PROBES, "qwen2")
+    return write_tiny_model(tmp_path_factory.mktemp("m") / "tiny.gguf", vocabulary)
 
 
 @pytest.fixture
@@ -260,8 +260,8 @@ def test_d39_invalid_template_breaks_the_model(
 def test_sampling_defaults_come_from_the_operator_then_the_author(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    vocabulary = byte_level_vocabulary(PROBES[:3], "qwen2")
-    file = tiny_model(tmp_path / "m.gguf", vocabulary)
+    vocabulary = train_byte_level_vocabulary(PROBES[:3], "qwen2")
+    file = write_tiny_model(tmp_path / "m.gguf", vocabulary)
     config = {"temperature": 0.6, "top_k": 20, "top_p": "high", "min_p": None, "do_sample": True}
     (tmp_path / "generation_config.json").write_text(json.dumps(config))
     install_engine(monkeypatch, Engine())
@@ -308,10 +308,10 @@ def test_files_without_a_usable_model_are_broken(tmp_path: Path) -> None:
 
 
 def test_vocabulary_with_a_duplicate_token_never_reaches_the_engine(tmp_path: Path) -> None:
-    vocabulary = byte_level_vocabulary(PROBES[:3], "qwen2")
+    vocabulary = train_byte_level_vocabulary(PROBES[:3], "qwen2")
     vocabulary["tokens"][1] = vocabulary["tokens"][0]
     with pytest.raises(ModelBroken, match="same text"):
-        loader.read_model_header(tiny_model(tmp_path / "m.gguf", vocabulary))
+        loader.read_model_header(write_tiny_model(tmp_path / "m.gguf", vocabulary))
 
 
 def test_engine_gets_the_options_of_the_model(file: Path) -> None:

@@ -1,4 +1,4 @@
-"""Reading requests: what is said arrives, what is wrong is named."""
+"""Decoding requests: every field is decoded, and errors name the field that caused them."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from dragoman.protocols.chat import decode as chat
 from dragoman.types import Adapter, Chat, Prompt, Request, Sampling, text_content
 from tests.support.text_model import check_media
 
-HELLO = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+MINIMAL_CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 
 
-def body(**fields: Any) -> bytes:
-    return json.dumps(HELLO | fields).encode()
+def make_body(**fields: Any) -> bytes:
+    return json.dumps(MINIMAL_CHAT | fields).encode()
 
 
-def ask(**fields: Any) -> Request:
-    return chat.decode_request(body(**fields))
+def decode_chat(**fields: Any) -> Request:
+    return chat.decode_request(make_body(**fields))
 
 
-def prompt(**fields: Any) -> bytes:
+def make_completion_body(**fields: Any) -> bytes:
     return json.dumps({"model": "m", "prompt": "hi"} | fields).encode()
 
 
@@ -57,44 +57,44 @@ SAMPLING = [
 ]
 
 
-@pytest.mark.parametrize(("field", "value", "name", "arrives"), SAMPLING)
-def test_d23_d24_every_sampling_field_arrives(
-    field: str, value: Any, name: str, arrives: Any
+@pytest.mark.parametrize(("field", "value", "name", "expected"), SAMPLING)
+def test_d23_d24_every_sampling_field_is_decoded(
+    field: str, value: Any, name: str, expected: Any
 ) -> None:
-    expected = Sampling(**{name: arrives})
-    assert ask(**{field: value}).sampling == expected
-    assert ask(**{field: value}, stream=True).sampling == expected
+    sampling_expected = Sampling(**{name: expected})
+    assert decode_chat(**{field: value}).sampling == sampling_expected
+    assert decode_chat(**{field: value}, stream=True).sampling == sampling_expected
     if field != "max_completion_tokens":
-        said = completions.decode_request(prompt(**{field: value})).sampling
-        assert getattr(said, name) == arrives
+        sampling = completions.decode_request(make_completion_body(**{field: value})).sampling
+        assert getattr(sampling, name) == expected
 
 
-def test_d23_the_table_above_has_every_field() -> None:
+def test_d23_the_table_covers_every_sampling_field() -> None:
     assert {name for _, _, name, _ in SAMPLING} == set(Sampling.__struct_fields__)
 
 
-def test_d26_a_request_without_sampling_fields_says_nothing() -> None:
-    assert ask().sampling == Sampling()
+def test_d26_absent_sampling_fields_stay_unset() -> None:
+    assert decode_chat().sampling == Sampling()
     nulls = {field: None for field, *_ in SAMPLING}
-    assert ask(**nulls).sampling == Sampling()
-    assert completions.decode_request(prompt()).sampling == Sampling(max_tokens=16)
+    assert decode_chat(**nulls).sampling == Sampling()
+    assert completions.decode_request(make_completion_body()).sampling == Sampling(max_tokens=16)
 
 
-def test_max_completion_tokens_wins_over_the_old_name() -> None:
-    assert ask(max_tokens=5, max_completion_tokens=6).sampling.max_tokens == 6
+def test_max_completion_tokens_overrides_max_tokens() -> None:
+    assert decode_chat(max_tokens=5, max_completion_tokens=6).sampling.max_tokens == 6
 
 
 @pytest.mark.parametrize(
-    ("said", "arrives"),
+    ("value", "expected"),
     [("END", ("END",)), (["a", "b"], ("a", "b")), ([], ()), (["", "x"], ("x",)), (None, ())],
 )
-def test_d30_stop_is_a_string_or_a_list(said: Any, arrives: tuple[str, ...]) -> None:
-    assert ask(stop=said).stop == arrives
-    assert completions.decode_request(prompt(stop=said)).stop == arrives
+def test_d30_stop_is_a_string_or_a_list(value: Any, expected: tuple[str, ...]) -> None:
+    assert decode_chat(stop=value).stop == expected
+    assert completions.decode_request(make_completion_body(stop=value)).stop == expected
 
 
 @pytest.mark.parametrize(
-    ("said", "arrives"),
+    ("value", "expected"),
     [
         ("poet", (Adapter("poet", 1.0),)),
         ([{"name": "a", "scale": 0.5}, {"name": "b"}], (Adapter("a", 0.5), Adapter("b", 1.0))),
@@ -102,8 +102,8 @@ def test_d30_stop_is_a_string_or_a_list(said: Any, arrives: tuple[str, ...]) -> 
         (None, None),
     ],
 )
-def test_lora_is_a_name_or_a_list_with_scales(said: Any, arrives: Any) -> None:
-    assert ask(lora=said).lora == arrives
+def test_lora_is_a_name_or_a_list_with_scales(value: Any, expected: Any) -> None:
+    assert decode_chat(lora=value).lora == expected
 
 
 def test_d31_standard_fields_are_never_unknown() -> None:
@@ -126,60 +126,64 @@ def test_d31_standard_fields_are_never_unknown() -> None:
         "modalities": ["text"],
         "prediction": {"type": "content", "content": "x"},
     }
-    said = chat.decode_request(body(**harmless), strict=True)
-    assert said.include_usage
-    assert said.logprobs == 2
+    request = chat.decode_request(make_body(**harmless), strict=True)
+    assert request.include_usage
+    assert request.logprobs == 2
 
 
 def test_fact8_unknown_fields_are_ignored_unless_the_server_is_strict() -> None:
-    assert ask(client_metadata={"x": 1}) == ask()
-    with pytest.raises(BadRequest) as refusal:
-        chat.decode_request(body(client_metadata={}), strict=True)
-    assert refusal.value.param == "client_metadata"
+    assert decode_chat(client_metadata={"x": 1}) == decode_chat()
+    with pytest.raises(BadRequest) as caught:
+        chat.decode_request(make_body(client_metadata={}), strict=True)
+    assert caught.value.param == "client_metadata"
 
 
 @pytest.mark.parametrize(
-    "said",
+    "raw",
     [
         b'{"model":"m","messages":[{"role":"user","content":"hi","odd":"\xff"}]}',
         b'{"model":"m","messages":[{"role":"user","content":"hi"}],"odd":"\xc3("}',
         b'{"model":"m","messages":[{"role":"user","content":"\xed\xa0\x80"}]}',
     ],
 )
-def test_bytes_that_are_no_text_are_refused_wherever_they_are(said: bytes) -> None:
-    with pytest.raises(BadRequest) as refusal:
-        chat.decode_request(said)
-    assert refusal.value.code == "invalid_json"
+def test_invalid_utf8_is_rejected_anywhere_in_the_body(raw: bytes) -> None:
+    with pytest.raises(BadRequest) as caught:
+        chat.decode_request(raw)
+    assert caught.value.code == "invalid_json"
 
 
-def test_a_body_of_lists_of_lists_is_refused_before_it_is_read() -> None:
+def test_a_body_of_nested_lists_is_rejected_before_it_is_decoded() -> None:
     lists = ",".join(["[]"] * 500_001)
-    said = b'{"model":"m","input":[{"type":"odd","data":[%b]}]}' % lists.encode()
+    raw = b'{"model":"m","input":[{"type":"odd","data":[%b]}]}' % lists.encode()
     with pytest.raises(BadRequest, match="500,000 lists and objects"):
-        responses.decode_request(said)
+        responses.decode_request(raw)
 
 
-def test_what_a_tool_gave_back_and_is_no_text_is_named_in_its_place() -> None:
-    seen = {"type": "image_url", "image_url": {"url": "data:"}}
+def test_an_image_in_a_tool_result_becomes_a_sentence_with_a_warning() -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:"}}
     call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
-    turns = [
+    messages = [
         {"role": "user", "content": "hi"},
         {"role": "assistant", "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "c", "content": [{"type": "text", "text": "a"}, seen]},
+        {"role": "tool", "tool_call_id": "c", "content": [{"type": "text", "text": "a"}, image]},
     ]
-    found = ask(messages=turns)
-    (asked,) = found.prompts
-    assert isinstance(asked, Chat)
-    text = flatten_content(asked.messages[-1].content)
+    request = decode_chat(messages=messages)
+    (chat_prompt,) = request.prompts
+    assert isinstance(chat_prompt, Chat)
+    text = flatten_content(chat_prompt.messages[-1].content)
     assert text == "a[image_url: not shown, only text is supported]"
-    assert [said for said in check_media(found) if "`image_url`" in said]
+    assert [warning for warning in check_media(request) if "`image_url`" in warning]
     with pytest.raises(Unsupported):
-        check_media(ask(messages=[{"role": "user", "content": [seen]}]))
+        check_media(decode_chat(messages=[{"role": "user", "content": [image]}]))
 
 
 @pytest.mark.parametrize("fields", [{"verbosity": "low"}, {"moderation": {"model": "x"}}])
-def test_what_would_change_the_answer_and_does_not_is_warned_of(fields: dict[str, Any]) -> None:
-    assert [said for said in ask(**fields).warnings if f"`{next(iter(fields))}`" in said]
+def test_fields_without_effect_are_warned_about(fields: dict[str, Any]) -> None:
+    assert [
+        warning
+        for warning in decode_chat(**fields).warnings
+        if f"`{next(iter(fields))}`" in warning
+    ]
 
 
 BAD_CHAT = [
@@ -251,14 +255,14 @@ BAD_CHAT = [
 
 
 @pytest.mark.parametrize(("fields", "param"), BAD_CHAT)
-def test_d27_d35_d42_a_wrong_field_is_a_400_that_names_it(
+def test_d27_d35_d42_an_invalid_field_is_a_400_that_names_it(
     fields: dict[str, Any], param: str
 ) -> None:
-    with pytest.raises(BadRequest) as refusal:
-        ask(**fields)
-    assert (refusal.value.status, refusal.value.param) == (400, param)
-    assert "Struct" not in refusal.value.message
-    assert "$" not in refusal.value.message
+    with pytest.raises(BadRequest) as caught:
+        decode_chat(**fields)
+    assert (caught.value.status, caught.value.param) == (400, param)
+    assert "Struct" not in caught.value.message
+    assert "$" not in caught.value.message
 
 
 UNSUPPORTED = [
@@ -271,42 +275,44 @@ UNSUPPORTED = [
 
 
 @pytest.mark.parametrize(("fields", "param"), UNSUPPORTED)
-def test_d27_what_cannot_be_honoured_is_refused_by_name(fields: dict[str, Any], param: str) -> None:
-    with pytest.raises(Unsupported) as refusal:
-        ask(**fields)
-    assert refusal.value.param == param
+def test_d27_unsupported_fields_are_rejected_by_name(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(Unsupported) as caught:
+        decode_chat(**fields)
+    assert caught.value.param == param
 
 
 @pytest.mark.parametrize("kind", ["image_url", "input_audio", "file"])
-def test_d43_images_for_a_text_model_are_refused(kind: str) -> None:
-    request = ask(messages=[{"role": "user", "content": [{"type": kind}]}])
-    with pytest.raises(Unsupported) as refusal:
+def test_d43_media_for_a_text_model_is_rejected(kind: str) -> None:
+    request = decode_chat(messages=[{"role": "user", "content": [{"type": kind}]}])
+    with pytest.raises(Unsupported) as caught:
         check_media(request)
-    assert refusal.value.param == "messages[0].content[0]"
+    assert caught.value.param == "messages[0].content[0]"
 
 
 def test_fact36_content_may_be_parts_for_every_role() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     roles = ["system", "developer", "user", "assistant", "tool"]
-    said = ask(messages=[{"role": role, "content": parts, "tool_call_id": "1"} for role in roles])
-    conversation = said.prompts[0]
+    request = decode_chat(
+        messages=[{"role": role, "content": parts, "tool_call_id": "1"} for role in roles]
+    )
+    conversation = request.prompts[0]
     assert isinstance(conversation, Chat)
     assert [message.content for message in conversation.messages] == [text_content("ab")] * 5
 
 
-def test_s2_40_a_past_call_with_null_content_arrives() -> None:
+def test_s2_40_an_earlier_call_with_null_content_is_decoded() -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-    said = ask(messages=[{"role": "assistant", "content": None, "tool_calls": [call]}])
-    conversation = said.prompts[0]
+    request = decode_chat(messages=[{"role": "assistant", "content": None, "tool_calls": [call]}])
+    conversation = request.prompts[0]
     assert isinstance(conversation, Chat)
     assert conversation.messages[0].tool_calls[0].name == "f"
     assert conversation.messages[0].content == ()
 
 
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
-def test_reasoning_of_the_past_arrives_under_both_names(field: str) -> None:
-    said = ask(messages=[{"role": "assistant", "content": "x", field: "because"}])
-    conversation = said.prompts[0]
+def test_earlier_reasoning_is_decoded_under_both_names(field: str) -> None:
+    request = decode_chat(messages=[{"role": "assistant", "content": "x", field: "because"}])
+    conversation = request.prompts[0]
     assert isinstance(conversation, Chat)
     assert conversation.messages[0].reasoning == "because"
 
@@ -340,7 +346,7 @@ def test_reasoning_of_the_past_arrives_under_both_names(field: str) -> None:
         tokenize.decode_tokenize_request,
     ],
 )
-def test_c2_a_body_that_is_not_valid_is_a_400(raw: bytes, decode: Any) -> None:
+def test_c2_an_invalid_body_is_a_400(raw: bytes, decode: Any) -> None:
     with pytest.raises(BadRequest):
         decode(raw)
 
@@ -349,35 +355,37 @@ LARGE = "[" + "[]," * 200_000 + "1]"
 
 
 @pytest.mark.parametrize(
-    ("said", "param"),
+    ("field", "param"),
     [
         (f'"tools":{LARGE}', "tools"),
         (f'"guided_json":{{"a":{LARGE}}}', "guided_json"),
         (f'"chat_template_kwargs":{{"a":{LARGE}}}', "chat_template_kwargs"),
-        (f'"tools":{LARGE},"tools":[]', None),  # the last of a name would count
+        (f'"tools":{LARGE},"tools":[]', None),  # the decoder would use the last one
     ],
     ids=lambda value: str(value)[:20],
 )
-def test_a_large_field_is_refused_before_it_is_read(said: str, param: str | None) -> None:
-    with pytest.raises(BadRequest) as error:
-        chat.decode_request(json.dumps(HELLO)[:-1].encode() + f",{said}}}".encode())
-    assert (error.value.param, error.value.code) == (param, "invalid_value")
+def test_a_large_field_is_rejected_before_it_is_decoded(field: str, param: str | None) -> None:
+    with pytest.raises(BadRequest) as caught:
+        chat.decode_request(json.dumps(MINIMAL_CHAT)[:-1].encode() + f",{field}}}".encode())
+    assert (caught.value.param, caught.value.code) == (param, "invalid_value")
 
 
-def test_what_is_text_may_be_large() -> None:
+def test_text_fields_may_be_large() -> None:
     text = "a" * 2_000_000
     messages = [{"role": "user", "content": text}]
-    [read] = ask(messages=messages, unknown="b" * 2_000_000).prompts
-    assert isinstance(read, Chat)
-    assert read.messages[0].content == text_content(text)
-    assert completions.decode_request(prompt(prompt=[text])).prompts[0] == Prompt(content=text)
+    [chat_prompt] = decode_chat(messages=messages, unknown="b" * 2_000_000).prompts
+    assert isinstance(chat_prompt, Chat)
+    assert chat_prompt.messages[0].content == text_content(text)
+    assert completions.decode_request(make_completion_body(make_completion_body=[text])).prompts[
+        0
+    ] == Prompt(content=text)
 
 
-def test_a_number_out_of_range_is_named() -> None:
+def test_a_number_out_of_range_is_rejected_by_name() -> None:
     raw = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"temperature":1e400}'
-    with pytest.raises(BadRequest) as refusal:
+    with pytest.raises(BadRequest) as caught:
         chat.decode_request(raw)
-    assert refusal.value.param == "temperature"
+    assert caught.value.param == "temperature"
 
 
 @given(
@@ -390,8 +398,8 @@ def test_a_number_out_of_range_is_named() -> None:
     ),
     st.sampled_from(sorted(chat.ChatRequest.__struct_encode_fields__)),
 )
-def test_any_value_in_any_field_is_read_or_refused(value: Any, field: str) -> None:
-    raw = json.dumps(HELLO | {field: value}).encode()
+def test_any_value_in_any_field_is_decoded_or_rejected(value: Any, field: str) -> None:
+    raw = json.dumps(MINIMAL_CHAT | {field: value}).encode()
     try:
         status = 200 if isinstance(chat.decode_request(raw), Request) else 500
     except DragomanError as error:
@@ -408,12 +416,12 @@ PROMPTS = [
 ]
 
 
-@pytest.mark.parametrize(("said", "arrives"), PROMPTS)
-def test_d84_fact57_a_prompt_has_four_shapes(said: Any, arrives: list[Any]) -> None:
-    request = completions.decode_request(prompt(prompt=said))
-    assert [p.content for p in request.prompts if isinstance(p, Prompt)] == arrives
-    embedded = embeddings.decode_request(json.dumps({"model": "m", "input": said}).encode())
-    assert embedded.inputs == arrives
+@pytest.mark.parametrize(("prompts", "expected"), PROMPTS)
+def test_d84_fact57_a_prompt_has_four_forms(prompts: Any, expected: list[Any]) -> None:
+    request = completions.decode_request(make_completion_body(make_completion_body=prompts))
+    assert [p.content for p in request.prompts if isinstance(p, Prompt)] == expected
+    embedded = embeddings.decode_request(json.dumps({"model": "m", "input": prompts}).encode())
+    assert embedded.inputs == expected
 
 
 @pytest.mark.parametrize(
@@ -437,10 +445,10 @@ def test_d84_fact57_a_prompt_has_four_shapes(said: Any, arrives: list[Any]) -> N
         ({"max_tokens": -1}, "max_tokens"),
     ],
 )
-def test_a_wrong_completion_field_is_named(fields: dict[str, Any], param: str) -> None:
-    with pytest.raises(BadRequest) as refusal:
-        completions.decode_request(prompt(**fields))
-    assert refusal.value.param == param
+def test_an_invalid_completion_field_is_named(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        completions.decode_request(make_completion_body(**fields))
+    assert caught.value.param == param
 
 
 @pytest.mark.parametrize(
@@ -453,7 +461,7 @@ def test_a_wrong_completion_field_is_named(fields: dict[str, Any], param: str) -
         ({"dimensions": 0}, "dimensions"),
     ],
 )
-def test_a_wrong_embedding_field_is_named(fields: dict[str, Any], param: str) -> None:
-    with pytest.raises(BadRequest) as refusal:
+def test_an_invalid_embedding_field_is_named(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(BadRequest) as caught:
         embeddings.decode_request(json.dumps({"model": "m", "input": "x"} | fields).encode())
-    assert refusal.value.param == param
+    assert caught.value.param == param

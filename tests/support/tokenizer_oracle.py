@@ -1,7 +1,7 @@
-"""A tokenizer oracle for tests: the engine library's own, over its local socket.
+"""A tokenizer oracle for tests: the engine library's own tokenizer, over a local socket.
 
-`tiny_model` writes a real, loadable model file of a few kilobytes around any vocabulary, so that
-every kind of tokenizer can be compared with what the engine makes of the very same metadata.
+`write_tiny_model` writes a real, loadable model file of a few kilobytes with any vocabulary. So
+every kind of tokenizer can be compared with the engine's for the same metadata.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 
 class LocalConnection(http.client.HTTPConnection):
-    """HTTP over a socket file; connects again when the other side hangs up."""
+    """HTTP over a socket file; reconnects when the server closes the connection."""
 
     def __init__(self, address: str) -> None:
         super().__init__("localhost")
@@ -40,8 +40,8 @@ class Oracle:
         self.connection.request(
             "POST", "/tokenize", json.dumps(body), {"Content-Type": "application/json"}
         )
-        answer = json.loads(self.connection.getresponse().read())
-        return [int(token) for token in answer["tokens"]]
+        response = json.loads(self.connection.getresponse().read())
+        return [int(token) for token in response["tokens"]]
 
     async def tokenize(self, text: str, special: bool) -> list[int]:
         return self(text, special)
@@ -51,7 +51,7 @@ class Oracle:
 
 
 @contextmanager
-def oracle(model: Path, folder: Path) -> Iterator[Oracle]:
+def start_oracle(model: Path, folder: Path) -> Iterator[Oracle]:
     import xllamacpp
 
     params = xllamacpp.CommonParams()
@@ -62,16 +62,16 @@ def oracle(model: Path, folder: Path) -> Iterator[Oracle]:
     params.ui, params.verbosity, params.warmup = False, -1, False
     (folder / "o.sock").unlink(missing_ok=True)
     server = xllamacpp.Server(params)
-    asking = Oracle(str(folder / "o.sock"))
+    running = Oracle(str(folder / "o.sock"))
     try:
-        yield asking
+        yield running
     finally:
-        asking.close()
+        running.close()
         del server
 
 
-def tiny_model(path: Path, vocabulary: dict[str, Any]) -> Path:
-    """A model of one small layer with the `tokenizer.ggml.*` keys given."""
+def write_tiny_model(path: Path, vocabulary: dict[str, Any]) -> Path:
+    """Write a model of one small layer with these `tokenizer.ggml.*` keys."""
     import gguf
     import numpy as np
 
@@ -86,7 +86,7 @@ def tiny_model(path: Path, vocabulary: dict[str, Any]) -> Path:
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_dimension_count(width // 2)
     for key, value in vocabulary.items():
-        _put(writer, f"tokenizer.ggml.{key}", value)
+        _add_value(writer, f"tokenizer.ggml.{key}", value)
     shapes = {
         "token_embd.weight": (tokens, width),
         "output_norm.weight": (width,),
@@ -106,7 +106,7 @@ def tiny_model(path: Path, vocabulary: dict[str, Any]) -> Path:
     return path
 
 
-def _put(writer: Any, key: str, value: Any) -> None:
+def _add_value(writer: Any, key: str, value: Any) -> None:
     if isinstance(value, bool):
         writer.add_bool(key, value)
     elif isinstance(value, int):
@@ -117,8 +117,8 @@ def _put(writer: Any, key: str, value: Any) -> None:
         writer.add_array(key, value)
 
 
-def byte_level_vocabulary(texts: Iterable[str], cut: str) -> dict[str, Any]:
-    """A small byte-level vocabulary whose merges run across words, so that every cut shows."""
+def train_byte_level_vocabulary(texts: Iterable[str], pretokenizer: str) -> dict[str, Any]:
+    """Train a small byte-level vocabulary that merges across words, so that every split shows."""
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     trainer = trainers.BpeTrainer(
@@ -131,7 +131,7 @@ def byte_level_vocabulary(texts: Iterable[str], cut: str) -> dict[str, Any]:
     tokens = sorted(model["vocab"], key=lambda text: int(model["vocab"][text]))
     return {
         "model": "gpt2",
-        "pre": cut,
+        "pre": pretokenizer,
         "tokens": [*tokens, "<|im_start|>", "<|im_end|>", "<tool_call>", "<table>"],
         "token_type": [1] * len(tokens) + [3, 3, 4, 4],
         "merges": [" ".join(merge) for merge in model["merges"]],
@@ -140,15 +140,15 @@ def byte_level_vocabulary(texts: Iterable[str], cut: str) -> dict[str, Any]:
     }
 
 
-def scored_vocabulary(texts: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
-    """A small vocabulary with scores and bytes, and the merges that made it."""
+def train_scored_vocabulary(texts: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
+    """Train a small vocabulary with scores and bytes, and return its merges, too."""
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
     trainer = trainers.BpeTrainer(vocab_size=900, show_progress=False)
     backend.train_from_iterator(list(texts) * 3, trainer)
     model = json.loads(backend.to_str())["model"]
     words = sorted(model["vocab"], key=lambda text: int(model["vocab"][text]))
-    # Some letters are left out, so that bytes have to stand in for them
+    # Some letters are missing, so that bytes are needed in their place
     letters = ["\u2581", *(word for word in words if len(word) == 1 and " " < word < "\u1000")][
         :120
     ]

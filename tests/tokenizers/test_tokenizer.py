@@ -28,10 +28,10 @@ from dragoman.tokenizers.tokenizer import (
 from dragoman.tokenizers.vocabulary import is_markup
 from tests.support.tokenizer_oracle import (
     Oracle,
-    byte_level_vocabulary,
-    oracle,
-    scored_vocabulary,
-    tiny_model,
+    start_oracle,
+    train_byte_level_vocabulary,
+    train_scored_vocabulary,
+    write_tiny_model,
 )
 
 WORDS = (
@@ -59,12 +59,12 @@ def ours(default_model: Path) -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def theirs(default_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Oracle]:
-    with oracle(default_model, tmp_path_factory.mktemp("o")) as running:
+    with start_oracle(default_model, tmp_path_factory.mktemp("o")) as running:
         yield running
 
 
 def build(path: Path, vocabulary: dict[str, Any]) -> Tokenizer:
-    tokenizer = tokenizer_from_gguf(gguf.read_header(tiny_model(path, vocabulary)).metadata)
+    tokenizer = tokenizer_from_gguf(gguf.read_header(write_tiny_model(path, vocabulary)).metadata)
     assert isinstance(tokenizer, Tokenizer)
     return tokenizer
 
@@ -107,20 +107,20 @@ def test_decoding_gives_the_text_back(ours: Tokenizer, text: str) -> None:
 
 @pytest.mark.parametrize("name", ONE_OF_EACH.values())
 def test_each_pretokenizer_agrees_with_the_engine(name: str, tmp_path: Path) -> None:
-    ours = build(tmp_path / "m.gguf", byte_level_vocabulary(PROBES, name))
+    ours = build(tmp_path / "m.gguf", train_byte_level_vocabulary(PROBES, name))
     texts = [text for text in _random_sentences(300) if "<" not in text]
-    with oracle(tmp_path / "m.gguf", tmp_path) as theirs:
+    with start_oracle(tmp_path / "m.gguf", tmp_path) as theirs:
         assert asyncio.run(compare_with_engine(ours, theirs.tokenize)) == []
         check_same_ids(ours, theirs, texts)
 
 
 @pytest.mark.parametrize("prefix", [True, False])
 def test_scored_vocabulary_agrees_with_the_engine(prefix: bool, tmp_path: Path) -> None:
-    vocabulary, _ = scored_vocabulary(PROBES)
+    vocabulary, _ = train_scored_vocabulary(PROBES)
     ours = build(tmp_path / "m.gguf", vocabulary | {"add_space_prefix": prefix})
     words = ("<s>", "</s>", "<unk>", "<table>", "\n\n", "   ")
     texts = [f"a {word} b{word}" for word in words]
-    with oracle(tmp_path / "m.gguf", tmp_path) as theirs:
+    with start_oracle(tmp_path / "m.gguf", tmp_path) as theirs:
         assert asyncio.run(compare_with_engine(ours, theirs.tokenize)) == []
         check_same_ids(ours, theirs, texts + _random_sentences(800))
     assert ours.add_bos
@@ -128,13 +128,13 @@ def test_scored_vocabulary_agrees_with_the_engine(prefix: bool, tmp_path: Path) 
 
 
 def test_merging_over_lines_agrees_with_the_engine(tmp_path: Path) -> None:
-    vocabulary, merges = scored_vocabulary(PROBES)
+    vocabulary, merges = train_scored_vocabulary(PROBES)
     del vocabulary["scores"]
     ours = build(
         tmp_path / "m.gguf",
         vocabulary | {"model": "gemma4", "merges": merges, "add_bos_token": False},
     )
-    with oracle(tmp_path / "m.gguf", tmp_path) as theirs:
+    with start_oracle(tmp_path / "m.gguf", tmp_path) as theirs:
         assert asyncio.run(compare_with_engine(ours, theirs.tokenize)) == []
         check_same_ids(ours, theirs, _random_sentences(800))
     assert ours.add_bos  # always for this model, whatever its file contains
@@ -157,9 +157,9 @@ def test_plain_text_never_becomes_a_special_token(ours: Tokenizer) -> None:
 @pytest.mark.parametrize("kind", ["bytes", "scores"])
 def test_markup_never_matches_but_other_defined_words_do(kind: str, tmp_path: Path) -> None:
     vocabulary = (
-        byte_level_vocabulary(PROBES, "llama-bpe")
+        train_byte_level_vocabulary(PROBES, "llama-bpe")
         if kind == "bytes"
-        else scored_vocabulary(PROBES)[0]
+        else train_scored_vocabulary(PROBES)[0]
     )
     ours = build(tmp_path / "m.gguf", vocabulary)
     html = vocabulary["tokens"].index("<table>")

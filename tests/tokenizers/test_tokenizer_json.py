@@ -1,4 +1,4 @@
-"""A tokenizer.json gives the model's own tokenizer, without a way to forge special tokens."""
+"""A tokenizer.json gives the model's own tokenizer; plain text never becomes a special token."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dragoman.errors import ModelBroken
 from dragoman.tokenizers.tokenizer import PROBES, Tokenizer, tokenizer_from_directory
 
 
-def directory(path: Path, backend: Backend, **files: Any) -> Path:
+def write_directory(path: Path, backend: Backend, **files: Any) -> Path:
     path.mkdir(exist_ok=True)
     backend.save(str(path / "tokenizer.json"))
     for name, content in files.items():
@@ -22,7 +22,7 @@ def directory(path: Path, backend: Backend, **files: Any) -> Path:
     return path
 
 
-def byte_level_backend() -> Backend:
+def train_backend() -> Backend:
     backend = Backend(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
@@ -38,8 +38,8 @@ def byte_level_backend() -> Backend:
 
 
 def test_a_directory_gives_the_models_own_tokenizer(tmp_path: Path) -> None:
-    backend = byte_level_backend()
-    path = directory(
+    backend = train_backend()
+    path = write_directory(
         tmp_path / "m",
         backend,
         tokenizer_config={
@@ -66,16 +66,16 @@ def test_a_directory_gives_the_models_own_tokenizer(tmp_path: Path) -> None:
     assert ours.decode(forged) == "<|begin|>x<tool_call>y<table>"
 
 
-def test_a_scored_directory_cannot_be_forged(tmp_path: Path) -> None:
+def test_plain_text_cannot_become_a_scored_special_token(tmp_path: Path) -> None:
     words = [("<unk>", 0.0), ("</s>", 0.0), ("▁", -3.0), ("▁hello", -1.0)]
     words += [(letter, -5.0) for letter in "</s>helo"]
     backend = Backend(models.Unigram(words, unk_id=0))
     backend.pre_tokenizer = pre_tokenizers.Metaspace()
     backend.decoder = decoders.Metaspace()
-    assert backend.encode("</s>").ids == [2, 1]  # so plain text could end the turn
+    assert backend.encode("</s>").ids == [2, 1]  # plain text could end the turn
     backend.add_special_tokens(["</s>"])
     ours = tokenizer_from_directory(
-        directory(tmp_path / "m", backend, special_tokens_map={"eos_token": "</s>"})
+        write_directory(tmp_path / "m", backend, special_tokens_map={"eos_token": "</s>"})
     )
     assert isinstance(ours, Tokenizer)
     assert ours.eos_id == 1
@@ -88,7 +88,7 @@ def test_word_pieces_of_a_directory(tmp_path: Path) -> None:
     vocabulary = {"[UNK]": 0, "play": 1, "##ing": 2}
     backend = Backend(models.WordPiece(vocabulary, unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
-    ours = tokenizer_from_directory(directory(tmp_path / "m", backend))
+    ours = tokenizer_from_directory(write_directory(tmp_path / "m", backend))
     assert isinstance(ours, Tokenizer)
     assert ours.encode_now("playing play") == [1, 2, 1]
     assert ours.decode([1, 2, 1]) == " playing play"

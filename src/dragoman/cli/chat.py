@@ -29,7 +29,9 @@ PROMPT = ">>> "
 def add_parser(
     commands: argparse._SubParsersAction[argparse.ArgumentParser],
 ) -> argparse.ArgumentParser:
-    parser = commands.add_parser("chat", help="chat with a model in the terminal")
+    parser = commands.add_parser(
+        "chat", help="chat with a model in the terminal", usage="dragoman chat [FLAGS] [MODEL]"
+    )
     parser.add_argument(
         "model", nargs="?", metavar="MODEL", help="name or file of a model (default: smollm2-135m)"
     )

@@ -17,7 +17,9 @@ from dragoman.errors import DragomanError
 def add_parser(
     commands: argparse._SubParsersAction[argparse.ArgumentParser],
 ) -> argparse.ArgumentParser:
-    parser = commands.add_parser("serve", help="serve a model over HTTP")
+    parser = commands.add_parser(
+        "serve", help="serve a model over HTTP", usage="dragoman serve [FLAGS] [MODEL]"
+    )
     parser.add_argument(
         "model", nargs="?", metavar="MODEL", help="name or file of a model (default: smollm2-135m)"
     )

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
-from typing import TypeAlias
+from typing import TypeAlias, TypedDict, Unpack
 
 from msgspec import Struct
 
@@ -55,6 +55,40 @@ class Route(Struct, frozen=True, kw_only=True):
             if header is not None and request.header(header) is not None:
                 return dialect
         return self.dialects[0]
+
+
+class RouteOptions(TypedDict, total=False):
+    """The optional fields of a `Route`."""
+
+    access: Access
+    request_type: type
+    response_type: type
+    streams: bool
+
+
+class RouteGroup:
+    """Makes routes below one path."""
+
+    def __init__(self, prefix: str, *dialects: Dialect[object]) -> None:
+        self._prefix = prefix
+        self._dialects = dialects or (DEFAULT_DIALECT,)
+
+    def make(
+        self,
+        method: str,
+        path: str,
+        handler: Handler,
+        summary: str,
+        **options: Unpack[RouteOptions],
+    ) -> Route:
+        return Route(
+            path=self._prefix + path,
+            method=method,
+            handler=handler,
+            summary=summary,
+            dialects=self._dialects,
+            **options,
+        )
 
 
 class RouteMatch(Struct, frozen=True):

@@ -21,8 +21,9 @@ from dragoman.grammar.schema.nodes import (
 )
 from dragoman.grammar.writer.json_writer import JsonWriter, is_possible
 from dragoman.grammar.writer.sequences import write_items, write_sequence
+from dragoman.grammar.writer.tagged_value_writer import TaggedValueWriter
 from dragoman.grammar.writer.tool_names import ParsedTool, list_argument_objects, write_name
-from dragoman.grammar.writer.unquoted_text import TaggedValueWriter, write_text_until
+from dragoman.grammar.writer.unquoted_text import write_text_until
 from dragoman.output.spec import NestedElements, TaggedArguments
 
 IDENTIFIER = re.compile(r"[^\W\d]\w*")

@@ -27,6 +27,7 @@ from dragoman.grammar.regex.exclude_markers import exclude_markers
 from dragoman.grammar.regex.full_match import to_full_match
 from dragoman.grammar.regex.regex_builder import RegexBuilder
 from dragoman.grammar.regex.regex_parser import RegexParser, UnsupportedSyntax
+from dragoman.grammar.regex.string_formats import FORMATS
 from dragoman.grammar.schema.llguidance_check import check_schema
 from dragoman.grammar.schema.nodes import String
 from dragoman.output.arguments.cast import load_value
@@ -68,8 +69,6 @@ def build_pattern_terminal(node: String, markers: Sequence[str], character: str)
 
     `character` is the regular expression of one character between the quotes.
     """
-    from dragoman.grammar.writer.unquoted_text import FORMATS
-
     first_of_marker = chars_of(marker[0] for marker in markers)
 
     def spell(chars: CharSet) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from dragoman.http.asgi import RequestContext
-from dragoman.http.router import Handler, Route
+from dragoman.http.router import Handler, Route, RouteGroup
 from dragoman.http.routes.context import RouteContext
 from dragoman.http.routes.models import make_model_card
 from dragoman.protocols.models import DIALECT, ModelCard, ModelName, encode_model
@@ -22,14 +22,15 @@ def make_routes(context: RouteContext) -> list[Route]:
 
         return handle
 
+    group = RouteGroup("/admin/models", DIALECT)
+
     def make_route(action: str, change: Callable[[str], Awaitable[object]], summary: str) -> Route:
-        return Route(
-            path=f"/admin/models/{action}",
-            method="POST",
-            handler=make_handler(change),
-            summary=summary,
+        return group.make(
+            "POST",
+            f"/{action}",
+            make_handler(change),
+            summary,
             access="admin",
-            dialects=(DIALECT,),
             request_type=ModelName,
             response_type=ModelCard,
         )

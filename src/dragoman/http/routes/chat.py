@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from dragoman.errors import DragomanError, NotFound
 from dragoman.http.asgi import RequestContext
 from dragoman.http.respond import make_warning_headers
-from dragoman.http.router import Handler, Route
+from dragoman.http.router import Route, RouteGroup
 from dragoman.http.routes.context import RouteContext
 from dragoman.http.routes.paging import read_paging
 from dragoman.protocols.chat import DIALECT, stored
@@ -145,35 +145,30 @@ class ChatHandlers:
 
 def make_routes(context: RouteContext) -> list[Route]:
     handlers = ChatHandlers(context)
-
-    def make(
-        method: str, path: str, handler: Handler, summary: str, request_type: type | None = None
-    ) -> Route:
-        return Route(
-            path=f"/v1/chat/completions{path}",
-            method=method,
-            handler=handler,
-            summary=summary,
-            dialects=(DIALECT,),
-            request_type=request_type,
-        )
-
+    group = RouteGroup("/v1/chat/completions", DIALECT)
     return [
-        Route(
-            path="/v1/chat/completions",
-            method="POST",
-            handler=handlers.create,
-            summary="Create a chat completion.",
-            dialects=(DIALECT,),
+        group.make(
+            "POST",
+            "",
+            handlers.create,
+            "Create a chat completion.",
             request_type=ChatRequest,
             response_type=ChatCompletion,
             streams=True,
         ),
-        make("GET", "", handlers.list, "List stored completions."),
-        make("GET", "/{id}", handlers.get, "Get a stored completion."),
-        make("POST", "/{id}", handlers.update, "Update metadata.", stored.CompletionUpdate),
-        make("DELETE", "/{id}", handlers.delete, "Delete a stored completion."),
-        make("GET", "/{id}/messages", handlers.list_messages, "List a completion's messages."),
+        group.make("GET", "", handlers.list, "List stored completions."),
+        group.make("GET", "/{id}", handlers.get, "Get a stored completion."),
+        group.make(
+            "POST",
+            "/{id}",
+            handlers.update,
+            "Update metadata.",
+            request_type=stored.CompletionUpdate,
+        ),
+        group.make("DELETE", "/{id}", handlers.delete, "Delete a stored completion."),
+        group.make(
+            "GET", "/{id}/messages", handlers.list_messages, "List the messages of a completion."
+        ),
     ]
 
 

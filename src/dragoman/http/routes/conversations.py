@@ -11,7 +11,7 @@ import msgspec
 
 from dragoman.errors import ConversationNotFound, NotFound
 from dragoman.http.asgi import RequestContext
-from dragoman.http.router import Handler, Route
+from dragoman.http.router import Route, RouteGroup
 from dragoman.http.routes.context import RouteContext
 from dragoman.http.routes.paging import read_paging
 from dragoman.protocols import conversations
@@ -128,34 +128,29 @@ class ConversationHandlers:
 
 def make_routes(context: RouteContext) -> list[Route]:
     handlers = ConversationHandlers(context)
-
-    def make(
-        method: str, path: str, handler: Handler, summary: str, request_type: type | None = None
-    ) -> Route:
-        return Route(
-            path=f"/v1/conversations{path}",
-            method=method,
-            handler=handler,
-            summary=summary,
-            dialects=(DIALECT,),
-            request_type=request_type,
-        )
-
+    group = RouteGroup("/v1/conversations", DIALECT)
     return [
-        make(
+        group.make(
             "POST",
             "",
             handlers.create,
             "Create a conversation.",
-            conversations.NewConversation,
+            request_type=conversations.NewConversation,
         ),
-        make("GET", "/{id}", handlers.get, "Get a conversation."),
-        make("POST", "/{id}", handlers.update, "Update a conversation's metadata."),
-        make("DELETE", "/{id}", handlers.delete, "Delete a conversation."),
-        make("GET", "/{id}/items", handlers.list_items, "List the items of a conversation."),
-        make("POST", "/{id}/items", handlers.add_items, "Add items to a conversation."),
-        make("GET", "/{id}/items/{item}", handlers.get_item, "Get an item of a conversation."),
-        make("DELETE", "/{id}/items/{item}", handlers.delete_item, "Delete an item."),
+        group.make("GET", "/{id}", handlers.get, "Get a conversation."),
+        group.make("POST", "/{id}", handlers.update, "Update the metadata of a conversation."),
+        group.make("DELETE", "/{id}", handlers.delete, "Delete a conversation."),
+        group.make("GET", "/{id}/items", handlers.list_items, "List the items of a conversation."),
+        group.make("POST", "/{id}/items", handlers.add_items, "Add items to a conversation."),
+        group.make(
+            "GET", "/{id}/items/{item}", handlers.get_item, "Get an item of a conversation."
+        ),
+        group.make(
+            "DELETE",
+            "/{id}/items/{item}",
+            handlers.delete_item,
+            "Delete an item of a conversation.",
+        ),
     ]
 
 

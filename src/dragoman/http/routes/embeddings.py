@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dragoman.http.asgi import RequestContext
-from dragoman.http.router import Route
+from dragoman.http.router import Route, RouteGroup
 from dragoman.http.routes.context import RouteContext
 from dragoman.pipeline.embed import embed
 from dragoman.protocols.embeddings import (
@@ -25,13 +25,13 @@ def make_routes(context: RouteContext) -> list[Route]:
         body = encode_embeddings(decoded, model, vectors, usage.prompt)
         await request.send_response(200, body)
 
+    group = RouteGroup("/v1/embeddings", DIALECT)
     return [
-        Route(
-            path="/v1/embeddings",
-            method="POST",
-            handler=create,
-            summary="Create embeddings.",
-            dialects=(DIALECT,),
+        group.make(
+            "POST",
+            "",
+            create,
+            "Create embeddings.",
             request_type=EmbeddingRequest,
             response_type=EmbeddingList,
         )

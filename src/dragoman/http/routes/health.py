@@ -4,47 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dragoman.errors import DragomanError, ModelLoading, Unavailable
 from dragoman.http import metrics, pages
 from dragoman.http.asgi import RequestContext
 from dragoman.http.pages.openapi import render_document
-from dragoman.http.router import Handler, Route
+from dragoman.http.router import Route, RouteGroup
 from dragoman.http.routes.context import RouteContext
 
 HTML = b"text/html; charset=utf-8"
 DOCS_PAGE = Path(pages.__file__).with_name("docs.html")
 
 
-class Readiness:
-    """Whether requests can be served now."""
-
-    def __init__(self, context: RouteContext) -> None:
-        self._responder = context.responder
-        self._registry = context.runtime.services.models
-        self._metrics = context.metrics
-        self.startup_model: str | None = None  # must be loaded before the server is ready
-
-    def find_problem(self) -> DragomanError | None:
-        """Why requests cannot be served now, if they cannot."""
-        if self._responder.drain_seconds is not None:
-            return self._responder.make_draining_error()
-        if self.startup_model is not None:
-            if self._registry.get(self.startup_model).state != "ready":
-                return ModelLoading(f"The model `{self.startup_model}` is loading.", retry_after=1)
-            self.startup_model = None
-        for state in self._metrics.get_model_states():
-            if not state.up:
-                return Unavailable(
-                    f"The engine of `{state.model}` is being restarted.", retry_after=1
-                )
-        return None
-
-
 class HealthHandlers:
     """Handlers that report on the server."""
 
-    def __init__(self, context: RouteContext, readiness: Readiness) -> None:
-        self._readiness = readiness
+    def __init__(self, context: RouteContext) -> None:
+        self._readiness = context.readiness
         self._metrics = context.metrics
         self._router = context.router
 
@@ -70,21 +44,17 @@ class HealthHandlers:
         await request.send_response(200, DOCS_PAGE.read_bytes(), HTML)
 
 
-def make_routes(context: RouteContext, readiness: Readiness) -> list[Route]:
-    handlers = HealthHandlers(context, readiness)
+def make_routes(context: RouteContext) -> list[Route]:
+    handlers = HealthHandlers(context)
 
-    def make_open(path: str, handler: Handler, summary: str) -> Route:
-        return Route(path=path, method="GET", handler=handler, summary=summary, access="open")
-
-    def make_guarded(path: str, handler: Handler, summary: str) -> Route:
-        return Route(path=path, method="GET", handler=handler, summary=summary)
-
+    group = RouteGroup("")
+    live, ready = handlers.get_liveness, handlers.get_readiness
     return [
-        make_guarded("/metrics", handlers.get_metrics, "Get metrics in Prometheus format."),
-        make_guarded("/openapi.json", handlers.get_openapi, "Get this document."),
-        make_open("/docs", handlers.get_docs, "Show this document as a page."),
-        make_open("/health", handlers.get_readiness, "Same as `/health/ready`."),
-        make_open("/health/live", handlers.get_liveness, "Check that the process responds."),
-        make_open("/health/ready", handlers.get_readiness, "Check that requests can be served."),
-        make_open("/", handlers.get_root, "Identify the server."),
+        group.make("GET", "/metrics", handlers.get_metrics, "Get metrics in Prometheus format."),
+        group.make("GET", "/openapi.json", handlers.get_openapi, "Get this document."),
+        group.make("GET", "/docs", handlers.get_docs, "Show this document.", access="open"),
+        group.make("GET", "/health", ready, "Same as `/health/ready`.", access="open"),
+        group.make("GET", "/health/live", live, "Check that the process runs.", access="open"),
+        group.make("GET", "/health/ready", ready, "Check that requests are served.", access="open"),
+        group.make("GET", "/", handlers.get_root, "Identify the server.", access="open"),
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from dragoman.http.asgi import RequestContext
-from dragoman.http.router import Route
+from dragoman.http.router import Route, RouteGroup
 from dragoman.http.routes.context import RouteContext
 from dragoman.http.routes.generation import make_generation_handler
 from dragoman.pipeline.pipeline import count_prompt_tokens
@@ -21,23 +21,22 @@ def make_routes(context: RouteContext) -> list[Route]:
         count = await count_prompt_tokens(owned, context.runtime.services)
         await request.send_response(200, encode(messages.TokenCount(count)))
 
+    group = RouteGroup("/v1/messages", DIALECT)
     return [
-        Route(
-            path="/v1/messages",
-            method="POST",
-            handler=make_generation_handler(context, DIALECT),
-            summary="Create a message.",
-            dialects=(DIALECT,),
+        group.make(
+            "POST",
+            "",
+            make_generation_handler(context, DIALECT),
+            "Create a message.",
             request_type=messages.MessagesRequest,
             response_type=messages.MessageResponse,
             streams=True,
         ),
-        Route(
-            path="/v1/messages/count_tokens",
-            method="POST",
-            handler=count_tokens,
-            summary="Count the tokens of a message.",
-            dialects=(DIALECT,),
+        group.make(
+            "POST",
+            "/count_tokens",
+            count_tokens,
+            "Count the tokens of a message.",
             request_type=messages.CountTokensRequest,
             response_type=messages.TokenCount,
         ),

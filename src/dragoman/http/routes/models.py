@@ -11,7 +11,7 @@ from typing import TypeVar
 from msgspec import UNSET, UnsetType
 
 from dragoman.http.asgi import RequestContext
-from dragoman.http.router import Route
+from dragoman.http.router import Route, RouteGroup
 from dragoman.http.routes.context import RouteContext
 from dragoman.models.registry import ModelEntry
 from dragoman.protocols import messages
@@ -43,24 +43,10 @@ def make_routes(context: RouteContext) -> list[Route]:
         encode = model_list.encode_model if request.dialect is messages.DIALECT else encode_model
         await request.send_response(200, encode(card))
 
-    dialects = (DIALECT, messages.DIALECT)
+    group = RouteGroup("/v1/models", DIALECT, messages.DIALECT)
     return [
-        Route(
-            path="/v1/models",
-            method="GET",
-            handler=list_models,
-            summary="List models.",
-            dialects=dialects,
-            response_type=ModelList,
-        ),
-        Route(
-            path="/v1/models/{model...}",
-            method="GET",
-            handler=get_model,
-            summary="Get a model.",
-            dialects=dialects,
-            response_type=ModelCard,
-        ),
+        group.make("GET", "", list_models, "List models.", response_type=ModelList),
+        group.make("GET", "/{model...}", get_model, "Get a model.", response_type=ModelCard),
     ]
 
 

@@ -9,7 +9,7 @@ import msgspec
 from dragoman.errors import BadRequest, DragomanError
 from dragoman.http.asgi import WEBSOCKET, RequestContext
 from dragoman.http.respond import convert_engine_errors, make_warning_headers
-from dragoman.http.router import Handler, Route
+from dragoman.http.router import Route, RouteGroup
 from dragoman.http.routes.context import RouteContext
 from dragoman.http.routes.paging import read_int, read_paging
 from dragoman.http.websocket import WebSocketSession
@@ -174,33 +174,25 @@ class WebSocketResponse:
 
 def make_routes(context: RouteContext) -> list[Route]:
     handlers = ResponseHandlers(context)
-
-    def make(method: str, path: str, handler: Handler, summary: str) -> Route:
-        return Route(
-            path=f"/v1/responses{path}",
-            method=method,
-            handler=handler,
-            summary=summary,
-            dialects=(DIALECT,),
-        )
-
+    group = RouteGroup("/v1/responses", DIALECT)
     return [
-        Route(
-            path="/v1/responses",
-            method="POST",
-            handler=handlers.create,
-            summary="Create a response.",
-            dialects=(DIALECT,),
+        group.make(
+            "POST",
+            "",
+            handlers.create,
+            "Create a response.",
             request_type=responses.ResponseRequest,
             streams=True,
         ),
-        make(WEBSOCKET, "", handlers.serve_websocket, "Create responses over a WebSocket."),
-        make("POST", "/compact", handlers.compact, "Compact a conversation."),
-        make("POST", "/input_tokens", handlers.count_input_tokens, "Count input tokens."),
-        make("GET", "/{id}", handlers.get, "Get a response, or its events from a number on."),
-        make("DELETE", "/{id}", handlers.delete, "Delete a response."),
-        make("POST", "/{id}/cancel", handlers.cancel, "Cancel a background response."),
-        make("GET", "/{id}/input_items", handlers.list_input_items, "List input items."),
+        group.make(WEBSOCKET, "", handlers.serve_websocket, "Create responses over a WebSocket."),
+        group.make("POST", "/compact", handlers.compact, "Compact a conversation."),
+        group.make("POST", "/input_tokens", handlers.count_input_tokens, "Count input tokens."),
+        group.make("GET", "/{id}", handlers.get, "Get a response, or its events from a number on."),
+        group.make("DELETE", "/{id}", handlers.delete, "Delete a response."),
+        group.make("POST", "/{id}/cancel", handlers.cancel, "Cancel a background response."),
+        group.make(
+            "GET", "/{id}/input_items", handlers.list_input_items, "List the input of a response."
+        ),
     ]
 
 

@@ -7,7 +7,7 @@ from typing import cast
 
 from dragoman.errors import BadRequest, Unsupported
 from dragoman.http.asgi import RequestContext
-from dragoman.http.router import Route
+from dragoman.http.router import Route, RouteGroup
 from dragoman.http.routes.context import RouteContext
 from dragoman.models.registry import Model
 from dragoman.pipeline.validate import validate_media
@@ -73,31 +73,29 @@ class TokenizeHandlers:
 
 def make_routes(context: RouteContext) -> list[Route]:
     handlers = TokenizeHandlers(context)
+    group = RouteGroup("", DIALECT)
     return [
-        Route(
-            path="/tokenize",
-            method="POST",
-            handler=handlers.tokenize,
-            summary="Convert text or a conversation to token ids.",
-            dialects=(DIALECT,),
+        group.make(
+            "POST",
+            "/tokenize",
+            handlers.tokenize,
+            "Convert text or a conversation to token ids.",
             request_type=TokenizeRequest,
             response_type=TokenizeResponse,
         ),
-        Route(
-            path="/detokenize",
-            method="POST",
-            handler=handlers.detokenize,
-            summary="Convert token ids to text.",
-            dialects=(DIALECT,),
+        group.make(
+            "POST",
+            "/detokenize",
+            handlers.detokenize,
+            "Convert token ids to text.",
             request_type=DetokenizeRequest,
             response_type=DetokenizeResponse,
         ),
-        Route(
-            path="/tokenizer_info",
-            method="GET",
-            handler=handlers.get_tokenizer_info,
-            summary="Describe the default model's tokenizer.",
-            dialects=(DIALECT,),
+        group.make(
+            "GET",
+            "/tokenizer_info",
+            handlers.get_tokenizer_info,
+            "Describe the tokenizer of the default model.",
             response_type=TokenizerInfo,
         ),
     ]

@@ -1,0 +1,33 @@
+"""Whether the server can serve requests now."""
+
+from __future__ import annotations
+
+from dragoman.errors import DragomanError, ModelLoading, Unavailable
+from dragoman.http.metrics import Metrics
+from dragoman.http.respond import Responder
+from dragoman.models.registry import ModelRegistry
+
+
+class Readiness:
+    """Finds out whether requests can be served now."""
+
+    def __init__(self, responder: Responder, registry: ModelRegistry, metrics: Metrics) -> None:
+        self._responder = responder
+        self._registry = registry
+        self._metrics = metrics
+        self.startup_model: str | None = None  # must be loaded before the server is ready
+
+    def find_problem(self) -> DragomanError | None:
+        """Why requests cannot be served now, if they cannot."""
+        if self._responder.drain_seconds is not None:
+            return self._responder.make_draining_error()
+        if self.startup_model is not None:
+            if self._registry.get(self.startup_model).state != "ready":
+                return ModelLoading(f"The model `{self.startup_model}` is loading.", retry_after=1)
+            self.startup_model = None
+        for state in self._metrics.get_model_states():
+            if not state.up:
+                return Unavailable(
+                    f"The engine of `{state.model}` is being restarted.", retry_after=1
+                )
+        return None
