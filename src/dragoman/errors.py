@@ -35,7 +35,6 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-
 ENGINE_FAILURE = "The engine failed during this request."
 
 
