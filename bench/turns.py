@@ -1,7 +1,7 @@
-"""The next turn of a long chat: our prompt room against a plain template and a full encode.
+"""The next turn of a long chat: our prompt renderer against plain jinja2 and a full encode.
 
-Both use the same template and the same vocabulary, and their ids are compared. The peer is what a
-server does that keeps nothing: render everything, encode everything.
+Both use the same template and the same vocabulary, and their ids are compared. The peer does what a
+server without a cache does: render everything, encode everything.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import asyncio
 import random
 import time
 from pathlib import Path
-from typing import Any
 
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import AddedToken, models
@@ -19,10 +18,11 @@ from tokenizers import Tokenizer as Backend
 from bench.measure import median, ratio
 from bench.parts import Plan, Table
 from dragoman.engines.llamacpp import gguf
+from dragoman.prompt.conversation import flatten_content
 from dragoman.prompt.renderer import PromptRenderer
 from dragoman.tokenizers.from_gguf import backend_from_gguf
 from dragoman.tokenizers.tokenizer import tokenizer_from_gguf
-from dragoman.types import Chat, Message, text_content
+from dragoman.types import Chat, Message, Role, text_content
 
 TURNS = 41
 WORDS = str.split(
@@ -32,90 +32,82 @@ WORDS = str.split(
 )
 
 
-def talk(dice: random.Random, turns: int) -> list[Message]:
-    """Turns of about 190 tokens each, user and assistant in turn."""
-    made = []
+def make_conversation(random_source: random.Random, turns: int) -> list[Message]:
+    """Make turns of about 190 tokens each, by user and assistant alternately."""
+    messages = []
     for turn in range(turns):
-        words = [dice.choice(WORDS) for _ in range(150)]
-        for at in range(12, 150, 13):
-            words[at] += dice.choice(".,;:") + dice.choice(
-                ["", "", "\n\n", f" {dice.random():.3f}"]
-            )
-        made.append(
-            Message(role="assistant" if turn % 2 else "user", content=text_content(" ".join(words)))
-        )
-    return made
+        words = [random_source.choice(WORDS) for _ in range(150)]
+        for index in range(12, 150, 13):
+            number = f" {random_source.random():.3f}"
+            mark = random_source.choice(".,;:")
+            words[index] += mark + random_source.choice(["", "", "\n\n", number])
+        role: Role = "assistant" if turn % 2 else "user"
+        messages.append(Message(role=role, content=text_content(" ".join(words))))
+    return messages
 
 
-class Full:
+class FullEncoder:
     """Renders and encodes everything each time."""
 
     def __init__(self, header: gguf.GgufHeader) -> None:
-        known = tokenizer_from_gguf(header.metadata)
+        tokenizer = tokenizer_from_gguf(header.metadata)
         ours = backend_from_gguf(header.metadata)
-        assert known is not None
+        assert tokenizer is not None
         assert ours is not None
         prefix = "tokenizer.ggml."
         tokens: list[str] = header.metadata[prefix + "tokens"]
         merges = [tuple(pair.split(" ", 1)) for pair in header.metadata[prefix + "merges"]]
-        vocabulary = {text: at for at, text in enumerate(tokens)}
+        vocabulary = {text: token for token, text in enumerate(tokens)}
         self._backend = Backend(models.BPE(vocab=vocabulary, merges=merges))
         self._backend.pre_tokenizer = ours.pre_tokenizer
         if ours.normalizer is not None:
             self._backend.normalizer = ours.normalizer
-        specials = [AddedToken(text, normalized=False) for text in known.specials]
+        specials = [AddedToken(text, normalized=False) for text in tokenizer.specials]
         self._backend.add_special_tokens(specials)
         environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
         self._template = environment.from_string(header.chat_template or "")
-        self._variables = known.variables
+        self._variables = tokenizer.variables
 
-    def ids(self, messages: list[Message]) -> list[int]:
-        plain = [{"role": message.role, "content": message.content} for message in messages]
+    def encode(self, messages: list[Message]) -> list[int]:
+        plain = [
+            {"role": message.role, "content": flatten_content(message.content)}
+            for message in messages
+        ]
         text = self._template.render(messages=plain, add_generation_prompt=True, **self._variables)
         ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
         return ids
 
 
-class Room:
-    """Our prompt room."""
-
-    def __init__(self, header: gguf.GgufHeader) -> None:
-        self._prompter: Any = PromptRenderer(
-            header.chat_template, tokenizer_from_gguf(header.metadata)
-        )
-
-    async def ids(self, messages: list[Message]) -> list[int]:
-        rendered = await self._prompter.render(Chat(messages=tuple(messages)))
-        ids: list[int] = rendered.ids
-        return ids
-
-
 async def compare(plan: Plan) -> tuple[list[float], list[float], list[float], int]:
-    """CPU seconds of the next turn, ours and the peer's; of our first look; and tokens."""
+    """Measure CPU seconds: of the next turn, ours and the peer's, and of our first rendering.
+
+    The last value is the number of tokens.
+    """
     header = gguf.read_header(Path(plan.model))
-    room, full = Room(header), Full(header)
+    renderer = PromptRenderer(header.chat_template, tokenizer_from_gguf(header.metadata))
+    encoder = FullEncoder(header)
     ours, theirs, cold, count = [], [], [], 0
     for number in range(-1, 2 * plan.rounds):
-        history = talk(random.Random(number), TURNS + 2)
-        begun = time.process_time()
-        await room.ids(history[:TURNS])
-        seen = time.process_time()
-        mine = await room.ids(history)
-        after = time.process_time()
-        expected = full.ids(history)
+        history = tuple(make_conversation(random.Random(number), TURNS + 2))
+        started = time.process_time()
+        await renderer.render(Chat(messages=history[:TURNS]))
+        first = time.process_time()
+        rendered = await renderer.render(Chat(messages=history))
+        second = time.process_time()
+        expected = encoder.encode(list(history))
         end = time.process_time()
-        if mine != expected:
-            raise SystemExit("our prompt room and the full encode disagree")
-        count = len(mine)
+        if rendered.ids != expected:
+            raise SystemExit("the prompt renderer and the full encode disagree")
+        count = len(expected)
         if number >= 0:
-            cold.append(seen - begun)
-            ours.append(after - seen)
-            theirs.append(end - after)
+            cold.append(first - started)
+            ours.append(second - first)
+            theirs.append(end - second)
     return ours, theirs, cold, count
 
 
 def next_turn(plan: Plan) -> Table:
-    """(d) What one more turn of a long chat costs before the engine is asked."""
+    """(d) What one more turn of a long chat costs before the engine starts."""
     ours, theirs, cold, count = asyncio.run(compare(plan))
     return Table(
         f"(d) Next turn of a chat of {count:,} tokens: template and encode",
@@ -123,7 +115,7 @@ def next_turn(plan: Plan) -> Table:
         [
             ["ours, next turn", f"{1000 * median(ours):.2f}", ""],
             ["jinja2 and a full encode", f"{1000 * median(theirs):.2f}", str(ratio(ours, theirs))],
-            ["ours, first look at the chat", f"{1000 * median(cold):.2f}", ""],
+            ["ours, first rendering of the chat", f"{1000 * median(cold):.2f}", ""],
         ],
         ["The ids are the same. Lower is better."],
     )

@@ -403,8 +403,8 @@ PARSED: dict[str, tuple[Any, Node]] = {
 @pytest.mark.parametrize("name", PARSED)
 def test_schema_is_parsed_into_nodes(name: str) -> None:
     schema, node = PARSED[name]
-    found = parse(schema)
-    assert found == ParsedSchema(node)
+    parsed = parse(schema)
+    assert parsed == ParsedSchema(node)
 
 
 OBJECT = {"type": "object", "properties": {"a": {"type": "string"}}}
@@ -535,9 +535,9 @@ INVALID: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("name", INVALID)
 @pytest.mark.parametrize("strict", [True, False])
 def test_invalid_schemas_are_rejected(name: str, strict: bool) -> None:
-    schema, words = INVALID[name]
+    schema, problem = INVALID[name]
     error = parse_error(schema, strict=strict)
-    assert words in error.message
+    assert problem in error.message
     assert error.code == "invalid_schema"
 
 
@@ -646,7 +646,7 @@ UNENFORCED: dict[str, tuple[Any, str, Node]] = {
         Object((("a", String()),), frozenset("a")),
     ),
     "pattern properties in two parts": (
-        {"allOf": [object_schema(patternProperties={one: STRING}) for one in ("^a", "^b")]},
+        {"allOf": [object_schema(patternProperties={pattern: STRING}) for pattern in ("^a", "^b")]},
         "/allOf/1",
         LlguidanceSchema(
             json.dumps({"type": ["object"]}),
@@ -673,9 +673,9 @@ def test_unenforced_keywords_are_errors_in_strict_schemas_and_warnings_in_others
     schema, pointer, node = UNENFORCED[name]
     error = parse_error(schema)
     assert (error.code, f"`{pointer}`" in error.message) == ("unsupported_keyword", True)
-    found = parse(schema, strict=False)
-    assert found.root == node
-    assert found.warnings == (f"`{PARAM}`: `{pointer}` is not enforced.",)
+    parsed = parse(schema, strict=False)
+    assert parsed.root == node
+    assert parsed.warnings == (f"`{PARAM}`: `{pointer}` is not enforced.",)
 
 
 @pytest.mark.parametrize(
@@ -716,32 +716,32 @@ EXPORTED: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", EXPORTED)
 def test_schemas_that_only_llguidance_can_express_are_exported(name: str) -> None:
-    found = parse(EXPORTED[name] | {"title": "x", "x-guidance": {"lenient": True}})
-    assert isinstance(found.root, LlguidanceSchema)
-    assert (found.definitions, found.warnings) == ((), ())
-    schema = json.loads(found.root.schema)
+    parsed = parse(EXPORTED[name] | {"title": "x", "x-guidance": {"lenient": True}})
+    assert isinstance(parsed.root, LlguidanceSchema)
+    assert (parsed.definitions, parsed.warnings) == ((), ())
+    schema = json.loads(parsed.root.schema)
     assert not {"title", "x-guidance"} & schema.keys()
-    assert set(re.findall(r"#/\$defs/(\w+)", found.root.schema)) == set(schema.get("$defs", ()))
+    assert set(re.findall(r"#/\$defs/(\w+)", parsed.root.schema)) == set(schema.get("$defs", ()))
     assert schema["type"] in (["object"], ["string"])
 
 
 def test_unenforced_keywords_are_not_exported() -> None:
     inner = {"type": "string", "not": STRING, "uniqueItems": True}
-    found = parse(object_schema(additionalProperties=inner, maxProperties=2), strict=False)
-    assert isinstance(found.root, LlguidanceSchema)
-    assert "not" not in found.root.schema
-    assert found.warnings == (f"`{PARAM}`: `/additionalProperties/not` is not enforced.",)
+    parsed = parse(object_schema(additionalProperties=inner, maxProperties=2), strict=False)
+    assert isinstance(parsed.root, LlguidanceSchema)
+    assert "not" not in parsed.root.schema
+    assert parsed.warnings == (f"`{PARAM}`: `/additionalProperties/not` is not enforced.",)
 
 
 def test_exported_bounds_are_rounded_inwards() -> None:
-    far = {"type": "integer", "minimum": 2**53 + 1, "maximum": 10**20}
-    long = {"type": "array", "items": far, "maxItems": 10**9}
-    found = parse(object_schema(additionalProperties=long, maxProperties=2))
-    assert isinstance(found.root, LlguidanceSchema)
-    drawn = json.loads(found.root.schema)["additionalProperties"]
-    assert drawn["maxItems"] == limits.MAX_ITEMS
+    integer = {"type": "integer", "minimum": 2**53 + 1, "maximum": 10**20}
+    array = {"type": "array", "items": integer, "maxItems": 10**9}
+    parsed = parse(object_schema(additionalProperties=array, maxProperties=2))
+    assert isinstance(parsed.root, LlguidanceSchema)
+    exported = json.loads(parsed.root.schema)["additionalProperties"]
+    assert exported["maxItems"] == limits.MAX_ITEMS
     bounds = {"minimum": 2**53 + 2, "maximum": keywords.MAX_BOUND}
-    assert drawn["items"] == {"type": ["integer"]} | bounds
+    assert exported["items"] == {"type": ["integer"]} | bounds
 
 
 # pattern properties
@@ -805,23 +805,23 @@ PATTERN_OBJECTS: dict[str, tuple[Any, Object]] = {
 @pytest.mark.parametrize("name", PATTERN_OBJECTS)
 def test_pattern_properties(name: str) -> None:
     schema, node = PATTERN_OBJECTS[name]
-    found = parse(schema)
-    assert found == ParsedSchema(LlguidanceSchema(json.dumps({"type": ["object"]}), node))
+    parsed = parse(schema)
+    assert parsed == ParsedSchema(LlguidanceSchema(json.dumps({"type": ["object"]}), node))
 
 
 def test_recursive_pattern_properties() -> None:
-    node = object_schema(patternProperties={"^x": {"$ref": "#"}}, additionalProperties=False)
-    found = parse(node).root
-    assert isinstance(found, LlguidanceSchema)
-    assert found.object_node is not None
-    assert found.object_node.pattern_properties == ((KeyPattern(("^x",)), SchemaReference("")),)
+    schema = object_schema(patternProperties={"^x": {"$ref": "#"}}, additionalProperties=False)
+    root = parse(schema).root
+    assert isinstance(root, LlguidanceSchema)
+    assert root.object_node is not None
+    assert root.object_node.pattern_properties == ((KeyPattern(("^x",)), SchemaReference("")),)
 
 
 def test_only_the_inexpressible_part_is_exported() -> None:
-    found = parse(object_schema(properties={"a": STRING, "b": object_schema(maxProperties=2)}))
-    assert isinstance(found.root, Object)
-    assert found.root.properties[0] == ("a", String())
-    assert isinstance(dict(found.root.properties)["b"], LlguidanceSchema)
+    parsed = parse(object_schema(properties={"a": STRING, "b": object_schema(maxProperties=2)}))
+    assert isinstance(parsed.root, Object)
+    assert parsed.root.properties[0] == ("a", String())
+    assert isinstance(dict(parsed.root.properties)["b"], LlguidanceSchema)
 
 
 # references
@@ -830,33 +830,35 @@ def test_only_the_inexpressible_part_is_exported() -> None:
 def test_recursive_definitions_keep_their_names() -> None:
     inner = {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}
     node = object_schema(properties={"v": STRING, "next": inner}, required=["v", "next"])
-    found = parse({"$ref": "#/$defs/node", "$defs": {"node": node}})
-    (name, defined), *rest = found.definitions
+    parsed = parse({"$ref": "#/$defs/node", "$defs": {"node": node}})
+    (name, definition), *rest = parsed.definitions
     assert not rest
-    both = AnyOf((SchemaReference(name), NULL))
-    assert defined == Object((("v", String()), ("next", both)), frozenset({"v", "next"}))
-    assert found.root == defined
+    next_node = AnyOf((SchemaReference(name), NULL))
+    assert definition == Object((("v", String()), ("next", next_node)), frozenset({"v", "next"}))
+    assert parsed.root == definition
 
 
 def test_references_to_the_root() -> None:
     schema = object_schema(properties={"all": {"type": "array", "items": {"$ref": "#"}}})
-    found = parse(schema)
-    (name, defined), *_ = found.definitions
-    assert defined == found.root == Object((("all", Array((), SchemaReference(name))),))
+    parsed = parse(schema)
+    (name, definition), *_ = parsed.definitions
+    assert definition == parsed.root == Object((("all", Array((), SchemaReference(name))),))
 
 
 def test_a_redundant_type_beside_a_recursive_reference() -> None:
-    found = parse(object_schema(properties={"a": {"type": "object", "$ref": "#"}}))
-    assert found.root == Object((("a", SchemaReference(found.definitions[0][0])),))
+    parsed = parse(object_schema(properties={"a": {"type": "object", "$ref": "#"}}))
+    assert parsed.root == Object((("a", SchemaReference(parsed.definitions[0][0])),))
 
 
 def test_recursive_options_are_distinguished_by_a_discriminator() -> None:
-    def kind(name: str) -> dict[str, Any]:
-        inner = {"oneOf": [{"$ref": "#/$defs/x"}, {"$ref": "#/$defs/y"}, {"type": "null"}]}
-        return object_schema(properties={"k": {"const": name}, "of": inner}, required=["k"])
+    def tagged_object(tag: str) -> dict[str, Any]:
+        options = {"oneOf": [{"$ref": "#/$defs/x"}, {"$ref": "#/$defs/y"}, {"type": "null"}]}
+        return object_schema(properties={"k": {"const": tag}, "of": options}, required=["k"])
 
-    found = parse({"$ref": "#/$defs/x", "$defs": {"x": kind("x"), "y": kind("y")}})
-    assert len(found.definitions) == 2
+    parsed = parse(
+        {"$ref": "#/$defs/x", "$defs": {"x": tagged_object("x"), "y": tagged_object("y")}}
+    )
+    assert len(parsed.definitions) == 2
 
 
 def test_small_definitions_are_inlined() -> None:
@@ -866,19 +868,19 @@ def test_small_definitions_are_inlined() -> None:
         | {"p": {"$ref": "#/$defs/small"}, "q": {"$ref": "#/$defs/small"}},
         **{"$defs": {"large": large, "small": {"type": "string", "minLength": 3}}},
     )
-    found = parse(schema)
-    assert [name for name, _ in found.definitions] == ["/$defs/large"]
-    assert isinstance(found.root, Object)
-    assert dict(found.root.properties)["p"] == String(3)
+    parsed = parse(schema)
+    assert [name for name, _ in parsed.definitions] == ["/$defs/large"]
+    assert isinstance(parsed.root, Object)
+    assert dict(parsed.root.properties)["p"] == String(3)
 
 
 def test_a_long_chain_of_definitions() -> None:
-    defined = {
-        f"d{at}": object_schema(properties={"next": {"$ref": f"#/$defs/d{at + 1}"}})
-        for at in range(1500)
+    definitions = {
+        f"d{index}": object_schema(properties={"next": {"$ref": f"#/$defs/d{index + 1}"}})
+        for index in range(1500)
     }
-    found = parse({"$ref": "#/$defs/d0", "$defs": defined | {"d1500": STRING}})
-    assert len(found.definitions) > 1000
+    parsed = parse({"$ref": "#/$defs/d0", "$defs": definitions | {"d1500": STRING}})
+    assert len(parsed.definitions) > 1000
 
 
 # tools
@@ -936,8 +938,8 @@ def nested(levels: int, make: Any) -> Any:
 
 def chain(length: int, make: Any) -> dict[str, Any]:
     """Definitions, each built from a reference to the next."""
-    defined = {f"d{at}": make({"$ref": f"#/$defs/d{at + 1}"}) for at in range(length)}
-    return {"$ref": "#/$defs/d0", "$defs": defined | {f"d{length}": object_schema()}}
+    definitions = {f"d{index}": make({"$ref": f"#/$defs/d{index + 1}"}) for index in range(length)}
+    return {"$ref": "#/$defs/d0", "$defs": definitions | {f"d{length}": object_schema()}}
 
 
 def wrap_in_property(schema: Any) -> Any:
@@ -949,18 +951,18 @@ TOO_COMPLEX: dict[str, Any] = {
     "levels": nested(limits.MAX_DEPTH, wrap_in_property),
     "levels of JSON": {"default": nested(10_000, lambda inner: [inner])},
     "subschemas": {"anyOf": [{}] * (limits.MAX_NODES + 1)},
-    "properties": {"properties": {str(at): True for at in range(limits.MAX_PROPERTIES + 1)}},
+    "properties": {"properties": {str(index): True for index in range(limits.MAX_PROPERTIES + 1)}},
     "enum values": {"enum": list(range(limits.MAX_ENUM_VALUES + 1))},
-    "text of enum values": {"enum": ["x" * 1000 + str(at) for at in range(140)]},
+    "text of enum values": {"enum": ["x" * 1000 + str(index) for index in range(140)]},
     "length": {"minLength": limits.MAX_STRING_LENGTH + 1},
     "items": {"minItems": limits.MAX_ITEMS + 1},
     "minimum of properties": {"minProperties": limits.MAX_ITEMS + 1},
     "pattern": {"pattern": "a" * (limits.MAX_PATTERN_LENGTH + 1)},
-    "chain of references": chain(limits.MAX_DEPTH + 1, lambda one: one),
+    "chain of references": chain(limits.MAX_DEPTH + 1, lambda schema: schema),
     "options": nested(
         30,
-        lambda one: object_schema(
-            properties={"x": one}, anyOf=[{"required": ["a"]}, {"required": ["b"]}]
+        lambda schema: object_schema(
+            properties={"x": schema}, anyOf=[{"required": ["a"]}, {"required": ["b"]}]
         ),
     ),
 }
@@ -978,21 +980,21 @@ def test_the_greatest_depth_is_accepted() -> None:
 
 
 def test_the_number_of_warnings_is_limited() -> None:
-    found = parse({"prefixItems": [{"not": STRING}] * 500}, strict=False)
-    assert len(found.warnings) == limits.MAX_WARNINGS + 1
+    parsed = parse({"prefixItems": [{"not": STRING}] * 500}, strict=False)
+    assert len(parsed.warnings) == limits.MAX_WARNINGS + 1
     assert (
-        found.warnings[-1]
+        parsed.warnings[-1]
         == f"`{PARAM}`: {500 - limits.MAX_WARNINGS} more keywords are not enforced."
     )
 
 
 def test_pointers_are_shown_without_control_characters() -> None:
-    found = parse({"properties": {"a\r\nb": {"not": STRING}}}, strict=False)
-    assert found.warnings == (rf"`{PARAM}`: `/properties/a\r\nb/not` is not enforced.",)
+    parsed = parse({"properties": {"a\r\nb": {"not": STRING}}}, strict=False)
+    assert parsed.warnings == (rf"`{PARAM}`: `/properties/a\r\nb/not` is not enforced.",)
 
 
 REQUIRED_OPTIONS = [
-    object_schema(properties={f"k{at}": STRING}, required=[f"k{at}"]) for at in range(30)
+    object_schema(properties={f"k{index}": STRING}, required=[f"k{index}"]) for index in range(30)
 ]
 RECURSIVE_ADDITIONAL = {"$ref": "#/$defs/a", "additionalProperties": {"$ref": "#/$defs/b"}}
 HOSTILE: dict[str, Any] = {
@@ -1008,41 +1010,45 @@ HOSTILE: dict[str, Any] = {
     "nested options": nested(20, lambda inner: {"anyOf": [{"allOf": [inner]}, {"minLength": 3}]}),
     "many exclusive options": {
         "oneOf": [
-            object_schema(properties={"k": {"const": at}}, required=["k"]) for at in range(400)
+            object_schema(properties={"k": {"const": index}}, required=["k"])
+            for index in range(400)
         ]
     },
-    "many overlapping options": {"oneOf": [{"minLength": at} for at in range(400)]},
+    "many overlapping options": {"oneOf": [{"minLength": index} for index in range(400)]},
     "doubling definitions": chain(
-        40, lambda one: object_schema(properties={"x": one, "y": one}, required=["x"])
+        40, lambda schema: object_schema(properties={"x": schema, "y": schema}, required=["x"])
     ),
     "doubling definitions with sibling keywords": chain(
         40,
-        lambda one: {
-            "properties": {"x": one | {"minProperties": 1}, "y": one | {"maxProperties": 9}}
+        lambda schema: {
+            "properties": {"x": schema | {"minProperties": 1}, "y": schema | {"maxProperties": 9}}
         },
     ),
     "doubling intersections": {
         "allOf": [{"$ref": "#/$defs/d0"}, {"additionalProperties": {"$ref": "#/$defs/d0"}}],
-        "$defs": chain(40, lambda one: object_schema(properties={"x": one, "y": one}))["$defs"],
+        "$defs": chain(40, lambda schema: object_schema(properties={"x": schema, "y": schema}))[
+            "$defs"
+        ],
     },
     "doubling options": chain(
         60,
-        lambda one: object_schema(
-            properties={"x": one}, anyOf=[{"required": ["a"]}, {"required": ["b"]}]
+        lambda schema: object_schema(
+            properties={"x": schema}, anyOf=[{"required": ["a"]}, {"required": ["b"]}]
         ),
     ),
     "a chain of references for llguidance": chain(
-        1500, lambda one: object_schema(properties={"x": one}, patternProperties={"^y": one})
+        1500,
+        lambda schema: object_schema(properties={"x": schema}, patternProperties={"^y": schema}),
     ),
     "cycles of different lengths": {
         "allOf": [{"$ref": f"#/$defs/{name}0"} for name in "abcde"],
         "$defs": {
-            f"{name}{at}": object_schema(
-                properties={"x": {"$ref": f"#/$defs/{name}{(at + 1) % size}"}},
-                additionalProperties={"$ref": f"#/$defs/{name}{(at * 2 + 1) % size}"},
+            f"{name}{index}": object_schema(
+                properties={"x": {"$ref": f"#/$defs/{name}{(index + 1) % size}"}},
+                additionalProperties={"$ref": f"#/$defs/{name}{(index * 2 + 1) % size}"},
             )
             for name, size in zip("abcde", (3, 5, 7, 11, 13), strict=True)
-            for at in range(size)
+            for index in range(size)
         },
     },
     "a cycle of allOf": {
@@ -1075,8 +1081,11 @@ HOSTILE: dict[str, Any] = {
         },
     },
     "large enums": {"allOf": [{"enum": list(range(2400))}, {"enum": list(range(1, 2401))}]},
-    "values and a pattern": {"enum": [f"v{at}" for at in range(4900)], "pattern": "^v.*[13579]$"},
-    "large values": {"enum": [{"a": [at] * 20} for at in range(1200)], "minProperties": 1},
+    "values and a pattern": {
+        "enum": [f"v{index}" for index in range(4900)],
+        "pattern": "^v.*[13579]$",
+    },
+    "large values": {"enum": [{"a": [index] * 20} for index in range(1200)], "minProperties": 1},
     "a pattern with exponential backtracking": {
         "type": "string",
         "pattern": "(x+x+)+y",
@@ -1093,15 +1102,15 @@ HOSTILE: dict[str, Any] = {
             {"type": "string", "pattern": f"^(a{{{prime}}})*a$"} for prime in (3, 5, 7, 11, 13)
         ]
     },
-    "very many patterns": {"anyOf": [{"pattern": f"^{at}"} for at in range(8000)]},
+    "very many patterns": {"anyOf": [{"pattern": f"^{index}"} for index in range(8000)]},
     "very many pattern properties": {
-        "patternProperties": {f"^x{at}": {} for at in range(3000)},
+        "patternProperties": {f"^x{index}": {} for index in range(3000)},
         "additionalProperties": False,
     },
-    "very many prefix items": {"prefixItems": [{"minLength": at} for at in range(3000)]},
+    "very many prefix items": {"prefixItems": [{"minLength": index} for index in range(3000)]},
     "large bounds": {"minimum": -1e308, "maximum": 1e308, "multipleOf": 1e-308},
     "large multiples": {
-        "allOf": [{"type": "integer", "multipleOf": 10**15 + at} for at in range(200)]
+        "allOf": [{"type": "integer", "multipleOf": 10**15 + index} for index in range(200)]
     },
     "nested counts": {
         "minItems": 2000,
@@ -1117,13 +1126,13 @@ HOSTILE: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("tool", [False, True])
+@pytest.mark.parametrize("for_tool", [False, True])
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_schemas_are_parsed_or_rejected(name: str, tool: bool) -> None:
-    found = try_parse(HOSTILE[name], for_tool=tool)
-    if isinstance(found, BadRequest):
-        assert found.code in ("invalid_schema", "schema_too_complex")
-        assert len(found.message) < 1000
+def test_hostile_schemas_are_parsed_or_rejected(name: str, for_tool: bool) -> None:
+    result = try_parse(HOSTILE[name], for_tool=for_tool)
+    if isinstance(result, BadRequest):
+        assert result.code in ("invalid_schema", "schema_too_complex")
+        assert len(result.message) < 1000
 
 
 # Soundness: every value that the nodes allow matches the schema.
@@ -1200,8 +1209,8 @@ def generate_schemas(draw: st.DrawFn, depth: int = 3, *, typed: bool = False) ->
     schema: dict[str, Any] = {}
     if typed or draw(small_integers(4)):
         schema["type"] = draw(st.one_of(types, st.lists(types, min_size=1, max_size=3)))
-    for word in draw(st.lists(st.sampled_from(sorted(keyword_values)), max_size=4, unique=True)):
-        schema[word] = draw(keyword_values[word])
+    for keyword in draw(st.lists(st.sampled_from(sorted(keyword_values)), max_size=4, unique=True)):
+        schema[keyword] = draw(keyword_values[keyword])
     return schema
 
 
@@ -1210,7 +1219,9 @@ def generate_documents(draw: st.DrawFn, *, typed: bool = False) -> Any:
     root = draw(generate_schemas(typed=typed))
     if isinstance(root, bool):
         return root
-    return root | {"$defs": {f"d{at}": draw(generate_schemas(2, typed=typed)) for at in range(3)}}
+    return root | {
+        "$defs": {f"d{index}": draw(generate_schemas(2, typed=typed)) for index in range(3)}
+    }
 
 
 class NoValue(Exception):
@@ -1248,11 +1259,11 @@ class ValueBuilder:
 
     def _build_string(self, node: String) -> Any:
         pool = ["", "a", "b", "ab", "ba", "aaa", "aab", "abcd", "bbbb", "xyzzy"]
-        return self._choose([one for one in pool if matches_node(one, node)])
+        return self._choose([value for value in pool if matches_node(value, node)])
 
     def _build_number(self, node: Number) -> Any:
         pool = [-2, -1, -0.5, 0, 0.5, 1, 1.0, 1.5, 2, 2.5, 3, 4, 5, 6, 12]
-        return self._choose([one for one in pool if matches_node(one, node)])
+        return self._choose([value for value in pool if matches_node(value, node)])
 
     def _choose(self, pool: list[Any]) -> Any:
         if not pool:
@@ -1260,32 +1271,35 @@ class ValueBuilder:
         return self._random.choice(pool)
 
     def _build_array(self, node: Array, depth: int) -> list[Any]:
-        most = node.min_items + 3 if node.max_items is None else node.max_items
-        count = self._random.randint(node.min_items, min(most, node.min_items + 3))
-        found = []
-        for at in range(count):
-            inner = node.prefix_items[at] if at < len(node.prefix_items) else node.items
+        max_items = node.min_items + 3 if node.max_items is None else node.max_items
+        count = self._random.randint(node.min_items, min(max_items, node.min_items + 3))
+        items = []
+        for index in range(count):
+            item = node.prefix_items[index] if index < len(node.prefix_items) else node.items
             try:
-                found.append(self.build(inner, depth - 1))
+                items.append(self.build(item, depth - 1))
             except NoValue:
-                if at < node.min_items:
+                if index < node.min_items:
                     raise
                 break
-        return found
+        return items
 
     def _build_object(self, node: Object, depth: int) -> dict[str, Any]:
-        members = dict(node.properties)
-        assert node.required <= members.keys()
-        found = {}
-        for name in [*members, *(name for name in [*NAMES, "ab", "zz"] if name not in members)]:
+        properties = dict(node.properties)
+        assert node.required <= properties.keys()
+        value = {}
+        for name in [
+            *properties,
+            *(name for name in [*NAMES, "ab", "zz"] if name not in properties),
+        ]:
             if name not in node.required and self._random.random() < 0.5:
                 continue
             try:
-                found[name] = self.build(members.get(name, node.additional), depth - 1)
+                value[name] = self.build(properties.get(name, node.additional), depth - 1)
             except NoValue:
                 if name in node.required:
                     raise
-        return found
+        return value
 
     def allows(self, node: Node, value: Any) -> bool:
         match node:
@@ -1309,13 +1323,13 @@ class ValueBuilder:
                     and all(map(self.allows, items, value))
                 )
             case Object():
-                members = dict(node.properties)
+                properties = dict(node.properties)
                 return (
                     isinstance(value, dict)
                     and node.required <= value.keys()
                     and all(
-                        self.allows(members.get(name, node.additional), one)
-                        for name, one in value.items()
+                        self.allows(properties.get(name, node.additional), item)
+                        for name, item in value.items()
                     )
                 )
         return False
@@ -1334,13 +1348,13 @@ def matches_node(value: Any, node: String | Number) -> bool:
             <= (99 if node.max_length is None else node.max_length)
             and (node.pattern is None or re.search(node.pattern, value) is not None)
         )
-    words = {
+    bounds = {
         "minimum": node.minimum,
         "maximum": node.maximum,
         "exclusiveMinimum": node.exclusive_minimum,
     }
-    words |= {"exclusiveMaximum": node.exclusive_maximum, "multipleOf": node.multiple_of}
-    schema = {word: json.loads(text) for word, text in words.items() if text is not None}
+    bounds |= {"exclusiveMaximum": node.exclusive_maximum, "multipleOf": node.multiple_of}
+    schema = {keyword: json.loads(text) for keyword, text in bounds.items() if text is not None}
     schema["type"] = "integer" if node.integer else "number"
     return Draft202012Validator(schema).is_valid(value)
 
@@ -1355,18 +1369,18 @@ def contains_llguidance_schema(node: Node) -> bool:
             return any(map(contains_llguidance_schema, (*node.prefix_items, node.items)))
         case Object():
             return any(
-                contains_llguidance_schema(one) for _, one in node.properties
+                contains_llguidance_schema(child) for _, child in node.properties
             ) or contains_llguidance_schema(node.additional)
     return False
 
 
 def parse_exactly(schema: Any) -> ParsedSchema | None:
     """Parse a schema if all of it is enforced, and nothing is left to llguidance."""
-    found = try_parse(schema, strict=True)
-    if isinstance(found, BadRequest):
+    result = try_parse(schema, strict=True)
+    if isinstance(result, BadRequest):
         return None
-    every = (found.root, *(node for _, node in found.definitions))
-    return None if any(map(contains_llguidance_schema, every)) else found
+    nodes = (result.root, *(node for _, node in result.definitions))
+    return None if any(map(contains_llguidance_schema, nodes)) else result
 
 
 HYPOTHESIS_SETTINGS = settings(
@@ -1377,17 +1391,17 @@ HYPOTHESIS_SETTINGS = settings(
 @HYPOTHESIS_SETTINGS
 @given(schema=generate_documents(), seed=st.integers(0, 2**32))
 def test_values_that_nodes_allow_match_the_schema(schema: Any, seed: int) -> None:
-    found = parse_exactly(schema)
-    if found is None:
+    parsed = parse_exactly(schema)
+    if parsed is None:
         return
-    builder = ValueBuilder(found, Random(seed))
+    builder = ValueBuilder(parsed, Random(seed))
     for _ in range(5):
         try:
-            value = builder.build(found.root)
+            value = builder.build(parsed.root)
         except NoValue:
             continue
         assert Draft202012Validator(schema).is_valid(value), value
-        assert builder.allows(found.root, value)
+        assert builder.allows(parsed.root, value)
 
 
 def generate_text(schema: str, random: Random) -> bytes | None:
@@ -1395,23 +1409,23 @@ def generate_text(schema: str, random: Random) -> bytes | None:
     style = {"x-guidance": {"whitespace_flexible": False}}
     grammar = LLMatcher.grammar_from_json_schema(json.dumps(json.loads(schema) | style))
     matcher = LLMatcher(LLTokenizer("byte"), grammar)
-    found = b""
+    output = b""
     for _ in range(150):
         if matcher.is_accepting() and (matcher.is_stopped() or random.random() < 0.5):
-            return found
+            return output
         bias = matcher.compute_logit_bias()
-        every = [byte for byte in range(256) if bias[byte]]
-        plain = [byte for byte in every if byte in b'"{}[]:,ab019nultrefs']
-        byte = random.choice(plain or every)
+        allowed = [byte for byte in range(256) if bias[byte]]
+        plain = [byte for byte in allowed if byte in b'"{}[]:,ab019nultrefs']
+        byte = random.choice(plain or allowed)
         matcher.consume_token(byte)
-        found += bytes([byte])
+        output += bytes([byte])
     return None
 
 
 @HYPOTHESIS_SETTINGS
 @given(
     schema=generate_documents(),
-    words=st.fixed_dictionaries(
+    extra=st.fixed_dictionaries(
         {"type": st.just("object"), "patternProperties": st.just({"^a": {"type": "string"}})},
         optional={"maxProperties": small_integers(3), "additionalProperties": generate_schemas(1)}
         | {"required": st.just(["a"])},
@@ -1419,46 +1433,46 @@ def generate_text(schema: str, random: Random) -> bytes | None:
     seed=st.integers(0, 2**32),
 )
 def test_values_that_exported_schemas_allow_match_the_schema(
-    schema: Any, words: dict[str, Any], seed: int
+    schema: Any, extra: dict[str, Any], seed: int
 ) -> None:
-    whole = words if isinstance(schema, bool) else schema | words
-    found = try_parse(whole, strict=True)
-    if isinstance(found, BadRequest) or not isinstance(found.root, LlguidanceSchema):
+    combined = extra if isinstance(schema, bool) else schema | extra
+    result = try_parse(combined, strict=True)
+    if isinstance(result, BadRequest) or not isinstance(result.root, LlguidanceSchema):
         return
-    if found.root.object_node is not None:
+    if result.root.object_node is not None:
         return
     random = Random(seed)
     for _ in range(3):
-        text = generate_text(found.root.schema, random)
-        assert text is None or Draft202012Validator(whole).is_valid(json.loads(text)), text
+        text = generate_text(result.root.schema, random)
+        assert text is None or Draft202012Validator(combined).is_valid(json.loads(text)), text
 
 
 @HYPOTHESIS_SETTINGS
 @given(
     schema=generate_documents(typed=True),
-    every=st.lists(generate_values(), min_size=5, max_size=20),
+    values=st.lists(generate_values(), min_size=5, max_size=20),
 )
-def test_nodes_of_typed_schemas_allow_all_matching_values(schema: Any, every: list[Any]) -> None:
-    found = parse_exactly(schema)
-    if found is None:
+def test_nodes_of_typed_schemas_allow_all_matching_values(schema: Any, values: list[Any]) -> None:
+    parsed = parse_exactly(schema)
+    if parsed is None:
         return
-    builder = ValueBuilder(found, Random(0))
-    for value in every:
+    builder = ValueBuilder(parsed, Random(0))
+    for value in values:
         if Draft202012Validator(schema).is_valid(value):
-            assert builder.allows(found.root, value), value
+            assert builder.allows(parsed.root, value), value
 
 
 @HYPOTHESIS_SETTINGS
 @given(schema=generate_documents())
 def test_strict_parsing_gives_the_same_result_or_an_error(schema: Any) -> None:
-    found = try_parse(schema)
-    if isinstance(found, BadRequest):
-        assert parse_error(schema).code in (found.code, "unsupported_keyword")
+    result = try_parse(schema)
+    if isinstance(result, BadRequest):
+        assert parse_error(schema).code in (result.code, "unsupported_keyword")
         return
-    if found.warnings:
+    if result.warnings:
         assert parse_error(schema).code == "unsupported_keyword"
     else:
-        assert parse(schema) == found
+        assert parse(schema) == result
 
 
 @HYPOTHESIS_SETTINGS
@@ -1473,7 +1487,7 @@ def test_strict_parsing_gives_the_same_result_or_an_error(schema: Any) -> None:
     )
 )
 def test_arbitrary_json_is_parsed_or_rejected(schema: Any) -> None:
-    for tool in (False, True):
-        found = try_parse(schema, for_tool=tool)
-        if isinstance(found, BadRequest):
-            assert found.code in ("invalid_schema", "schema_too_complex")
+    for for_tool in (False, True):
+        result = try_parse(schema, for_tool=for_tool)
+        if isinstance(result, BadRequest):
+            assert result.code in ("invalid_schema", "schema_too_complex")

@@ -376,9 +376,9 @@ def test_text_fields_may_be_large() -> None:
     [chat_prompt] = decode_chat(messages=messages, unknown="b" * 2_000_000).prompts
     assert isinstance(chat_prompt, Chat)
     assert chat_prompt.messages[0].content == text_content(text)
-    assert completions.decode_request(make_completion_body(make_completion_body=[text])).prompts[
-        0
-    ] == Prompt(content=text)
+    assert completions.decode_request(make_completion_body(prompt=[text])).prompts[0] == Prompt(
+        content=text
+    )
 
 
 def test_a_number_out_of_range_is_rejected_by_name() -> None:
@@ -418,7 +418,7 @@ PROMPTS = [
 
 @pytest.mark.parametrize(("prompts", "expected"), PROMPTS)
 def test_d84_fact57_a_prompt_has_four_forms(prompts: Any, expected: list[Any]) -> None:
-    request = completions.decode_request(make_completion_body(make_completion_body=prompts))
+    request = completions.decode_request(make_completion_body(prompt=prompts))
     assert [p.content for p in request.prompts if isinstance(p, Prompt)] == expected
     embedded = embeddings.decode_request(json.dumps({"model": "m", "input": prompts}).encode())
     assert embedded.inputs == expected

@@ -1,4 +1,4 @@
-"""Reading requests of the Messages dialect: what they come down to, and what is refused by name."""
+"""Decoding Messages requests, and rejecting invalid ones by name."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from dragoman.signing import Signer
 from dragoman.types import Chat, ImagePart, Message, Request, ToolCall, text_content
 from tests.support.text_model import check_media
 
-SEAL = Signer(b"k" * 32)
-MINE, THEIRS = SEAL.for_owner("me"), SEAL.for_owner("somebody else")
+SIGNER = Signer(b"k" * 32)
+OWN_SIGNER, OTHER_SIGNER = SIGNER.for_owner("me"), SIGNER.for_owner("somebody else")
 USER = {"role": "user", "content": "hi"}
 TOOL: dict[str, Any] = {
     "name": "look",
@@ -31,54 +31,54 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 FORMAT = {"format": {"type": "json_schema", "schema": SCHEMA}}
 
 
-def read(strict: bool = False, **fields: Any) -> Request:
+def decode(strict: bool = False, **fields: Any) -> Request:
     body = {"model": "m", "max_tokens": 10, "messages": [USER]} | fields
     body = {name: value for name, value in body.items() if value is not ...}
-    return decode_request(json.dumps(body).encode(), strict, MINE)
+    return decode_request(json.dumps(body).encode(), strict, OWN_SIGNER)
 
 
-def chat(**fields: Any) -> Chat:
-    [found] = read(**fields).prompts
-    assert isinstance(found, Chat)
-    return found
+def decode_chat(**fields: Any) -> Chat:
+    [chat_prompt] = decode(**fields).prompts
+    assert isinstance(chat_prompt, Chat)
+    return chat_prompt
 
 
-def turns(*messages: Any, **fields: Any) -> tuple[Message, ...]:
-    return chat(messages=list(messages), **fields).messages
+def decode_messages(*messages: Any, **fields: Any) -> tuple[Message, ...]:
+    return decode_chat(messages=list(messages), **fields).messages
 
 
-def user(*blocks: Any) -> dict[str, Any]:
+def user_message(*blocks: Any) -> dict[str, Any]:
     return {"role": "user", "content": list(blocks)}
 
 
-def assistant(*blocks: Any) -> dict[str, Any]:
+def assistant_message(*blocks: Any) -> dict[str, Any]:
     return {"role": "assistant", "content": list(blocks)}
 
 
-def text(said: str, **more: Any) -> dict[str, Any]:
-    return {"type": "text", "text": said, **more}
+def text_block(text: str, **more: Any) -> dict[str, Any]:
+    return {"type": "text", "text": text, **more}
 
 
-def result(content: Any = ..., **more: Any) -> dict[str, Any]:
-    said = {} if content is ... else {"content": content}
-    return {"type": "tool_result", "tool_use_id": "t1", **said, **more}
+def tool_result(content: Any = ..., **more: Any) -> dict[str, Any]:
+    fields = {} if content is ... else {"content": content}
+    return {"type": "tool_result", "tool_use_id": "t1", **fields, **more}
 
 
-def thought(said: str, signature: str) -> dict[str, Any]:
-    return {"type": "thinking", "thinking": said, "signature": signature}
+def thinking_block(text: str, signature: str) -> dict[str, Any]:
+    return {"type": "thinking", "thinking": text, "signature": signature}
 
 
-def signed(said: str, left_out: bool = False) -> str:
-    return reasoning.sign_reasoning(said, MINE, omitted=left_out)
+def sign(text: str, omitted: bool = False) -> str:
+    return reasoning.sign_reasoning(text, OWN_SIGNER, omitted=omitted)
 
 
-def told(content: Any) -> Message:
-    """What becomes of a tool's result."""
-    [turn] = turns(user(result(content)))
-    return turn
+def decode_tool_result(content: Any) -> Message:
+    """Decode a tool result with this content."""
+    [message] = decode_messages(user_message(tool_result(content)))
+    return message
 
 
-USE = {"type": "tool_use", "id": "t1", "name": "look", "input": {"at": "x", "n": [1, 2.5]}}
+TOOL_USE = {"type": "tool_use", "id": "t1", "name": "look", "input": {"at": "x", "n": [1, 2.5]}}
 
 
 # Messages
@@ -88,9 +88,9 @@ USE = {"type": "tool_use", "id": "t1", "name": "look", "input": {"at": "x", "n":
     ("system", "expected"),
     [
         ("Be kind.", "Be kind."),
-        ([text("a"), text("b", cache_control={"type": "ephemeral"})], "a\n\nb"),
-        ([text("x-anthropic-billing-header: cc_version=1; cch=0"), text("b")], "b"),
-        ([text("a"), text("x-anthropic-billing-header: cc_version=1")], "a"),
+        ([text_block("a"), text_block("b", cache_control={"type": "ephemeral"})], "a\n\nb"),
+        ([text_block("x-anthropic-billing-header: cc_version=1; cch=0"), text_block("b")], "b"),
+        ([text_block("a"), text_block("x-anthropic-billing-header: cc_version=1")], "a"),
         ("x-anthropic-billing-header: cc_version=1\nBe kind.", "Be kind."),
         ("x-anthropic-billing-header: cc_version=1", None),
         ("", None),
@@ -98,23 +98,25 @@ USE = {"type": "tool_use", "id": "t1", "name": "look", "input": {"at": "x", "n":
         (None, None),
     ],
 )
-def test_the_system_prompt_has_no_volatile_line(system: Any, expected: str | None) -> None:
-    made = turns(USER, system=system)
+def test_the_system_prompt_drops_the_billing_header(system: Any, expected: str | None) -> None:
+    messages = decode_messages(USER, system=system)
     leading = [] if expected is None else [Message(role="system", content=text_content(expected))]
-    assert list(made) == [*leading, Message(role="user", content=text_content("hi"))]
+    assert list(messages) == [*leading, Message(role="user", content=text_content("hi"))]
 
 
-def test_results_come_before_what_the_user_says() -> None:
-    made = turns(
+def test_tool_results_precede_the_users_text() -> None:
+    messages = decode_messages(
         USER,
-        assistant(text("Let me "), text("look."), USE),
-        user(text("first"), result("seen", cache_control={}), text("second")),
+        assistant_message(text_block("Let me "), text_block("look."), TOOL_USE),
+        user_message(
+            text_block("first"), tool_result("seen", cache_control={}), text_block("second")
+        ),
         {"role": "system", "content": "Mind the time."},
         {"role": "user", "content": "and?"},
         {"role": "user", "content": "well?"},
     )
     call = ToolCall(id="t1", name="look", arguments='{"at": "x", "n": [1, 2.5]}')
-    assert made == (
+    assert messages == (
         Message(role="user", content=text_content("hi")),
         Message(role="assistant", content=text_content("Let me look."), tool_calls=(call,)),
         Message(role="tool", content=text_content("seen"), tool_call_id="t1"),
@@ -133,41 +135,50 @@ def test_results_come_before_what_the_user_says() -> None:
         (None, ""),
         (..., ""),
         ([], ""),
-        ([text("a"), text("b")], "a\n\nb"),
+        ([text_block("a"), text_block("b")], "a\n\nb"),
         (
-            [{"type": "search_result", "title": "T", "source": "S", "content": [text("found")]}],
+            [
+                {
+                    "type": "search_result",
+                    "title": "T",
+                    "source": "S",
+                    "content": [text_block("found")],
+                }
+            ],
             "T\nS\nfound",
         ),
         ([{"type": "tool_reference", "tool_name": "look"}], "look"),
         ([{"type": "document", "source": {"type": "text", "data": "d"}, "title": "T"}], "T\nd"),
-        ([text("a"), {"type": "unheard_of", "what": 1}], "a"),
+        ([text_block("a"), {"type": "unknown_type", "what": 1}], "a"),
     ],
 )
-def test_results_of_tools_have_many_forms(content: Any, expected: str) -> None:
-    assert told(content) == Message(role="tool", content=text_content(expected), tool_call_id="t1")
+def test_tool_results_have_many_forms(content: Any, expected: str) -> None:
+    assert decode_tool_result(content) == Message(
+        role="tool", content=text_content(expected), tool_call_id="t1"
+    )
 
 
 @pytest.mark.parametrize(
     ("content", "expected"),
     [("no such file", "Error: no such file"), ("Error 5", "Error 5"), ("", "Error")],
 )
-def test_a_tool_that_failed_says_so(content: str, expected: str) -> None:
-    [turn] = turns(user(result(content, is_error=True)))
-    assert turn.content == text_content(expected)
+def test_a_failed_tool_result_starts_with_error(content: str, expected: str) -> None:
+    [message] = decode_messages(user_message(tool_result(content, is_error=True)))
+    assert message.content == text_content(expected)
 
 
-def test_a_picture_among_results_is_told_of_not_refused() -> None:
-    picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
-    request = read(messages=[user(result([text("a"), picture]))])
+def test_an_image_in_a_tool_result_is_warned_about_not_rejected() -> None:
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
+    request = decode(messages=[user_message(tool_result([text_block("a"), image]))])
     [warning] = check_media(request)
     assert "`image`" in warning
-    [found] = request.prompts
-    assert isinstance(found, Chat)
-    _, part = found.messages[0].content
+    [chat_prompt] = request.prompts
+    assert isinstance(chat_prompt, Chat)
+    _, part = chat_prompt.messages[0].content
     assert isinstance(part, ImagePart)
     assert (part.param, part.media_type) == ("messages[0].content[0].content[1]", "image/png")
-    text_of_it = flatten_content(found.messages[0].content)
-    assert text_of_it == "a\n\n[image: not shown, only text is supported]"
+    flattened = flatten_content(chat_prompt.messages[0].content)
+    assert flattened == "a\n\n[image: not shown, only text is supported]"
 
 
 @pytest.mark.parametrize(
@@ -179,17 +190,19 @@ def test_a_picture_among_results_is_told_of_not_refused() -> None:
         {"type": "document"},
     ],
 )
-def test_what_is_no_text_is_refused_by_name(block: Any) -> None:
-    request = read(messages=[USER, assistant(text("a")), user(block)])
+def test_media_is_rejected_by_name(block: Any) -> None:
+    request = decode(messages=[USER, assistant_message(text_block("a")), user_message(block)])
     with pytest.raises(Unsupported) as caught:
         check_media(request)
     assert caught.value.param == "messages[2].content[0]"
 
 
-def test_documents_of_text_are_read() -> None:
-    inner = {"type": "content", "content": [text("a"), text("b")]}
-    [turn] = turns(user({"type": "document", "source": inner}, text("What is it?")))
-    assert turn.content == text_content("a\n\nb\n\nWhat is it?")
+def test_text_documents_are_decoded() -> None:
+    inner = {"type": "content", "content": [text_block("a"), text_block("b")]}
+    [message] = decode_messages(
+        user_message({"type": "document", "source": inner}, text_block("What is it?"))
+    )
+    assert message.content == text_content("a\n\nb\n\nWhat is it?")
 
 
 @pytest.mark.parametrize(
@@ -198,100 +211,111 @@ def test_documents_of_text_are_read() -> None:
         {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}},
         {"type": "web_search_tool_result", "tool_use_id": "s", "content": [{"type": "x"}]},
         {"type": "container_upload", "file_id": "f"},
-        {"type": "never heard of", "content": {"a": 1}},
+        {"type": "unknown type", "content": {"a": 1}},
     ],
 )
-def test_blocks_of_the_vendors_servers_are_left_out(block: Any) -> None:
-    for messages in ([assistant(block, text("so")), USER], [user(block, text("so"))]):
-        request = read(messages=messages)
-        [found] = request.prompts
-        assert isinstance(found, Chat)
-        assert found.messages[0].content == text_content("so")
+def test_blocks_of_the_vendors_servers_are_ignored(block: Any) -> None:
+    for messages in (
+        [assistant_message(block, text_block("so")), USER],
+        [user_message(block, text_block("so"))],
+    ):
+        request = decode(messages=messages)
+        [chat_prompt] = request.prompts
+        assert isinstance(chat_prompt, Chat)
+        assert chat_prompt.messages[0].content == text_content("so")
         [warning] = request.warnings
         assert "messages[0].content[0]" in warning
 
 
-# Thoughts
+# Reasoning
 
 
 @pytest.mark.parametrize(
     ("block", "expected"),
     [
-        (thought("hm", signed("hm")), "hm"),
-        (thought("", signed("hm", left_out=True)), "hm"),
-        (thought("雨", signed("雨")), "雨"),
-        (thought("hm!", signed("hm")), None),
-        (thought("hm", reasoning.sign_reasoning("hm", THEIRS, omitted=False)), None),
-        (thought("", reasoning.sign_reasoning("hm", THEIRS, omitted=True)), None),
-        (thought("hm", signed("hm", left_out=True)), None),
-        (thought("", signed("")), None),
-        (thought("hm", ""), None),
-        (thought("hm", "ünsinn"), None),
+        (thinking_block("hm", sign("hm")), "hm"),
+        (thinking_block("", sign("hm", omitted=True)), "hm"),
+        (thinking_block("雨", sign("雨")), "雨"),
+        (thinking_block("hm!", sign("hm")), None),
+        (thinking_block("hm", reasoning.sign_reasoning("hm", OTHER_SIGNER, omitted=False)), None),
+        (thinking_block("", reasoning.sign_reasoning("hm", OTHER_SIGNER, omitted=True)), None),
+        (thinking_block("hm", sign("hm", omitted=True)), None),
+        (thinking_block("", sign("")), None),
+        (thinking_block("hm", ""), None),
+        (thinking_block("hm", "ünsinn"), None),
         ({"type": "thinking", "thinking": "hm"}, None),
         ({"type": "thinking"}, None),
     ],
 )
-def test_only_our_own_thoughts_are_shown_to_the_model(block: Any, expected: str | None) -> None:
-    request = read(messages=[USER, assistant(block, text("So."), USE), user(result("x"))])
-    [found] = request.prompts
-    assert isinstance(found, Chat)
-    assert (found.messages[1].reasoning, found.messages[1].content) == (
+def test_only_reasoning_signed_by_this_server_is_shown_to_the_model(
+    block: Any, expected: str | None
+) -> None:
+    request = decode(
+        messages=[
+            USER,
+            assistant_message(block, text_block("So."), TOOL_USE),
+            user_message(tool_result("x")),
+        ]
+    )
+    [chat_prompt] = request.prompts
+    assert isinstance(chat_prompt, Chat)
+    assert (chat_prompt.messages[1].reasoning, chat_prompt.messages[1].content) == (
         expected,
         text_content("So."),
     )
     assert len(request.warnings) == (expected is None)
 
 
-def body_of(role: str, block: str) -> bytes:
+def make_body(role: str, block: str) -> bytes:
     body = json.dumps({"model": "m", "max_tokens": 1, "messages": [{"role": role, "content": [0]}]})
     return body.replace("[0]", f"[{block}]").encode()
 
 
-def test_a_call_is_kept_as_the_client_wrote_it() -> None:
-    for given_, expected in (("null", "{}"), ('{ "b":1,\n"a":2.50 }', '{ "b":1,\n"a":2.50 }')):
-        block = '{"type":"tool_use","id":"a","name":"b","input":' + given_ + "}"
-        [found] = decode_request(body_of("assistant", block), False, MINE).prompts
-        assert isinstance(found, Chat)
-        assert found.messages[0].tool_calls[0].arguments == expected
+def test_arguments_stay_as_the_client_sent_them() -> None:
+    for sent, expected in (("null", "{}"), ('{ "b":1,\n"a":2.50 }', '{ "b":1,\n"a":2.50 }')):
+        block = '{"type":"tool_use","id":"a","name":"b","input":' + sent + "}"
+        [chat_prompt] = decode_request(make_body("assistant", block), False, OWN_SIGNER).prompts
+        assert isinstance(chat_prompt, Chat)
+        assert chat_prompt.messages[0].tool_calls[0].arguments == expected
 
 
-def test_thoughts_between_calls_are_put_together() -> None:
-    made = turns(
+def test_reasoning_between_calls_is_joined() -> None:
+    messages = decode_messages(
         USER,
-        assistant(
-            thought("one", signed("one")),
+        assistant_message(
+            thinking_block("one", sign("one")),
             {"type": "redacted_thinking", "data": "?"},
-            USE,
-            thought("two", signed("two")),
+            TOOL_USE,
+            thinking_block("two", sign("two")),
         ),
-        user(result("x")),
+        user_message(tool_result("x")),
     )
-    assert made[1].reasoning == "one\n\ntwo"
-    assert made[1].content == ()
+    assert messages[1].reasoning == "one\n\ntwo"
+    assert messages[1].content == ()
 
 
-# An answer that goes on with the last message
+# An answer that continues the last message
 
 
 @pytest.mark.parametrize(
-    ("last", "goes_on", "kept"),
+    ("last", "continues", "is_kept"),
     [
         ({"role": "assistant", "content": "The answer is ("}, True, True),
-        (assistant(text("The answer is (")), True, True),
+        (assistant_message(text_block("The answer is (")), True, True),
         ({"role": "assistant", "content": ""}, False, False),
-        (assistant(), False, False),
-        (assistant(text("a"), USE), False, True),
-        (assistant(thought("hm", signed("hm"))), False, True),
+        (assistant_message(), False, False),
+        (assistant_message(text_block("a"), TOOL_USE), False, True),
+        (assistant_message(thinking_block("hm", sign("hm"))), False, True),
         (USER, False, True),
     ],
 )
-def test_an_answer_goes_on_with_text_of_the_assistants(
-    last: Any, goes_on: bool, kept: bool
+def test_an_answer_continues_text_of_the_assistant(
+    last: Any, continues: bool, is_kept: bool
 ) -> None:
-    made = chat(messages=[USER, last])
-    assert made.continue_final_message is goes_on
-    assert made.add_generation_prompt is not goes_on
-    assert len(made.messages) == 1 + kept
+    chat_prompt = decode_chat(messages=[USER, last])
+    assert chat_prompt.continue_final_message is continues
+    assert chat_prompt.add_generation_prompt is not continues
+    assert len(chat_prompt.messages) == 1 + is_kept
 
 
 @pytest.mark.parametrize(
@@ -302,33 +326,35 @@ def test_an_answer_goes_on_with_text_of_the_assistants(
         {"tools": [TOOL | {"strict": True}]},
     ],
 )
-def test_going_on_does_not_go_with_a_guarantee(fields: Any) -> None:
+def test_a_continuation_cannot_be_constrained(fields: Any) -> None:
     with pytest.raises(BadRequest) as caught:
-        read(messages=[USER, assistant(text("{"))], **fields)
+        decode(messages=[USER, assistant_message(text_block("{"))], **fields)
     assert caught.value.param == "messages[1]"
 
 
-def test_going_on_is_not_held_to_a_single_call() -> None:
+def test_a_continuation_ignores_disable_parallel_tool_use() -> None:
     choice = {"type": "auto", "disable_parallel_tool_use": True}
-    request = read(messages=[USER, assistant(text("So"))], tools=[TOOL], tool_choice=choice)
-    [found] = request.prompts
-    assert isinstance(found, Chat)
-    assert found.parallel_tool_calls
+    request = decode(
+        messages=[USER, assistant_message(text_block("So"))], tools=[TOOL], tool_choice=choice
+    )
+    [chat_prompt] = request.prompts
+    assert isinstance(chat_prompt, Chat)
+    assert chat_prompt.parallel_tool_calls
     assert "disable_parallel_tool_use" in request.warnings[0]
 
 
 # Tools
 
 
-def test_tools_and_where_they_stand() -> None:
+def test_tools_and_their_paths() -> None:
     other = {"type": "custom", "name": "go", "input_schema": {"type": "object"}, "strict": True}
-    made = chat(tools=[SEARCH, TOOL, other])
-    assert [(tool.name, tool.param, tool.strict) for tool in made.tools] == [
+    chat_prompt = decode_chat(tools=[SEARCH, TOOL, other])
+    assert [(tool.name, tool.param, tool.strict) for tool in chat_prompt.tools] == [
         ("look", "tools[1].input_schema", None),
         ("go", "tools[2].input_schema", True),
     ]
-    assert made.tools[0].parameters == TOOL["input_schema"]
-    assert chat(tools=[]).tools == ()
+    assert chat_prompt.tools[0].parameters == TOOL["input_schema"]
+    assert decode_chat(tools=[]).tools == ()
 
 
 @pytest.mark.parametrize(
@@ -340,8 +366,8 @@ def test_tools_and_where_they_stand() -> None:
         ("memory_20250818", "memory", "old_path"),
     ],
 )
-def test_tools_that_the_client_runs_have_their_schemas(kind: str, name: str, has: str) -> None:
-    [tool] = chat(tools=[{"type": kind, "name": name}]).tools
+def test_tools_that_the_client_runs_get_their_schemas(kind: str, name: str, has: str) -> None:
+    [tool] = decode_chat(tools=[{"type": kind, "name": name}]).tools
     assert tool.name == name
     assert has in tool.parameters["properties"]
     assert tool.description
@@ -362,18 +388,18 @@ def test_tools_that_the_client_runs_have_their_schemas(kind: str, name: str, has
         "x",
     ],
 )
-def test_tools_of_the_vendors_servers_are_left_out(kind: str) -> None:
-    request = read(tools=[{"type": kind, "name": "there", "max_uses": 1}, TOOL])
-    [found] = request.prompts
-    assert isinstance(found, Chat)
-    assert [tool.name for tool in found.tools] == ["look"]
+def test_tools_of_the_vendors_servers_are_ignored(kind: str) -> None:
+    request = decode(tools=[{"type": kind, "name": "there", "max_uses": 1}, TOOL])
+    [chat_prompt] = request.prompts
+    assert isinstance(chat_prompt, Chat)
+    assert [tool.name for tool in chat_prompt.tools] == ["look"]
     [warning] = request.warnings
     assert kind in warning
     assert "tools[0]" in warning
 
 
 @pytest.mark.parametrize(
-    ("said", "mode", "callable_", "parallel"),
+    ("value", "mode", "allowed_tools", "parallel"),
     [
         (None, "auto", None, True),
         ({"type": "auto"}, "auto", None, True),
@@ -385,27 +411,31 @@ def test_tools_of_the_vendors_servers_are_left_out(kind: str) -> None:
         ({"type": "tool", "name": "web_search"}, "auto", None, True),
     ],
 )
-def test_which_tools_may_be_called(
-    said: Any, mode: str, callable_: tuple[str, ...] | None, parallel: bool
+def test_tool_choice_modes(
+    value: Any, mode: str, allowed_tools: tuple[str, ...] | None, parallel: bool
 ) -> None:
-    made = chat(tools=[TOOL, SEARCH], tool_choice=said)
-    assert (made.tool_choice, made.allowed_tools, made.parallel_tool_calls) == (
+    chat_prompt = decode_chat(tools=[TOOL, SEARCH], tool_choice=value)
+    assert (
+        chat_prompt.tool_choice,
+        chat_prompt.allowed_tools,
+        chat_prompt.parallel_tool_calls,
+    ) == (
         mode,
-        callable_,
+        allowed_tools,
         parallel,
     )
 
 
-def test_a_choice_among_tools_that_are_all_left_out() -> None:
-    request = read(tools=[SEARCH], tool_choice={"type": "any"})
+def test_a_choice_among_ignored_tools_has_no_effect() -> None:
+    request = decode(tools=[SEARCH], tool_choice={"type": "any"})
     assert len(request.warnings) == 2
 
 
-# Thinking and the rest
+# Reasoning and other fields
 
 
 @pytest.mark.parametrize(
-    ("fields", "effort", "budget", "is_told", "sealed"),
+    ("fields", "effort", "budget", "included", "encrypted"),
     [
         ({}, "none", None, False, False),
         ({"thinking": {"type": "disabled"}}, "none", None, False, False),
@@ -432,51 +462,56 @@ def test_a_choice_among_tools_that_are_all_left_out() -> None:
         ),
     ],
 )
-def test_thinking_is_a_wish(
-    fields: Any, effort: str | None, budget: int | None, is_told: bool, sealed: bool
+def test_thinking_fields_are_optional(
+    fields: Any, effort: str | None, budget: int | None, included: bool, encrypted: bool
 ) -> None:
-    request = read(**fields)
-    [made] = request.prompts
-    assert isinstance(made, Chat)
-    assert (made.reasoning_effort, made.thinking_budget) == (effort, budget)
-    assert (request.include_reasoning, request.encrypt_reasoning) == (is_told, sealed)
-    assert {"reasoning_effort", "thinking_budget"} <= set(made.optional_fields)
-    assert made.get_client_field_name("thinking_budget") == "thinking.budget_tokens"
+    request = decode(**fields)
+    [chat_prompt] = request.prompts
+    assert isinstance(chat_prompt, Chat)
+    assert (chat_prompt.reasoning_effort, chat_prompt.thinking_budget) == (effort, budget)
+    assert (request.include_reasoning, request.encrypt_reasoning) == (included, encrypted)
+    assert {"reasoning_effort", "thinking_budget"} <= set(chat_prompt.optional_fields)
+    assert chat_prompt.get_client_field_name("thinking_budget") == "thinking.budget_tokens"
     assert request.warnings == ()
 
 
-def test_a_way_of_thinking_that_is_new_is_warned_of() -> None:
-    request = read(thinking={"type": "backwards"})
+def test_an_unknown_thinking_type_is_warned_about() -> None:
+    request = decode(thinking={"type": "backwards"})
     assert len(request.warnings) == 1
     assert request.include_reasoning
 
 
 @pytest.mark.parametrize("field", ["output_config", "output_format"])
-def test_the_shape_of_the_text(field: str) -> None:
-    said: Any = FORMAT if field == "output_config" else FORMAT["format"]
-    fields: Any = {field: said}
-    request = read(tools=[TOOL], **fields)
-    shape = request.constraint
-    assert shape is not None
+def test_output_format_becomes_a_constraint(field: str) -> None:
+    output_format: Any = FORMAT if field == "output_config" else FORMAT["format"]
+    fields: Any = {field: output_format}
+    request = decode(tools=[TOOL], **fields)
+    constraint = request.constraint
+    assert constraint is not None
     at = "output_config.format" if field == "output_config" else field
-    assert (shape.kind, shape.value, shape.param) == ("json", SCHEMA, f"{at}.schema")
-    assert shape.allows_tool_calls
-    assert chat(**fields).response_format["json_schema"]["schema"] == SCHEMA
+    assert (constraint.kind, constraint.value, constraint.param) == ("json", SCHEMA, f"{at}.schema")
+    assert constraint.allows_tool_calls
+    assert decode_chat(**fields).response_format["json_schema"]["schema"] == SCHEMA
 
 
-def test_what_is_said_of_sampling() -> None:
-    request = read(
+def test_sampling_fields_are_decoded() -> None:
+    request = decode(
         temperature=0.5, top_p=0.9, top_k=7, stop_sequences=["END", ""], max_tokens=99, stream=True
     )
-    said = request.sampling
-    assert (said.temperature, said.top_p, said.top_k, said.max_tokens) == (0.5, 0.9, 7, 99)
+    sampling = request.sampling
+    assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.max_tokens) == (
+        0.5,
+        0.9,
+        7,
+        99,
+    )
     assert request.stop == ("END",)
     assert request.stream
-    assert read(top_k=-1).sampling.top_k == 0
-    assert read().sampling.temperature is None
+    assert decode(top_k=-1).sampling.top_k == 0
+    assert decode().sampling.temperature is None
 
 
-def test_what_agents_always_send_is_fine() -> None:
+def test_fields_that_agents_always_send_are_accepted() -> None:
     fields: dict[str, Any] = {
         "metadata": {"user_id": '{"device":"x"}'},
         "service_tier": "auto",
@@ -487,9 +522,9 @@ def test_what_agents_always_send_is_fine() -> None:
         "mcp_servers": [],
         "container": None,
     }
-    assert read(strict=True, **fields).warnings == ()
-    assert read(not_known_yet=1).warnings == ()
-    request = read(container="c", mcp_servers=[{"type": "url"}])
+    assert decode(strict=True, **fields).warnings == ()
+    assert decode(not_known_yet=1).warnings == ()
+    request = decode(container="c", mcp_servers=[{"type": "url"}])
     assert len(request.warnings) == 2
 
 
@@ -507,13 +542,19 @@ def test_what_agents_always_send_is_fine() -> None:
             {"messages": [USER, {"role": "user", "content": [{"type": "text"}]}]},
             "messages[1].content[0].text",
         ),
-        ({"messages": [user({"type": "tool_result"})]}, "messages[0].content[0].tool_use_id"),
         (
-            {"messages": [user(result([{"type": "text"}]))]},
+            {"messages": [user_message({"type": "tool_result"})]},
+            "messages[0].content[0].tool_use_id",
+        ),
+        (
+            {"messages": [user_message(tool_result([{"type": "text"}]))]},
             "messages[0].content[0].content[0].text",
         ),
-        ({"messages": [user(result({"a": 1}))]}, "messages[0].content[0].content"),
-        ({"messages": [assistant({"type": "tool_use", "name": "x"})]}, "messages[0].content[0].id"),
+        ({"messages": [user_message(tool_result({"a": 1}))]}, "messages[0].content[0].content"),
+        (
+            {"messages": [assistant_message({"type": "tool_use", "name": "x"})]},
+            "messages[0].content[0].id",
+        ),
         ({"temperature": 1.5}, "temperature"),
         ({"top_p": -1}, "top_p"),
         ({"top_k": -2}, "top_k"),
@@ -530,28 +571,28 @@ def test_what_agents_always_send_is_fine() -> None:
         ({"thinking": {"type": "enabled", "budget_tokens": -1}}, "thinking.budget_tokens"),
     ],
 )
-def test_mistakes_are_told_where_they_are(fields: Any, param: str) -> None:
+def test_errors_name_the_path_of_the_field(fields: Any, param: str) -> None:
     with pytest.raises(BadRequest) as caught:
-        read(**fields)
+        decode(**fields)
     assert caught.value.param == param
 
 
-def test_strict_servers_refuse_what_they_do_not_know() -> None:
+def test_strict_servers_reject_unknown_fields() -> None:
     with pytest.raises(BadRequest) as caught:
-        read(strict=True, not_known_yet=1)
+        decode(strict=True, not_known_yet=1)
     assert caught.value.param == "not_known_yet"
 
 
-def test_a_count_needs_no_limit() -> None:
+def test_counting_tokens_needs_no_max_tokens() -> None:
     body = {"model": "m", "messages": [USER], "system": "s", "tools": [TOOL]}
-    request = decode_count_request(json.dumps(body).encode(), True, MINE)
+    request = decode_count_request(json.dumps(body).encode(), True, OWN_SIGNER)
     assert request.model == "m"
-    assert request.prompts == (chat(system="s", tools=[TOOL]),)
+    assert request.prompts == (decode_chat(system="s", tools=[TOOL]),)
 
 
-# Any body at all
+# Arbitrary bodies
 
-WORDS = st.sampled_from(
+TEXTS = st.sampled_from(
     [
         "user",
         "assistant",
@@ -595,21 +636,21 @@ NAMES = st.sampled_from(
     ]
 )
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-3, 3) | WORDS,
+    st.none() | st.booleans() | st.integers(-3, 3) | TEXTS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=4),
     max_leaves=12,
 )
-BLOCKS = st.fixed_dictionaries({"type": WORDS}, optional={"text": WORDS, "content": VALUES})
+BLOCKS = st.fixed_dictionaries({"type": TEXTS}, optional={"text": TEXTS, "content": VALUES})
 BLOCKS |= st.fixed_dictionaries(
-    {"type": WORDS, "id": WORDS, "name": WORDS, "tool_use_id": WORDS},
-    optional={"input": VALUES, "content": VALUES, "thinking": WORDS, "source": VALUES},
+    {"type": TEXTS, "id": TEXTS, "name": TEXTS, "tool_use_id": TEXTS},
+    optional={"input": VALUES, "content": VALUES, "thinking": TEXTS, "source": VALUES},
 )
-TURNS = st.fixed_dictionaries(
+MESSAGES = st.fixed_dictionaries(
     {"role": st.sampled_from(["user", "assistant", "system"])},
-    optional={"content": st.lists(BLOCKS, max_size=3) | WORDS | VALUES},
+    optional={"content": st.lists(BLOCKS, max_size=3) | TEXTS | VALUES},
 )
 BODIES = st.fixed_dictionaries(
-    {"model": st.just("m"), "max_tokens": st.just(5), "messages": st.lists(TURNS, max_size=3)},
+    {"model": st.just("m"), "max_tokens": st.just(5), "messages": st.lists(MESSAGES, max_size=3)},
     optional={
         name: VALUES | st.lists(BLOCKS, max_size=2)
         for name in ("system", "tools", "tool_choice", "thinking", "output_config", "stream")
@@ -618,13 +659,13 @@ BODIES = st.fixed_dictionaries(
 
 
 @given(BODIES | VALUES)
-def test_any_json_is_a_request_or_a_mistake_of_the_clients(body: Any) -> None:
+def test_any_json_is_a_request_or_a_bad_request(body: Any) -> None:
     with suppress(BadRequest):
-        assert isinstance(decode_request(json.dumps(body).encode(), False, MINE), Request)
+        assert isinstance(decode_request(json.dumps(body).encode(), False, OWN_SIGNER), Request)
 
 
 @pytest.mark.parametrize("depth", [50, 400, 900, 5000])
-def test_any_depth_is_a_request_or_a_mistake_of_the_clients(depth: int) -> None:
+def test_any_depth_is_a_request_or_a_bad_request(depth: int) -> None:
     searches = '[{"type":"search_result","content":' * depth + '"x"' + "}]" * depth
     objects = '{"a":' * depth + "1" + "}" * depth
     for block in (
@@ -634,10 +675,10 @@ def test_any_depth_is_a_request_or_a_mistake_of_the_clients(depth: int) -> None:
     ):
         for role in ("user", "assistant"):
             with suppress(BadRequest):
-                assert decode_request(body_of(role, block), False, MINE).prompts
+                assert decode_request(make_body(role, block), False, OWN_SIGNER).prompts
 
 
 @given(st.binary(max_size=40))
-def test_any_bytes_are_a_request_or_a_mistake_of_the_clients(body: bytes) -> None:
+def test_arbitrary_bytes_are_a_bad_request(body: bytes) -> None:
     with pytest.raises(BadRequest):
-        decode_request(body, False, MINE)
+        decode_request(body, False, OWN_SIGNER)

@@ -144,8 +144,8 @@ def test_dead_servers_are_recognised(url: str, case: str) -> None:
         if change is None:
             execute(url, "DELETE FROM servers")
         elif change:
-            whose = "WHERE id = (SELECT server FROM responses)"
-            execute(url, f"UPDATE servers SET {change} {whose}")  # noqa: S608
+            condition = "WHERE id = (SELECT server FROM responses)"
+            execute(url, f"UPDATE servers SET {change} {condition}")  # noqa: S608
         assert await mine.sweep() == SweepCounts(failed=int(dead))
         assert await update_response(other, "ann", "r", "completed", b"2") is not dead
         await add_response(other, make_response("again"))  # registers the server again
@@ -159,11 +159,11 @@ def test_a_server_on_another_host_is_alive_while_its_heartbeat_is_recent(url: st
     async def scenario(mine: Store, other: Store) -> None:
         await add_response(other, make_response("r"))
         [[place], _] = execute(url, "SELECT place FROM servers")
-        whose = "WHERE id = (SELECT server FROM responses)"
+        condition = "WHERE id = (SELECT server FROM responses)"
         change = "UPDATE servers SET place = :place, beat = beat - 50 "
-        execute(url, change + whose, place=place.split()[0] + " another namespace")
+        execute(url, change + condition, place=place.split()[0] + " another namespace")
         assert await mine.sweep() == SweepCounts()
-        execute(url, f"UPDATE servers SET beat = beat - 50 {whose}")  # noqa: S608
+        execute(url, f"UPDATE servers SET beat = beat - 50 {condition}")  # noqa: S608
         assert await mine.sweep() == SweepCounts(failed=1)
 
     run_scenario(url, scenario, stores=2)

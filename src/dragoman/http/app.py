@@ -28,13 +28,14 @@ from dragoman.http.routes import (
     tokenize,
 )
 from dragoman.http.routes.context import RouteContext
+from dragoman.http.routes.readiness import Readiness
 from dragoman.http.stream import StreamClock
 from dragoman.http.websocket import WebSocketSessions
 from dragoman.responses.background import BackgroundRuns
 from dragoman.responses.service import ResponseService
 from dragoman.runtime import Runtime
 
-API_ROUTES = (
+ROUTE_MAKERS = (
     chat.make_routes,
     completions.make_routes,
     embeddings.make_routes,
@@ -44,6 +45,7 @@ API_ROUTES = (
     models.make_routes,
     tokenize.make_routes,
     admin.make_routes,
+    health.make_routes,
 )
 
 
@@ -67,6 +69,7 @@ class App:
             runtime.services, runtime.state, background, runtime.remote_tools
         )
         self.websockets = WebSocketSessions(settings.body_limit)
+        self.readiness = Readiness(responder, runtime.services.models, self.metrics)
         self.router = Router([])
         self.context = RouteContext(
             runtime=runtime,
@@ -75,21 +78,16 @@ class App:
             responder=responder,
             websockets=self.websockets,
             metrics=self.metrics,
+            readiness=self.readiness,
             router=self.router,
         )
-        self.readiness = health.Readiness(self.context)
-        self._add_routes()
+        for make_routes in ROUTE_MAKERS:
+            for route in make_routes(self.context):
+                self.router.add(route)
         allowed = {parse_host(host.encode()) or "" for host in settings.allowed_host}
         hosts = frozenset({*LOOPBACK, "[::1]", *allowed}) if local else None
         guarded = HostGuard(KeyGuard(self._dispatch, keys), hosts)
         self._app = RequestMiddleware(guarded, self.metrics, self.router)
-
-    def _add_routes(self) -> None:
-        for make_routes in API_ROUTES:
-            for route in make_routes(self.context):
-                self.router.add(route)
-        for route in health.make_routes(self.context, self.readiness):
-            self.router.add(route)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":

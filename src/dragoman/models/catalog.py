@@ -135,78 +135,78 @@ class ModelCatalog:
         """Scan the disk again. Blocks; one scan runs at a time."""
         with self._lock:
             mapped = list(self._read_mapped())
-            found = self._scan_root()
-            claimed = {entry.real_path for entry in [*self.added, *mapped]}
-            others = [entry for entry in found if entry.real_path not in claimed]
+            scanned = self._scan_root()
+            claimed = {source.real_path for source in [*self.added, *mapped]}
+            others = [source for source in scanned if source.real_path not in claimed]
             explicit = _merge_duplicates([*self.added, *mapped])
-            self._index = [_index_explicit(explicit), *self._index_scanned(found)]
+            self._index = [_index_explicit(explicit), *self._index_scanned(scanned)]
             self._sources = explicit + others
 
-    def add(self, entry: ModelSource, names: Sequence[str] = ()) -> ModelSource:
+    def add(self, source: ModelSource, names: Sequence[str] = ()) -> ModelSource:
         """Add a model under additional names, ahead of all scanned models."""
-        entry = msgspec.structs.replace(entry, aliases=(*names, *entry.aliases))
-        self.added.append(entry)
-        return entry
+        source = msgspec.structs.replace(source, aliases=(*names, *source.aliases))
+        self.added.append(source)
+        return source
 
     def open_path(self, path: Path, chosen: ModelOptions | None = None) -> ModelSource:
         """Open a file or directory that the operator named."""
-        entry = self._describe(path)
+        source = self._describe(path)
         if chosen is None:
-            return entry
-        return msgspec.structs.replace(entry, options=chosen.with_defaults(self.base))
+            return source
+        return msgspec.structs.replace(source, options=chosen.with_defaults(self.base))
 
     def _read_mapped(self) -> Iterator[ModelSource]:
         if self.mapping is None:
             return
         for name, (path, chosen) in read_mapping(self.mapping).items():
-            entry = self._describe(path)
+            source = self._describe(path)
             yield msgspec.structs.replace(
-                entry, id=name, aliases=(), options=chosen.with_defaults(self.base)
+                source, id=name, aliases=(), options=chosen.with_defaults(self.base)
             )
 
     def _scan_root(self) -> list[ModelSource]:
         if self.root is None or not self.root.is_dir():
             return []
         files = sorted(_find_model_files(self.root))[:MAX_FILES]
-        entries = [self._describe(path) for path in files]
-        models = [entry for entry in entries if entry.broken != NOT_A_MODEL]
+        sources = [self._describe(path) for path in files]
+        models = [source for source in sources if source.broken != NOT_A_MODEL]
         return _make_distinct(models, self.root)
 
     def _describe(self, path: Path) -> ModelSource:
         """Describe a file from its header, which is cached until the file changes."""
         stamp = read_stamp(path)
-        entry = self._headers.get(stamp)
-        if entry is None:
-            entry = describe_directory(path) if path.is_dir() else describe_gguf(path)
+        source = self._headers.get(stamp)
+        if source is None:
+            source = describe_directory(path) if path.is_dir() else describe_gguf(path)
             place = os.path.realpath(path)
-            entry = msgspec.structs.replace(entry, real_path=place, stamp=stamp)
-            self._headers.put(stamp, entry)
-        return msgspec.structs.replace(entry, options=self.base)
+            source = msgspec.structs.replace(source, real_path=place, stamp=stamp)
+            self._headers.put(stamp, source)
+        return msgspec.structs.replace(source, options=self.base)
 
-    def _index_scanned(self, entries: list[ModelSource]) -> list[NameIndex]:
+    def _index_scanned(self, sources: list[ModelSource]) -> list[NameIndex]:
         root = self.root or Path()
         holders: dict[Path, int] = {}
-        for entry in entries:
-            holders[entry.path.parent] = holders.get(entry.path.parent, 0) + 1
+        for source in sources:
+            holders[source.path.parent] = holders.get(source.path.parent, 0) + 1
         tiers: list[NameIndex] = [{} for _ in range(6)]
-        for entry in entries:
+        for source in sources:
             stem, below, parent = (
-                _get_stem(entry),
-                _get_relative_name(entry, root),
-                entry.path.parent,
+                _get_stem(source),
+                _get_relative_name(source, root),
+                source.path.parent,
             )
-            _add_names(tiers[0], entry, entry.id, below, *entry.aliases)
-            _add_names(tiers[1], entry, stem)
+            _add_names(tiers[0], source, source.id, below, *source.aliases)
+            _add_names(tiers[1], source, stem)
             if parent != root and holders[parent] == 1 and root in parent.parents:
-                _add_names(tiers[2], entry, parent.name, parent.relative_to(root).as_posix())
+                _add_names(tiers[2], source, parent.name, parent.relative_to(root).as_posix())
             _add_names(
                 tiers[3],
-                entry,
+                source,
                 QUANTISATION_SUFFIX.sub("", stem),
                 QUANTISATION_SUFFIX.sub("", below),
             )
-            _add_names(tiers[4], entry, *entry.titles, *map(slugify, entry.titles))
-            _add_names(tiers[5], entry, entry.architecture or "")
+            _add_names(tiers[4], source, *source.titles, *map(slugify, source.titles))
+            _add_names(tiers[5], source, source.architecture or "")
         return tiers
 
 
@@ -226,7 +226,7 @@ def describe_gguf(path: Path) -> ModelSource:
     if header.kind != "model":
         return msgspec.structs.replace(broken, broken=NOT_A_MODEL)
     known = normalize_name(path.name) == normalize_name(DEFAULT_FILE)
-    entry = ModelSource(
+    source = ModelSource(
         id=DEFAULT_ALIASES[0] if known else path.stem,
         path=path,
         architecture=header.architecture,
@@ -238,7 +238,7 @@ def describe_gguf(path: Path) -> ModelSource:
         titles=_collect_titles(header),
         aliases=DEFAULT_ALIASES[1:] if known else (),
     )
-    return entry if known else msgspec.structs.replace(entry, id=_get_stem(entry))
+    return source if known else msgspec.structs.replace(source, id=_get_stem(source))
 
 
 def _collect_titles(header: gguf.GgufHeader) -> tuple[str, ...]:
@@ -254,7 +254,7 @@ def _collect_titles(header: gguf.GgufHeader) -> tuple[str, ...]:
 
 def describe_directory(path: Path) -> ModelSource:
     """Describe a directory of safetensors, which other engines run."""
-    entry = ModelSource(
+    source = ModelSource(
         id=path.name, path=path, kind="safetensors", created=read_stamp(path)[1] // 10**9
     )
     try:
@@ -262,13 +262,13 @@ def describe_directory(path: Path) -> ModelSource:
         weights = [file.stat() for file in path.glob("*.safetensors")]
     except (OSError, ValueError, RecursionError) as error:
         log.warning("cannot read a model directory: %r", error)
-        return msgspec.structs.replace(entry, broken="The model's config.json cannot be read.")
+        return msgspec.structs.replace(source, broken="The model's config.json cannot be read.")
     fields: dict[str, Any] = config if isinstance(config, dict) else {}
     classes = fields.get("architectures")
     first = classes[0] if isinstance(classes, list) and classes else fields.get("model_type")
     context = fields.get("max_position_embeddings")
     return msgspec.structs.replace(
-        entry,
+        source,
         architecture=first if isinstance(first, str) else None,
         context=context if isinstance(context, int) else None,
         size=sum(file.st_size for file in weights),
@@ -294,57 +294,59 @@ def _find_model_files(root: Path) -> Iterator[Path]:
             yield here
 
 
-def _get_stem(entry: ModelSource) -> str:
-    if entry.kind == "safetensors":
-        return entry.path.name
-    split = gguf.parse_split_name(entry.path.stem)
-    return split[0] if split else entry.path.stem
+def _get_stem(source: ModelSource) -> str:
+    if source.kind == "safetensors":
+        return source.path.name
+    split = gguf.parse_split_name(source.path.stem)
+    return split[0] if split else source.path.stem
 
 
-def _get_relative_name(entry: ModelSource, root: Path) -> str:
+def _get_relative_name(source: ModelSource, root: Path) -> str:
     """Return the path below the models directory, without the suffix."""
-    return (entry.path.parent.relative_to(root) / _get_stem(entry)).as_posix()
+    return (source.path.parent.relative_to(root) / _get_stem(source)).as_posix()
 
 
-def _make_distinct(entries: list[ModelSource], root: Path) -> list[ModelSource]:
+def _make_distinct(sources: list[ModelSource], root: Path) -> list[ModelSource]:
     """Name the second of two files with the same name by its path below the root."""
     seen: set[str] = set()
     distinct = []
-    for entry in entries:
-        if normalize_name(entry.id) in seen:
-            entry = msgspec.structs.replace(entry, id=_get_relative_name(entry, root), aliases=())
-        seen.add(normalize_name(entry.id))
-        distinct.append(entry)
+    for source in sources:
+        if normalize_name(source.id) in seen:
+            source = msgspec.structs.replace(
+                source, id=_get_relative_name(source, root), aliases=()
+            )
+        seen.add(normalize_name(source.id))
+        distinct.append(source)
     return distinct
 
 
-def _merge_duplicates(entries: list[ModelSource]) -> list[ModelSource]:
+def _merge_duplicates(sources: list[ModelSource]) -> list[ModelSource]:
     """Merge sources of the same model with the same options."""
     merged: dict[str, ModelSource] = {}
-    for entry in entries:
-        first = merged.get(entry.key)
+    for source in sources:
+        first = merged.get(source.key)
         if first is None:
-            merged[entry.key] = entry
+            merged[source.key] = source
             continue
-        names = dict.fromkeys((*first.aliases, entry.id, *entry.aliases))
+        names = dict.fromkeys((*first.aliases, source.id, *source.aliases))
         names.pop(first.id, None)
-        merged[entry.key] = msgspec.structs.replace(first, aliases=tuple(names))
+        merged[source.key] = msgspec.structs.replace(first, aliases=tuple(names))
     return list(merged.values())
 
 
-def _index_explicit(entries: list[ModelSource]) -> NameIndex:
+def _index_explicit(sources: list[ModelSource]) -> NameIndex:
     """Index the names of explicit models; the first model of a name wins."""
     names: NameIndex = {}
-    for entry in entries:
-        for name in (entry.id, *entry.aliases):
-            names.setdefault(normalize_name(name), [entry])
+    for source in sources:
+        for name in (source.id, *source.aliases):
+            names.setdefault(normalize_name(name), [source])
     return names
 
 
-def _add_names(names: NameIndex, entry: ModelSource, *spellings: str) -> None:
+def _add_names(names: NameIndex, source: ModelSource, *spellings: str) -> None:
     for spelling in dict.fromkeys(map(normalize_name, spellings)):
         if spelling:
-            names.setdefault(spelling, []).append(entry)
+            names.setdefault(spelling, []).append(source)
 
 
 def _list_spellings(name: str) -> Iterator[str]:
