@@ -1,8 +1,9 @@
-"""The gate: slots, a bounded queue, first come first served."""
+"""Admission: slots, and a bounded queue in order of arrival."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 
 import pytest
 
@@ -10,70 +11,70 @@ from dragoman.errors import Overloaded
 from dragoman.pipeline.admission import Gate, Ticket
 
 
-def run(check: object) -> None:
-    asyncio.run(check)  # type: ignore[arg-type]
+def run(check: Coroutine[object, object, None]) -> None:
+    asyncio.run(check)
 
 
-async def waits(ticket: Ticket) -> bool:
-    """Whether it is not yet this ticket's turn."""
+async def is_waiting(ticket: Ticket) -> bool:
+    """Whether the ticket still waits to run."""
     return bool((await asyncio.wait([asyncio.ensure_future(ticket.wait())], timeout=0))[1])
 
 
-def test_d85_what_does_not_fit_in_the_queue_is_refused_with_a_time() -> None:
+def test_d85_full_queue_rejects_with_retry_after() -> None:
     async def check() -> None:
         gate = Gate(slots=1, queue=1)
         gate.enter(1)
         gate.enter(1)
         assert (gate.running, gate.waiting) == (1, 1)
-        with pytest.raises(Overloaded) as refusal:
+        with pytest.raises(Overloaded) as rejection:
             gate.enter(1)
-        assert refusal.value.status == 429
-        assert refusal.value.retry_after is not None
-        assert refusal.value.retry_after >= 1
+        assert rejection.value.status == 429
+        assert rejection.value.retry_after is not None
+        assert rejection.value.retry_after >= 1
 
     run(check())
 
 
-def test_who_comes_again_is_not_turned_away() -> None:
+def test_admitted_request_is_not_rejected_again() -> None:
     async def check() -> None:
         gate = Gate(slots=1, queue=0)
         running = gate.enter(1)
-        again = gate.enter(1, already_admitted=True)
-        assert await waits(again)
+        continuation = gate.enter(1, already_admitted=True)
+        assert await is_waiting(continuation)
         with pytest.raises(Overloaded):
             gate.enter(1)
         running.release()
-        assert not await waits(again)
+        assert not await is_waiting(continuation)
 
     run(check())
 
 
-def test_places_go_to_the_first_who_came() -> None:
+def test_slots_are_given_in_order_of_arrival() -> None:
     async def check() -> None:
         gate = Gate(slots=2, queue=9)
         first, wide, small = gate.enter(1), gate.enter(2), gate.enter(1)
-        assert not await waits(first)
-        assert await waits(wide)
-        assert await waits(small)  # it would fit, but it came after the wide one
+        assert not await is_waiting(first)
+        assert await is_waiting(wide)
+        assert await is_waiting(small)  # it would fit, but the wide one came first
         first.release()
-        assert not await waits(wide)
-        assert await waits(small)
+        assert not await is_waiting(wide)
+        assert await is_waiting(small)
         wide.release()
-        assert not await waits(small)
+        assert not await is_waiting(small)
 
     run(check())
 
 
-def test_leaving_the_queue_frees_the_place() -> None:
+def test_leaving_the_queue_makes_room() -> None:
     async def check() -> None:
         gate = Gate(slots=1, queue=1)
         running, waiting = gate.enter(1), gate.enter(1)
         waiting.release()
         assert gate.waiting == 0
-        again = gate.enter(1)
+        continuation = gate.enter(1)
         running.release()
-        running.release()  # twice is once
-        assert not await waits(again)
+        running.release()  # releasing twice is harmless
+        assert not await is_waiting(continuation)
         assert (gate.running, gate.waiting) == (1, 0)
 
     run(check())
@@ -83,14 +84,14 @@ def test_more_choices_than_slots_take_all_slots() -> None:
     async def check() -> None:
         gate = Gate(slots=2, queue=1)
         with gate.enter(128) as ticket:
-            assert not await waits(ticket)
-            assert await waits(gate.enter(1))
+            assert not await is_waiting(ticket)
+            assert await is_waiting(gate.enter(1))
         assert gate.running == 1
 
     run(check())
 
 
-def test_without_slots_everyone_runs() -> None:
+def test_without_a_slot_limit_every_request_runs() -> None:
     async def check() -> None:
         gate = Gate(slots=None, queue=0)
         tickets = [gate.enter(3) for _ in range(1000)]

@@ -1,4 +1,4 @@
-"""Tokens to text: characters whole, stops found, logprobs beside their text, however it is cut."""
+"""Tokens to text: characters whole, stops found, logprobs beside their text, however it is split_into_steps."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ LONG = [*BYTES, b"hello", " wörld".encode(), "日本".encode(), b"", "😀".enc
 
 
 def read(reader: Detokenizer, steps: Sequence[Step]) -> tuple[str, list[str], str | None]:
-    """Feed steps until a stop was met: all text, all tokens, and the stop."""
+    """Feed steps until a stop was stop: all text, all tokens, and the stop."""
     text, tokens = "", []
     for step in steps:
-        gained = reader.feed(step)
-        text += gained.text
-        tokens += [token.text for token in gained.tokens]
-        if gained.stop is not None:
-            return text, tokens, gained.stop
+        released = reader.feed(step)
+        text += released.text
+        tokens += [token.text for token in released.tokens]
+        if released.stop is not None:
+            return text, tokens, released.stop
     rest = reader.close()
     return text + rest.text, tokens + [token.text for token in rest.tokens], None
 
 
-def cut(ids: Sequence[int], places: Sequence[int], logprobs: bool = False) -> list[Step]:
-    """The ids in steps that end at the places."""
-    ends = sorted({*(place % (len(ids) + 1) for place in places), len(ids)})
+def split_into_steps(ids: Sequence[int], ends: Sequence[int], logprobs: bool = False) -> list[Step]:
+    """The ids in steps that end at the ends."""
+    ends = sorted({*(place % (len(ids) + 1) for place in ends), len(ids)})
     steps, start = [], 0
     for end in ends:
         entries = [Logprob(token, -0.5) for token in ids[start:end]] if logprobs else []
@@ -42,8 +42,8 @@ def cut(ids: Sequence[int], places: Sequence[int], logprobs: bool = False) -> li
 
 
 @given(st.text(), st.lists(st.integers(0, 400), max_size=8))
-def test_d3_a_character_cut_over_tokens_arrives_whole(text: str, places: list[int]) -> None:
-    steps = cut(text.encode(), places)
+def test_d3_character_split_over_tokens_arrives_whole(text: str, ends: list[int]) -> None:
+    steps = split_into_steps(text.encode(), ends)
     reader = Detokenizer(BYTES)
     deltas = [reader.feed(step).text for step in steps]
     assert "".join(deltas) + reader.close().text == text
@@ -51,7 +51,7 @@ def test_d3_a_character_cut_over_tokens_arrives_whole(text: str, places: list[in
         assert not any("\ufffd" in delta for delta in deltas)
 
 
-def test_d3_a_character_that_never_became_whole_is_dropped() -> None:
+def test_d3_incomplete_character_is_dropped() -> None:
     reader = Detokenizer(BYTES)
     assert reader.feed(Step(ids=list("ok😀".encode()[:-1]))).text == "ok"
     assert reader.close() == ReleasedText("")
@@ -62,12 +62,12 @@ def test_d3_a_character_that_never_became_whole_is_dropped() -> None:
     st.lists(st.text("ab<|", min_size=1, max_size=4), min_size=1, max_size=3),
     st.lists(st.integers(0, 60), max_size=6),
 )
-def test_d4_d5_stops_are_cut_alike_for_every_way_of_cutting(
-    text: str, stops: list[str], places: list[int]
+def test_d4_d5_stops_do_not_depend_on_how_the_text_is_split(
+    text: str, stops: list[str], ends: list[int]
 ) -> None:
-    whole = read(Detokenizer(BYTES, stops=stops), cut(text.encode(), []))
-    one_by_one = read(Detokenizer(BYTES, stops=stops), cut(text.encode(), range(len(text))))
-    pieces = read(Detokenizer(BYTES, stops=stops), cut(text.encode(), places))
+    whole = read(Detokenizer(BYTES, stops=stops), split_into_steps(text.encode(), []))
+    one_by_one = read(Detokenizer(BYTES, stops=stops), split_into_steps(text.encode(), range(len(text))))
+    pieces = read(Detokenizer(BYTES, stops=stops), split_into_steps(text.encode(), ends))
     assert whole == one_by_one == pieces
     assert not any(stop in whole[0] for stop in stops)
     assert text.startswith(whole[0])
@@ -76,11 +76,11 @@ def test_d4_d5_stops_are_cut_alike_for_every_way_of_cutting(
 
 
 @pytest.mark.parametrize(
-    ("stops", "text", "before", "met"),
+    ("stops", "text", "before", "stop"),
     [
         (["b", "a"], "xxaxxb", "xx", "a"),
         (["END"], "It is the END.", "It is the ", "END"),
-        (["", "."], "one. two", "one", "."),
+        (["", "."], "token. two", "token", "."),
         (["\n\n"], "a\nb\n\nc", "a\nb", "\n\n"),
         (["abcde", "bcd"], "abcdX", "a", "bcd"),
         (["bc", "abc"], "abc", "", "abc"),
@@ -88,13 +88,13 @@ def test_d4_d5_stops_are_cut_alike_for_every_way_of_cutting(
         (["plain text"], "plain", "plain", None),
     ],
 )
-def test_d5_the_stop_that_is_complete_first_wins(
-    stops: list[str], text: str, before: str, met: str | None
+def test_d5_first_complete_stop_wins(
+    stops: list[str], text: str, before: str, stop: str | None
 ) -> None:
-    assert read(Detokenizer(BYTES, stops=stops), cut(text.encode(), [1, 3]))[::2] == (before, met)
+    assert read(Detokenizer(BYTES, stops=stops), split_into_steps(text.encode(), [1, 3]))[::2] == (before, stop)
 
 
-def test_d4_only_a_tail_that_may_become_a_stop_is_held_back() -> None:
+def test_d4_only_a_possible_start_of_a_stop_is_held_back() -> None:
     stops = StopMatcher(["STOP"])
     assert stops.feed("no S") == ("no ", None)
     assert stops.feed("T") == ("", None)
@@ -102,64 +102,64 @@ def test_d4_only_a_tail_that_may_become_a_stop_is_held_back() -> None:
 
 
 @given(st.text(min_size=1, max_size=30), st.lists(st.integers(0, 200), max_size=6))
-def test_d34_every_token_has_one_entry_in_order(text: str, places: list[int]) -> None:
+def test_d34_every_token_has_one_logprob_in_order(text: str, ends: list[int]) -> None:
     ids = list(text.encode())
     reader = Detokenizer(BYTES, logprobs=True)
-    seen: list[bytes] = []
-    for step in cut(ids, places, logprobs=True):
-        seen += [token.data for token in reader.feed(step).tokens]
-    seen += [token.data for token in reader.close().tokens]
-    assert seen == [bytes([one]) for one in ids]
+    data: list[bytes] = []
+    for step in split_into_steps(ids, ends, logprobs=True):
+        data += [token.data for token in reader.feed(step).tokens]
+    data += [token.data for token in reader.close().tokens]
+    assert data == [bytes([token]) for token in ids]
 
 
-def test_d34_entries_travel_with_the_text_they_stand_for() -> None:
+def test_d34_logprobs_are_released_with_their_text() -> None:
     reader = Detokenizer(LONG, stops=["STOP"], logprobs=True)
     hello = reader.feed(Step(ids=[256], logprobs=[Logprob(256, -0.1)]))
     held = reader.feed(Step(ids=[ord("S")], logprobs=[Logprob(83, -0.2)]))
-    freed = reader.feed(Step(ids=[257], logprobs=[Logprob(257, -0.3)]))
+    released = reader.feed(Step(ids=[257], logprobs=[Logprob(257, -0.3)]))
     assert [token.text for token in hello.tokens] == ["hello"]
     assert held == ReleasedText("")
-    assert (freed.text, [token.text for token in freed.tokens]) == ("S wörld", ["S", " wörld"])
+    assert (released.text, [token.text for token in released.tokens]) == ("S wörld", ["S", " wörld"])
 
 
-def test_tokens_of_a_stop_string_have_no_entry() -> None:
+def test_tokens_of_a_stop_string_have_no_logprob() -> None:
     ids = [256, *b"STOP"]
-    steps = cut(ids, range(len(ids)), logprobs=True)
+    steps = split_into_steps(ids, range(len(ids)), logprobs=True)
     text, tokens, stop = read(Detokenizer(LONG, stops=["STOP"], logprobs=True), steps)
     assert (text, tokens, stop) == ("hello", ["hello"], "STOP")
 
 
-def test_bytes_that_are_no_text_are_shown_escaped() -> None:
+def test_invalid_utf8_is_escaped() -> None:
     reader = Detokenizer(LONG, logprobs=True)
     token = reader.make_token(Logprob(260, -1.0, (Logprob(255, -2.0),)))
     assert (token.text, token.data) == ("\\xf0\\x9f\\x98", "😀".encode()[:3])
     assert token.top[0].text == "\\xff"
 
 
-def test_control_tokens_are_not_text() -> None:
+def test_hidden_special_tokens_are_not_text() -> None:
     reader = Detokenizer(LONG, hidden=frozenset({258}))
     assert reader.feed(Step(ids=[256, 258, 256])).text == "hellohello"
 
 
-def test_text_of_an_engine_without_ids_passes_through_and_is_cut() -> None:
+def test_text_of_an_engine_without_ids_is_cut_at_stops() -> None:
     reader = Detokenizer(None, stops=["!"])
     assert reader.feed(Step(text="hi")).text == "hi"
     assert reader.feed(Step(text=" you! there")) == ReleasedText(" you", (), "!")
 
 
 @pytest.mark.parametrize("token", [-1, 10_000])
-def test_an_unknown_token_is_the_engines_failure(token: int) -> None:
+def test_unknown_token_is_an_engine_failure(token: int) -> None:
     with pytest.raises(EngineFailed):
         Detokenizer(BYTES).feed(Step(ids=[token]))
 
 
-def test_d20_a_logprob_that_is_no_number_is_reported() -> None:
+def test_d20_nan_logprob_is_an_engine_failure() -> None:
     reader = Detokenizer(BYTES, logprobs=True)
     with pytest.raises(EngineFailed):
         reader.make_token(Logprob(1, math.nan))
     assert reader.make_token(Logprob(1, -math.inf)).logprob == -9999.0
 
 
-def test_entries_that_are_missing_lose_no_text() -> None:
+def test_missing_logprobs_lose_no_text() -> None:
     reader = Detokenizer(BYTES, logprobs=True)
     assert reader.feed(Step(ids=[104, 105], logprobs=[Logprob(104, -1.0)])).text == "hi"

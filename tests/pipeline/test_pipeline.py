@@ -1,4 +1,4 @@
-"""What a request says is what the engine is told, whichever way it is answered."""
+"""What a request says is what the engine is post_for_job, whichever way it is answered."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def engine() -> ScriptedEngine:
 
 @pytest.fixture(scope="module")
 def server(engine: ScriptedEngine) -> Iterator[RunningServer]:
-    with serve_scripted(engine) as made:
-        yield made
+    with serve_scripted(engine) as running:
+        yield running
 
 
-def told(
-    server: RunningServer, engine: ScriptedEngine, path: str = "chat/completions", **said: Any
+def post_for_job(
+    server: RunningServer, engine: ScriptedEngine, path: str = "chat/completions", **fields: Any
 ) -> Job:
-    """The job the engine got for a request."""
-    body = make_chat("hi", **said) if path.startswith("chat") else {"prompt": "hi", **said}
+    """Send a request and return the job that the engine got."""
+    body = make_chat("hi", **fields) if path.startswith("chat") else {"prompt": "hi", **fields}
     url = f"{server.url}/v1/{path}"
     response = httpx.post(url, json={"model": "scripted", **body})
     assert response.status_code == 200, response.text
@@ -41,7 +41,7 @@ def told(
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("path", ["chat/completions", "completions"])
-@pytest.mark.parametrize(("field", "value", "name", "arrives"), SAMPLING)
+@pytest.mark.parametrize(("field", "value", "name", "expected_value"), SAMPLING)
 def test_d23_d24_d26_every_sampling_field_reaches_the_engine(
     server: RunningServer,
     engine: ScriptedEngine,
@@ -50,20 +50,20 @@ def test_d23_d24_d26_every_sampling_field_reaches_the_engine(
     field: str,
     value: Any,
     name: str,
-    arrives: Any,
+    expected_value: Any,
 ) -> None:
     if field == "max_completion_tokens" and path == "completions":
         return
-    said = {"stream": streamed, "max_tokens": 7, field: value}
-    job = told(server, engine, path, **said)
+    fields = {"stream": streamed, "max_tokens": 7, field: value}
+    job = post_for_job(server, engine, path, **fields)
     expected = msgspec.structs.replace(DEFAULT_SAMPLING, max_tokens=7)
-    assert job.sampling == msgspec.structs.replace(expected, **{name: arrives})
+    assert job.sampling == msgspec.structs.replace(expected, **{name: expected_value})
 
 
 def test_d26_without_fields_the_engine_gets_exactly_the_defaults(
     server: RunningServer, engine: ScriptedEngine
 ) -> None:
-    job = told(server, engine)
+    job = post_for_job(server, engine)
     assert isinstance(job.prompt, list)
     room = 4096 - len(job.prompt)
     assert job.sampling == msgspec.structs.replace(DEFAULT_SAMPLING, max_tokens=room)
@@ -75,19 +75,19 @@ def test_d26_without_fields_the_engine_gets_exactly_the_defaults(
 def test_d25_temperature_0_and_top_k_1_are_greedy(
     server: RunningServer, engine: ScriptedEngine
 ) -> None:
-    assert told(server, engine, temperature=0).sampling.greedy
-    assert told(server, engine, temperature=1.9, top_k=1).sampling.greedy
-    assert not told(server, engine).sampling.greedy
+    assert post_for_job(server, engine, temperature=0).sampling.greedy
+    assert post_for_job(server, engine, temperature=1.9, top_k=1).sampling.greedy
+    assert not post_for_job(server, engine).sampling.greedy
 
 
-def test_d87_what_is_kept_of_a_streamed_answer_is_all_of_it(server: RunningServer) -> None:
-    """The fold that keeps an answer sees the very deltas that the stream is written from."""
+def test_d87_completion_of_a_streamed_answer_is_complete(server: RunningServer) -> None:
+    """The fold gets the same deltas as the stream."""
     services = server.app.runtime.services
-    kept, written = Completion(), []
+    completion, written = Completion(), []
 
     def deliver(delta: Delta) -> None:
         written.append(delta.text)
-        kept.add(delta)
+        completion.add(delta)
 
     async def answer() -> None:
         chat = Chat(messages=(Message(role="user", content=text_content("hi")),))
@@ -100,21 +100,21 @@ def test_d87_what_is_kept_of_a_streamed_answer_is_all_of_it(server: RunningServe
 
     server.run_coroutine(answer())
     assert len(written) > 3
-    assert kept.build_choices()[0].text == "".join(written) == "Hello there!"
-    assert kept.build_choices()[0].finish == "stop"
+    assert completion.build_choices()[0].text == "".join(written) == "Hello there!"
+    assert completion.build_choices()[0].finish == "stop"
 
 
-def test_layers_of_sampling() -> None:
-    mine = Sampling(temperature=0.0, top_k=0)
+def test_sampling_with_defaults() -> None:
+    request = Sampling(temperature=0.0, top_k=0)
     model = Sampling(temperature=0.6, top_k=20, min_p=0.1)
-    both = mine.with_defaults(model)
-    assert (both.temperature, both.top_k, both.min_p) == (0.0, 0, 0.1)
+    combined = request.with_defaults(model)
+    assert (combined.temperature, combined.top_k, combined.min_p) == (0.0, 0, 0.1)
 
 
-def test_a_seeded_request_goes_without_the_cache_unless_it_asks_for_it(
+def test_seeded_request_skips_the_prompt_cache_by_default(
     server: RunningServer, engine: ScriptedEngine
 ) -> None:
-    assert told(server, engine).cache_prompt
-    assert not told(server, engine, seed=1).cache_prompt
-    assert told(server, engine, seed=1, cache_prompt=True).cache_prompt
-    assert not told(server, engine, cache_prompt=False).cache_prompt
+    assert post_for_job(server, engine).cache_prompt
+    assert not post_for_job(server, engine, seed=1).cache_prompt
+    assert post_for_job(server, engine, seed=1, cache_prompt=True).cache_prompt
+    assert not post_for_job(server, engine, cache_prompt=False).cache_prompt

@@ -1,4 +1,4 @@
-"""A budget for thoughts: the answer is the model's own, and every token of it is counted."""
+"""The reasoning budget: the answer is the model's own, and every token of it is counted."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from tests.support.serving import RunningServer, parse_events, serve_scripted
 ANSWER = Reply("The answer.")
 
 
-def thinking(*pieces: Any) -> list[Reply]:
-    """A model that says the pieces, a token each, and the answer when it is interrupted."""
+def make_script(*pieces: Any) -> list[Reply]:
+    """Script a model that writes the pieces, one token each, and the answer when interrupted."""
     return [Reply("".join(pieces), pieces=pieces, max_uses=1), ANSWER]
 
 
-def message(server: RunningServer, **fields: Any) -> dict[str, Any]:
-    made: dict[str, Any] = post(server, "it", **fields).json()["choices"][0]["message"]
-    return made
+def post_for_message(server: RunningServer, **fields: Any) -> dict[str, Any]:
+    content: dict[str, Any] = post(server, "it", **fields).json()["choices"][0]["post_for_message"]
+    return content
 
 
-def test_a_model_that_thinks_again_whenever_it_is_interrupted_is_left_to_it() -> None:
+def test_model_that_reasons_again_after_every_interruption_is_left_alone() -> None:
     engine = ScriptedEngine("<think>hm</think>Yes.")
     with serve_scripted(engine, chat_template=THINKER) as server:
-        said = message(server, thinking_budget=0)
-    assert said["content"] == "Yes."
+        message = post_for_message(server, thinking_budget=0)
+    assert message["content"] == "Yes."
     assert len(engine.jobs) <= 4
 
 
@@ -42,30 +42,30 @@ def test_a_model_that_thinks_again_whenever_it_is_interrupted_is_left_to_it() ->
         (("<think>one", " two</", "think>", "Yes."), {"stop": ["</thinker>"]}),
     ],
 )
-def test_thoughts_that_end_with_their_budget_are_not_interrupted(
+def test_reasoning_that_ends_with_its_budget_is_not_interrupted(
     pieces: tuple[str, ...], fields: dict[str, Any]
 ) -> None:
-    engine = ScriptedEngine(thinking(*pieces))
+    engine = ScriptedEngine(make_script(*pieces))
     with serve_scripted(engine, chat_template=THINKER) as server:
-        said = message(server, thinking_budget=2, **fields)
-    assert (said["reasoning_content"], said["content"]) == ("one two", "Yes.")
+        message = post_for_message(server, thinking_budget=2, **fields)
+    assert (message["reasoning_content"], message["content"]) == ("one two", "Yes.")
     assert len(engine.jobs) == 1
 
 
-def test_what_only_looked_like_the_mark_is_a_thought() -> None:
-    engine = ScriptedEngine(thinking("<think>one", " two</", "b>", " three", "</think>", "Yes."))
+def test_text_that_only_resembles_the_closing_marker_is_reasoning() -> None:
+    engine = ScriptedEngine(make_script("<think>one", " two</", "b>", " three", "</think>", "Yes."))
     with serve_scripted(engine, chat_template=THINKER) as server:
-        said = message(server, thinking_budget=2)
-    assert (said["reasoning_content"], said["content"]) == ("one two</b>", "The answer.")
+        message = post_for_message(server, thinking_budget=2)
+    assert (message["reasoning_content"], message["content"]) == ("one two</b>", "The answer.")
     assert str(engine.jobs[-1].prompt).endswith("<think>one two</b>\n</think>\n\n")
 
 
-def test_a_character_is_not_cut() -> None:
+def test_character_is_not_split() -> None:
     engine = ScriptedEngine(
         [Reply("<think>雨雨</think>Yes.", chunks="bytes", max_uses=1), ANSWER], tokens=True
     )
     with serve_scripted(engine, chat_template=THINKER) as server:
-        assert message(server, thinking_budget=1)["reasoning_content"] == "雨"
+        assert post_for_message(server, thinking_budget=1)["reasoning_content"] == "雨"
     prompt = engine.jobs[-1].prompt
     assert isinstance(prompt, list)
     assert engine.tokenizer is not None
@@ -83,15 +83,15 @@ def test_fact30_every_character_of_the_answer_has_its_token(tokens: bool, budget
     [choice] = answer["choices"]
     entries = choice["logprobs"]["content"]
     assert bytes(byte for entry in entries for byte in entry["bytes"]).decode() == "The answer."
-    assert choice["message"]["content"] == "The answer."
-    thoughts = choice["message"].get("reasoning_content", "")
-    assert "one two three four five".startswith(thoughts)
+    assert choice["post_for_message"]["content"] == "The answer."
+    reasoning = choice["post_for_message"].get("reasoning_content", "")
+    assert "one two three four five".startswith(reasoning)
     assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] == budget
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_an_answer_that_no_longer_fits_ends_at_its_length(streamed: bool) -> None:
-    """The engine counts the tokens of a text, so it is the one to say that it is full."""
+def test_answer_that_no_longer_fits_finishes_with_length(streamed: bool) -> None:
+    """The engine counts the tokens of a text prompt, so it reports that the context is full."""
     engine = ScriptedEngine([Reply("<think>" + " word" * 60), ANSWER], context=50)
     finishes = set()
     with serve_scripted(engine, chat_template=THINKER) as server:
@@ -103,17 +103,17 @@ def test_an_answer_that_no_longer_fits_ends_at_its_length(streamed: bool) -> Non
     assert finishes == {"length"}
 
 
-def test_a_call_that_is_drafted_among_thoughts_counts() -> None:
+def test_call_drafted_inside_reasoning_counts_as_reasoning() -> None:
     draft = '<think>a <tool_call>{"name": "weather", "arguments": {"city": "'
     engine = ScriptedEngine([Reply(draft + " word" * 300, max_uses=1), ANSWER])
     with serve_scripted(engine, chat_template=THINKER) as server:
         answer = post(server, "it", thinking_budget=30, max_tokens=200).json()
-    assert answer["choices"][0]["message"]["content"] == "The answer."
+    assert answer["choices"][0]["post_for_message"]["content"] == "The answer."
     assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] <= 31
     assert len(engine.jobs) == 2
 
 
-# how thoughts are opened, and what must stand before the answer that follows them
+# how reasoning is opened, and what precedes the answer after it
 ENDINGS = {
     "think": ("<think>", "\n</think>\n\n"),
     "mistral_think": ("[THINK]", "\n[/THINK]\n\n"),
@@ -124,25 +124,25 @@ ENDINGS = {
 
 
 @pytest.mark.parametrize("name", ENDINGS)
-def test_the_answer_follows_what_it_follows_in_its_format(name: str) -> None:
+def test_answer_continues_after_the_end_of_reasoning_in_its_format(name: str) -> None:
     begin, ending = ENDINGS[name]
-    engine = ScriptedEngine(thinking(begin, "one", " two", " three"))
+    engine = ScriptedEngine(make_script(begin, "one", " two", " three"))
     with serve_scripted(engine, chat_template=THINKER, reasoning_format=name) as server:
-        said = message(server, thinking_budget=2)
-    assert (said["reasoning_content"], said["content"]) == ("one two", "The answer.")
+        message = post_for_message(server, thinking_budget=2)
+    assert (message["reasoning_content"], message["content"]) == ("one two", "The answer.")
     assert str(engine.jobs[-1].prompt).endswith(f"{begin}one two{ending}")
 
 
 @pytest.mark.parametrize("name", ["harmony", "muse_glimmer", "think_append"])
-def test_thoughts_that_we_cannot_end_have_no_budget(name: str) -> None:
+def test_budget_is_rejected_for_formats_without_a_closing_marker(name: str) -> None:
     with serve_scripted("x", chat_template=THINKER, reasoning_format=name) as server:
         response = post(server, "it", thinking_budget=2)
     assert response.status_code == 400
     assert response.json()["error"]["param"] == "thinking_budget"
 
 
-class Talker:
-    """Takes token ids and answers with text."""
+class TextEngine:
+    """An engine that takes token ids and yields text."""
 
     def __init__(self, *answers: tuple[str, ...]) -> None:
         self.tokenizer = ByteTokenizer(markup=("<think>", "</think>"))
@@ -160,11 +160,11 @@ class Talker:
         yield Step(finish="stop")
 
 
-def test_marks_that_came_as_text_go_back_as_tokens() -> None:
-    engine = Talker(("<think>", "one", " two"), ("The answer.",))
+def test_markers_generated_as_text_are_sent_back_as_tokens() -> None:
+    engine = TextEngine(("<think>", "one", " two"), ("The answer.",))
     with serve_scripted(engine, chat_template=THINKER) as server:
-        assert message(server, thinking_budget=1)["content"] == "The answer."
+        assert post_for_message(server, thinking_budget=1)["content"] == "The answer."
     first, second = (job.prompt for job in engine.jobs)
     assert isinstance(second, list)
-    marked = engine.tokenizer.encode_with_specials("<think>one\n</think>\n\n")
-    assert second == [*first, *marked]
+    markers = engine.tokenizer.encode_with_specials("<think>one\n</think>\n\n")
+    assert second == [*first, *markers]
