@@ -36,7 +36,7 @@ def test_generated_pages_are_up_to_date(name: str) -> None:
     assert written == kept, "run `make format`"
 
 
-def test_d78_the_readme_names_only_paths_that_exist() -> None:
+def test_the_readme_names_only_paths_that_exist() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     paths = {route.path for route in make_scripted_app().router.routes}
     named = set(re.findall(r"127\.0\.0\.1:8000(/v1/[a-z/]+)", readme))

@@ -109,7 +109,7 @@ def test_a_broken_file_says_why_and_ends(tmp_path: Path) -> None:
     ("flag", "choice"),
     [("--engine", "llamacpp"), ("--format", "hermes_json"), ("--reasoning-format", "think")],
 )
-def test_d75_an_unknown_name_is_refused_at_startup_with_the_choices(
+def test_an_unknown_name_is_refused_at_startup_with_the_choices(
     default_model: Path, flag: str, choice: str
 ) -> None:
     done = run("serve", str(default_model), flag, "warp")

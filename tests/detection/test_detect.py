@@ -398,7 +398,11 @@ def test_explain_prints_the_formats_and_the_evidence(
     assert file.read_text(encoding="utf-8") in output
     data = json.loads(run_explain(capsys, str(file), "--json"))
     assert data["tools"]["format"] == "hermes_json"
-    assert data["reasoning"]["answer_positions"] == {"default": "open", "on": "open", "off": "closed"}
+    assert data["reasoning"]["answer_positions"] == {
+        "default": "open",
+        "on": "open",
+        "off": "closed",
+    }
     assert data["confidence"] == "proved"
     assert {row["status"] for row in data["checks"]} == {"proved"}
     assert data["template"]["source"] == file.read_text(encoding="utf-8")

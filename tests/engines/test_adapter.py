@@ -157,7 +157,7 @@ def test_finish_reasons(reason: Any, finish: str, stop_id: int | None) -> None:
     assert (last.text, last.finish, last.stop_id) == ("a", finish, stop_id)
 
 
-def test_d17_an_end_without_a_reason_is_a_stop_and_is_logged(
+def test_an_end_without_a_reason_is_a_stop_and_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     own = RecordingEngine(make_chunk("ab", completion_tokens=2))
@@ -166,7 +166,7 @@ def test_d17_an_end_without_a_reason_is_a_stop_and_is_logged(
     assert play(own, make_job(max_tokens=2))[-1] == Step(0, finish="length")
 
 
-def test_d19_text_that_is_not_an_extension_is_a_failure_not_a_duplicate(
+def test_text_that_is_not_an_extension_is_a_failure_not_a_duplicate(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def main() -> list[str | None]:
@@ -202,7 +202,7 @@ INVALID_CHUNKS = [
 
 
 @pytest.mark.parametrize(("chunk", "logged"), INVALID_CHUNKS)
-def test_d20_an_invalid_chunk_is_logged_and_reported(
+def test_an_invalid_chunk_is_logged_and_reported(
     chunk: Any, logged: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(EngineFailed) as caught:
@@ -288,7 +288,7 @@ def test_the_request_carries_prompt_sampling_and_id() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(SAMPLING_PARAM_NAMES))
-def test_d23_every_listed_field_reaches_the_engine(name: str) -> None:
+def test_every_listed_field_reaches_the_engine(name: str) -> None:
     value: Any = (4,) if name == "stop_token_ids" else 1
     own = RecordingEngine(make_chunk("a", "stop"))
     play(own, make_job(**{name: value}))
@@ -317,7 +317,7 @@ def test_the_engines_own_capabilities_take_precedence() -> None:
     assert get_capabilities(adapt(own)).context == 7
 
 
-def test_d28_choices_run_concurrently_with_their_own_ids_and_seeds() -> None:
+def test_choices_run_concurrently_with_their_own_ids_and_seeds() -> None:
     own = RecordingEngine(
         make_chunk("a", prompt_tokens=2), make_chunk("ab", "stop", prompt_tokens=2)
     )
@@ -462,7 +462,7 @@ NOT_ENGINES = [
 
 
 @pytest.mark.parametrize(("candidate", "message"), NOT_ENGINES)
-def test_d79_an_object_that_is_not_an_engine_is_rejected(candidate: object, message: str) -> None:
+def test_an_object_that_is_not_an_engine_is_rejected(candidate: object, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         adapt(candidate)
 

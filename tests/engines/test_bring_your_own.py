@@ -88,7 +88,7 @@ def test_max_tokens_is_enforced_for_an_engine_that_ignores_it() -> None:
         assert answer["usage"]["completion_tokens"] == 2
 
 
-def test_d19_text_that_does_not_extend_what_was_sent_is_an_error() -> None:
+def test_text_that_does_not_extend_what_was_sent_is_an_error() -> None:
     with (
         serve_scripted(ContradictsItself(), name=None) as server,
         make_client(server.url) as client,
@@ -99,7 +99,7 @@ def test_d19_text_that_does_not_extend_what_was_sent_is_an_error() -> None:
             complete(client, stream=True)
 
 
-def test_d77_serve_blocks_and_serve_async_is_awaited(tmp_path: Path) -> None:
+def test_serve_blocks_and_serve_async_is_awaited(tmp_path: Path) -> None:
     """`serve` runs in its own program and is stopped by a signal, as an operator does it."""
     assert inspect.iscoroutinefunction(dragoman.serve_async)
     assert not inspect.iscoroutinefunction(dragoman.serve)
@@ -174,7 +174,7 @@ def test_a_mounted_app_requires_its_api_key() -> None:
         assert httpx.get(f"{url}/llm/v1/models", headers=headers).status_code == 200
 
 
-def test_d39_a_malformed_template_fails_at_startup() -> None:
+def test_a_malformed_template_fails_at_startup() -> None:
     with pytest.raises(ModelBroken):
         dragoman.app(Echo(), chat_template="{% if %}")
 
@@ -194,7 +194,7 @@ def test_the_template_is_used_and_its_exceptions_return_400() -> None:
             assert "Not that." in rejected.json()["error"]["message"]
 
 
-def test_d38_the_loaded_models_template_is_used_for_any_model_name() -> None:
+def test_the_loaded_models_template_is_used_for_any_model_name() -> None:
     with serve_scripted(
         Echo(), chat_template="[loaded] {{ messages[0].content }}", any_model=True
     ) as server:
@@ -205,12 +205,12 @@ def test_d38_the_loaded_models_template_is_used_for_any_model_name() -> None:
             assert answer["choices"][0]["message"]["content"] == "[loaded] hi "
 
 
-def test_d79_an_object_that_is_not_an_engine_is_rejected_at_startup() -> None:
+def test_an_object_that_is_not_an_engine_is_rejected_at_startup() -> None:
     with pytest.raises(TypeError, match="generate"):
         dragoman.app(object())
 
 
-def test_d86_listening_on_other_interfaces_requires_an_api_key() -> None:
+def test_listening_on_other_interfaces_requires_an_api_key() -> None:
     for host in ("0.0.0.0", "192.168.1.5", "::"):
         with pytest.raises(runtime.StartupError, match="API key"):
             make_scripted_app(host=host)

@@ -46,14 +46,14 @@ def test_it_answers(runner: EngineRunner) -> None:
     assert answer.get_finish() == "stop"
 
 
-def test_d44_the_end_token_is_told_apart_from_the_text(runner: EngineRunner) -> None:
+def test_the_end_token_is_told_apart_from_the_text(runner: EngineRunner) -> None:
     last = runner.generate(max_tokens=40).steps[-1]
     assert (last.finish, last.stop_id, last.ids, last.tokens) == ("stop", 2, [], 1)
     assert runner.engine.vocabulary.eos_ids == {0, 2, 4}
 
 
 @pytest.mark.parametrize("most", [1, 3])
-def test_d6_an_answer_cut_by_its_limit_says_length(runner: EngineRunner, most: int) -> None:
+def test_an_answer_cut_by_its_limit_says_length(runner: EngineRunner, most: int) -> None:
     answer = runner.generate(max_tokens=most)
     assert (answer.count_tokens(), answer.get_finish()) == (most, "length")
 
@@ -79,7 +79,7 @@ def test_the_answer_ends_where_the_context_does(runner: EngineRunner) -> None:
 # sampling
 
 
-def test_d25_greedy_is_the_same_every_time(runner: EngineRunner) -> None:
+def test_greedy_is_the_same_every_time(runner: EngineRunner) -> None:
     answers = {
         tuple(runner.generate(STORY, cache_prompt=cache, **said).get_ids())
         for said in ({}, {"temperature": 2.0, "top_k": 1, "seed": 5}, {"seed": 9})
@@ -118,7 +118,7 @@ def test_exact_engines_do_not_care_what_else_runs(default_model: Path) -> None:
     assert alone == cached == beside
 
 
-def test_d28_choices_are_independent_and_numbered(runner: EngineRunner) -> None:
+def test_choices_are_independent_and_numbered(runner: EngineRunner) -> None:
     said = {"temperature": 1.0, "seed": 100, "max_tokens": 6}
     answer = runner.generate(STORY, n=5, **said)
     assert {step.choice for step in answer.steps} == set(range(5))
@@ -140,7 +140,7 @@ def test_d28_choices_are_independent_and_numbered(runner: EngineRunner) -> None:
     ],
     ids=str,
 )
-def test_d23_narrow_sampling_is_narrow(runner: EngineRunner, said: dict[str, Any]) -> None:
+def test_narrow_sampling_is_narrow(runner: EngineRunner, said: dict[str, Any]) -> None:
     wide = {tuple(runner.generate(STORY, temperature=1.0, seed=s).get_ids()) for s in range(3)}
     single_slot = {
         tuple(
@@ -164,7 +164,7 @@ def test_d23_narrow_sampling_is_narrow(runner: EngineRunner, said: dict[str, Any
     ],
     ids=str,
 )
-def test_d23_penalties_act(runner: EngineRunner, said: dict[str, Any]) -> None:
+def test_penalties_act(runner: EngineRunner, said: dict[str, Any]) -> None:
     plain = runner.generate("ha ha ha ha ha ha ha", max_tokens=24).get_ids()
     assert runner.generate("ha ha ha ha ha ha ha", max_tokens=24, **said).get_ids() != plain
     off = runner.generate("ha ha ha ha ha ha ha", max_tokens=24, repeat_last_n=0, **{
@@ -204,7 +204,7 @@ def test_min_tokens_are_reached_before_an_end(runner: EngineRunner, said: dict[s
         assert answers[0].get_ids()[:7] == runner.generate().get_ids()
 
 
-def test_d1_closing_a_job_frees_its_slot(single_slot: EngineRunner) -> None:
+def test_closing_a_job_frees_its_slot(single_slot: EngineRunner) -> None:
     async def go() -> None:
         prompt = await single_slot.engine.tokenize(STORY, False)
         endless = make_job(prompt, max_tokens=1900, ignore_eos=True)
@@ -217,7 +217,7 @@ def test_d1_closing_a_job_frees_its_slot(single_slot: EngineRunner) -> None:
     single_slot.run(go())
 
 
-def test_d21_leaving_while_the_prompt_is_read_frees_the_slot(single_slot: EngineRunner) -> None:
+def test_leaving_while_the_prompt_is_read_frees_the_slot(single_slot: EngineRunner) -> None:
     async def go() -> int:
         prompt = [20 + at * 7919 % 40_000 for at in range(1900)]
         with pytest.raises(TimeoutError):

@@ -63,7 +63,7 @@ def build_body(
     ],
     ids=str,
 )
-def test_d23_every_sampling_field_reaches_the_server(
+def test_every_sampling_field_reaches_the_server(
     sampling: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     body = build_body(Sampling(**sampling))
@@ -73,7 +73,7 @@ def test_d23_every_sampling_field_reaches_the_server(
     assert changed == {name for name in expected if expected[name] != plain[name]}
 
 
-def test_d26_fields_that_are_not_set_have_our_defaults() -> None:
+def test_fields_that_are_not_set_have_our_defaults() -> None:
     body = build_body()
     assert (body["temperature"], body["top_p"], body["top_k"], body["min_p"]) == (1.0, 1.0, 0, 0.0)
     assert (body["typical_p"], body["repeat_penalty"], body["repeat_last_n"]) == (1.0, 1.0, 64)
@@ -108,7 +108,7 @@ def test_fields_of_a_job_reach_the_server(fields: dict[str, Any], expected: dict
         ((Adapter("x"), Adapter("y", 2.0)), [1.0, 2.0]),
     ],
 )
-def test_d72_every_request_sets_every_adapter(
+def test_every_request_sets_every_adapter(
     adapters: tuple[Adapter, ...], scales: list[float]
 ) -> None:
     lora = build_body(lora=adapters)["lora"]
@@ -153,7 +153,7 @@ def test_logprobs_have_the_requested_number_of_alternatives() -> None:
         (NativeError(500, "/secret/grammar.cpp: compute error"), EngineFailed, None),
     ],
 )
-def test_d73_errors_of_the_server_are_converted(
+def test_errors_of_the_server_are_converted(
     native: NativeError, error_class: type[Exception], param: str | None
 ) -> None:
     error = convert_error(native, 1000)
@@ -249,7 +249,7 @@ def test_a_choice_ends_at_its_limit() -> None:
     assert choice.request_ended
 
 
-def test_d5_a_stop_token_ends_a_choice_and_is_not_part_of_it() -> None:
+def test_a_stop_token_ends_a_choice_and_is_not_part_of_it() -> None:
     choice = ChoiceProgress(0, 5, frozenset({9}))
     logprobs = [Logprob(4, -1.0), Logprob(9, -2.0), Logprob(5, -3.0)]
     assert choice.add_tokens([4, 9, 5], logprobs) == [

@@ -61,7 +61,7 @@ async def table(engine: LlamaCppEngine, before: list[int]) -> dict[int, float]:
 
 
 @pytest.mark.parametrize("top", [0, 3])
-def test_d34_every_token_has_one_logprob(runner: EngineRunner, top: int) -> None:
+def test_every_token_has_one_logprob(runner: EngineRunner, top: int) -> None:
     answer = runner.generate(max_tokens=40, logprobs=top)
     marks = answer.get_logprobs()
     assert [mark.id for mark in marks] == [*answer.get_ids(), 2]
@@ -71,7 +71,7 @@ def test_d34_every_token_has_one_logprob(runner: EngineRunner, top: int) -> None
         assert [other.id for other in mark.top[:1]] == [mark.id][:top]  # greedy
 
 
-def test_d3_d34_tokens_inside_a_character_are_all_told_of(runner: EngineRunner) -> None:
+def test_tokens_inside_a_character_are_all_told_of(runner: EngineRunner) -> None:
     answer = runner.generate(max_tokens=60, logprobs=2, grammar=starting(f'"{MULTIBYTE}"'))
     ids, marks = answer.get_ids(), answer.get_logprobs()
     assert answer.get_text() == MULTIBYTE
@@ -92,9 +92,7 @@ def test_d3_d34_tokens_inside_a_character_are_all_told_of(runner: EngineRunner) 
 
 @pytest.mark.parametrize("grammar", [True, False])
 @pytest.mark.parametrize("most", [1, 2, 4, 5])
-def test_d29_a_limit_inside_a_character_is_kept(
-    runner: EngineRunner, most: int, grammar: bool
-) -> None:
+def test_a_limit_inside_a_character_is_kept(runner: EngineRunner, most: int, grammar: bool) -> None:
     if grammar:
         prompt, said = QUESTION, {"grammar": starting(f'"{MULTIBYTE}"')}
     else:
@@ -143,9 +141,7 @@ def test_a_grammar_is_kept_to(runner: EngineRunner) -> None:
     "grammar",
     [starting("nosuch"), starting("("), "", 'root ::= "a"'],
 )
-def test_d27_a_grammar_that_cannot_be_kept_to_is_refused(
-    runner: EngineRunner, grammar: str
-) -> None:
+def test_a_grammar_that_cannot_be_kept_to_is_refused(runner: EngineRunner, grammar: str) -> None:
     """One in another language is none for this engine, whatever its own server could read."""
     error = runner.run(get_error(runner.engine.admit(make_job([1], grammar=grammar))))
     assert type(error) is BadRequest
@@ -159,7 +155,7 @@ def test_a_bias_against_the_grammar_ends_nothing(runner: EngineRunner) -> None:
     assert answer.get_text() == "a"
 
 
-def test_d72_adapters_by_name_and_the_plain_model_after_them(
+def test_adapters_by_name_and_the_plain_model_after_them(
     default_model: Path, tmp_path: Path
 ) -> None:
     files = {name: make_adapter(tmp_path / f"{name}.gguf", seed=at) for at, name in enumerate("ab")}
@@ -247,7 +243,7 @@ def test_tokenizing(runner: EngineRunner) -> None:
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_d12_d71_what_cannot_be_done_is_refused_by_name(
+def test_what_cannot_be_done_is_refused_by_name(
     runner: EngineRunner, prompt: list[int], said: dict[str, Any], kind: type[Exception], param: str
 ) -> None:
     error = runner.run(get_error(runner.engine.admit(make_job(prompt, **said))))

@@ -116,7 +116,7 @@ def short(path: Path, model: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["strange", "short", "missing", "noise"])
-def test_d70_a_broken_file_is_told_with_its_cause(
+def test_a_broken_file_is_told_with_its_cause(
     default_model: Path, tmp_path: Path, kind: str
 ) -> None:
     file = tmp_path / "model.gguf"

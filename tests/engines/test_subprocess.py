@@ -102,7 +102,7 @@ def test_a_method_that_the_engine_lacks_is_unsupported() -> None:
     run_with(make_faulty_engine("create_minimal"), use)
 
 
-def test_d1_closing_a_job_closes_it_in_the_child() -> None:
+def test_closing_a_job_closes_it_in_the_child() -> None:
     async def use(engine: SubprocessEngine) -> None:
         for _ in range(50):
             async with aclosing(engine.generate(Job(id="a", prompt="hi"))) as steps:
@@ -115,7 +115,7 @@ def test_d1_closing_a_job_closes_it_in_the_child() -> None:
     run_with(make_faulty_engine("create_counting"), use)
 
 
-def test_d2_a_slow_reader_slows_no_other_job() -> None:
+def test_a_slow_reader_slows_no_other_job() -> None:
     async def use(engine: SubprocessEngine) -> None:
         async with aclosing(engine.generate(Job(id="slow", prompt="hi"))) as slow:
             first = (await anext(slow)).text or ""
@@ -242,7 +242,7 @@ def test_a_failed_restart_is_tried_again(tmp_path: Path) -> None:
         (SCRIPTED, {"nosuch": 1}, "The engine could not be started."),
     ],
 )
-def test_d70_an_engine_that_cannot_be_created_is_not_restarted(
+def test_an_engine_that_cannot_be_created_is_not_restarted(
     factory: str, settings: dict[str, Any], message: str
 ) -> None:
     async def go() -> None:
@@ -257,7 +257,7 @@ def test_d70_an_engine_that_cannot_be_created_is_not_restarted(
     asyncio.run(go())
 
 
-def test_d73_an_exception_fails_one_job_only() -> None:
+def test_an_exception_fails_one_job_only() -> None:
     async def use(engine: SubprocessEngine) -> None:
         pid = engine.pid
         with pytest.raises(EngineFailed) as failed:

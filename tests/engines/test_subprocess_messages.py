@@ -50,7 +50,7 @@ def test_steps_of_one_loop_iteration_are_one_message() -> None:
     asyncio.run(go())
 
 
-def test_d2_steps_are_merged_while_the_parent_does_not_read() -> None:
+def test_steps_are_merged_while_the_parent_does_not_read() -> None:
     async def go() -> None:
         writer = StalledWriter()
         writer.buffered = MAX_BUFFERED_BYTES + 1

@@ -81,7 +81,9 @@ def test_an_answer_that_ends_by_itself_fits(
 
 
 @pytest.fixture(scope="module", params=THINKERS)
-def thinking(default_model: Path, request: pytest.FixtureRequest) -> Iterator[tuple[str, RunningServer]]:
+def thinking(
+    default_model: Path, request: pytest.FixtureRequest
+) -> Iterator[tuple[str, RunningServer]]:
     with thinker(default_model, request.param) as made:
         yield request.param, made
 

@@ -65,7 +65,7 @@ def check_error(response: httpx.Response, route: Route | None = None) -> dict[st
 
 
 @pytest.mark.parametrize("kind", [ERROR_CLASSES[name] for name in sorted(ERROR_CLASSES)])
-def test_d69_type_and_code_are_not_swapped(kind: type[DragomanError]) -> None:
+def test_type_and_code_are_not_swapped(kind: type[DragomanError]) -> None:
     body = json.loads(openai.encode_error(kind("The message.", param="there")))["error"]
     assert set(body) == {"message", "type", "param", "code"}
     assert body["message"] == "The message."
@@ -76,7 +76,7 @@ def test_d69_type_and_code_are_not_swapped(kind: type[DragomanError]) -> None:
     assert kind.code is None or kind.code != kind.type or kind.status == 503
 
 
-def test_d68_server_without_models_sends_404() -> None:
+def test_server_without_models_sends_404() -> None:
     models = ModelRegistry(ModelCatalog(), load)
     app = make_app(runtime.build_runtime(models, config.load({"port": 0})), local=True)
     with run_app(app) as server:
@@ -266,9 +266,7 @@ def test_no_host_header_bypasses_the_key(
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=route_name)
-def test_d80_wrong_method_gets_405_with_an_error_object(
-    server: RunningServer, route: Route
-) -> None:
+def test_wrong_method_gets_405_with_an_error_object(server: RunningServer, route: Route) -> None:
     response = httpx.request("PATCH", f"{server.url}{make_path(route)}")
     assert response.status_code == 405
     assert check_error(response, route)["code"] in ("method_not_allowed", None)
@@ -279,7 +277,7 @@ def test_d80_wrong_method_gets_405_with_an_error_object(
 @pytest.mark.parametrize(
     "path", ["/nothing", "/v1", "/v1/", "/v2/models", "/v1/chat", "//", "/%00"]
 )
-def test_d80_unknown_path_gets_404_with_an_error_object(server: RunningServer, path: str) -> None:
+def test_unknown_path_gets_404_with_an_error_object(server: RunningServer, path: str) -> None:
     response = httpx.get(f"{server.url}{path}")
     assert response.status_code == 404
     assert check_error(response)["code"] == "not_found"
@@ -290,7 +288,7 @@ BODY_ROUTES = [route for route in ROUTES if route.request_type is not None]
 
 @pytest.mark.parametrize("route", BODY_ROUTES, ids=route_name)
 @pytest.mark.parametrize("kind", ["text/plain", "multipart/form-data; boundary=x", "text/html"])
-def test_d80_wrong_content_type_gets_415(server: RunningServer, route: Route, kind: str) -> None:
+def test_wrong_content_type_gets_415(server: RunningServer, route: Route, kind: str) -> None:
     response = send_to(server, route, content=b"{}", headers={"content-type": kind})
     assert response.status_code == 415
     check_error(response, route)
@@ -300,29 +298,29 @@ def test_d80_wrong_content_type_gets_415(server: RunningServer, route: Route, ki
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"[]", b"null", b"\xff", b'{"model": NaN}', b'{"model": "\\ud800"}', b"1"]
 )
-def test_d80_invalid_body_gets_400(server: RunningServer, route: Route, body: bytes) -> None:
+def test_invalid_body_gets_400(server: RunningServer, route: Route, body: bytes) -> None:
     response = send_to(server, route, content=body)
     assert response.status_code == 400
     check_error(response, route)
 
 
-def test_fact10_every_path_exists_without_v1() -> None:
+def test_every_path_exists_without_v1() -> None:
     for route in ROUTES:
         if route.path.startswith("/v1/"):
             assert len(path_variants(route.path)) == 2
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/models"])
-def test_fact9_models_are_listed_with_and_without_v1(server: RunningServer, path: str) -> None:
+def test_models_are_listed_with_and_without_v1(server: RunningServer, path: str) -> None:
     listing = httpx.get(f"{server.url}{path}").json()
     assert listing["object"] == "list"
     assert listing["data"][0]["id"] == "scripted"
     assert listing["data"][0]["object"] == "model"
     assert isinstance(listing["data"][0]["created"], int)
-    assert listing == httpx.get(f"{server.url}{path}").json()  # D82: created is stable
+    assert listing == httpx.get(f"{server.url}{path}").json()  # created is stable
 
 
-def test_fact9_anthropic_clients_get_their_own_model_list(server: RunningServer) -> None:
+def test_anthropic_clients_get_their_own_model_list(server: RunningServer) -> None:
     headers = {"anthropic-version": "2023-06-01"}
     listing = httpx.get(f"{server.url}/v1/models", headers=headers).json()
     assert listing["data"][0]["type"] == "model"
@@ -343,14 +341,14 @@ def test_model_id_may_contain_slashes_and_colons() -> None:
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 @pytest.mark.parametrize("path", ["/", "/metrics", "/health/live", "/?beta=true"])
-def test_fact7_probes_get_200(server: RunningServer, method: str, path: str) -> None:
+def test_probes_get_200(server: RunningServer, method: str, path: str) -> None:
     response = httpx.request(method, f"{server.url}{path}")
     assert response.status_code == 200
     if method == "HEAD":
         assert response.content == b""
 
 
-def test_fact7_unknown_query_fields_are_ignored(server: RunningServer) -> None:
+def test_unknown_query_fields_are_ignored(server: RunningServer) -> None:
     for query in ("?beta=true", "?", "?&&=%zz"):
         response = httpx.post(f"{server.url}/v1/chat/completions{query}", json=make_chat())
         assert response.status_code == 200
@@ -367,7 +365,7 @@ REQUEST_IDS = [
 
 
 @pytest.mark.parametrize(("request_id", "accepted"), REQUEST_IDS)
-def test_fact4_wellformed_request_id_is_returned(
+def test_wellformed_request_id_is_returned(
     server: RunningServer, request_id: str, accepted: bool
 ) -> None:
     response = httpx.get(f"{server.url}/health/live", headers={"x-request-id": request_id})
@@ -408,7 +406,7 @@ def list_operations(path: dict[str, Any]) -> list[dict[str, Any]]:
     return [operation for method, operation in path.items() if not method.startswith("x-")]
 
 
-def test_d78_openapi_document_lists_exactly_the_routes(server: RunningServer) -> None:
+def test_openapi_document_lists_exactly_the_routes(server: RunningServer) -> None:
     document = httpx.get(f"{server.url}/openapi.json").json()
     listing = {
         (method.removeprefix("x-").upper(), path)

@@ -50,7 +50,7 @@ def open_connection(server: RunningServer, data: bytes) -> Any:
 
 
 @pytest.mark.parametrize("streamed", [True, False])
-def test_d1_disconnect_stops_the_engine(streamed: bool) -> None:
+def test_disconnect_stops_the_engine(streamed: bool) -> None:
     engine = ScriptedEngine(Reply(LONG), pace=0.005)
     with serve_scripted(engine) as server:
         with open_connection(server, make_request(stream=streamed)) as client:
@@ -68,7 +68,7 @@ def test_d1_disconnect_stops_the_engine(streamed: bool) -> None:
 
 
 @pytest.mark.parametrize("streamed", [True, False])
-def test_d1_pipelined_request_does_not_hide_a_disconnect(streamed: bool) -> None:
+def test_pipelined_request_does_not_hide_a_disconnect(streamed: bool) -> None:
     engine = ScriptedEngine(Reply("one two", hang_at=1))
     pipelined = b"GET /health/live HTTP/1.1\r\nhost: localhost\r\n\r\n"
     with serve_scripted(engine) as server:
@@ -145,7 +145,7 @@ def test_usage_does_not_depend_on_how_fast_a_client_reads() -> None:
         assert usage["completion_tokens"] == 2 * 3001
 
 
-def test_d1_disconnect_stops_every_choice_and_prompt() -> None:
+def test_disconnect_stops_every_choice_and_prompt() -> None:
     engine = ScriptedEngine(Reply(LONG), pace=0.005)
     with serve_scripted(engine) as server:
         body = json.dumps({"model": "scripted", "prompt": ["a", "b"], "n": 3, "stream": True})
@@ -157,7 +157,7 @@ def test_d1_disconnect_stops_every_choice_and_prompt() -> None:
         wait_for_engine(server, engine, lambda engine: engine.active == 0)
 
 
-def test_d21_disconnect_before_the_first_token_is_no_server_error() -> None:
+def test_disconnect_before_the_first_token_is_no_server_error() -> None:
     engine = ScriptedEngine(Reply("never sent", hang_at=0))
     with serve_scripted(engine) as server:
         with open_connection(server, make_request(stream=True)) as client:
@@ -181,7 +181,7 @@ def test_disconnect_in_the_queue_affects_no_other_request() -> None:
             assert engine.active == 1
 
 
-def test_d14_d85_full_queue_gets_429_with_retry_after() -> None:
+def test_full_queue_gets_429_with_retry_after() -> None:
     engine = ScriptedEngine(Reply("x", hang_at=0), slots=1)
     with serve_scripted(engine, queue=1) as server:
         gate = server.get_gate()
@@ -201,7 +201,7 @@ def test_d14_d85_full_queue_gets_429_with_retry_after() -> None:
         assert server.app.metrics.errors["rate_limit_exceeded"] == 2
 
 
-def test_d22_fact14_silent_stream_gets_keep_alive_comments() -> None:
+def test_silent_stream_gets_keep_alive_comments() -> None:
     engine = ScriptedEngine(Reply("done"), pace=None)
     with (
         serve_scripted(engine, patience=0.02, ping=0.05) as server,
@@ -216,7 +216,7 @@ def test_d22_fact14_silent_stream_gets_keep_alive_comments() -> None:
         assert not any(line.startswith(": ping") for line in seen)
 
 
-def test_d18_chunks_are_sent_as_they_are_generated() -> None:
+def test_chunks_are_sent_as_they_are_generated() -> None:
     engine = ScriptedEngine(Reply("a b c"), pace=None)
     with (
         serve_scripted(engine) as server,
@@ -231,7 +231,7 @@ def test_d18_chunks_are_sent_as_they_are_generated() -> None:
             assert json.loads(next(lines)[6:])["choices"][0]["delta"] == {"content": word}
 
 
-def test_d2_slow_client_delays_nobody_and_gets_everything() -> None:
+def test_slow_client_delays_nobody_and_gets_everything() -> None:
     text = "x" * 200
     engine = ScriptedEngine([Reply(LONG * 20, when="slow", chunks=64), Reply(text)])
     with serve_scripted(engine) as server:

@@ -76,14 +76,14 @@ def test_whole_response(client: OpenAI) -> None:
     assert response.usage.total_tokens == response.usage.prompt_tokens + len("Hello there!")
 
 
-def test_d83_plain_answer_has_no_tool_fields(server: RunningServer) -> None:
+def test_plain_answer_has_no_tool_fields(server: RunningServer) -> None:
     choice = post(server).json()["choices"][0]
     assert choice["message"] == {"role": "assistant", "content": "Hello there!", "refusal": None}
     assert choice["logprobs"] is None
     assert set(choice) == {"index", "message", "logprobs", "finish_reason"}
 
 
-def test_d8_d10_d11_chunks_of_a_stream(server: RunningServer) -> None:
+def test_chunks_of_a_stream(server: RunningServer) -> None:
     chunks = stream(server)
     for field in ("id", "created", "model", "object"):
         assert len({chunk[field] for chunk in chunks}) == 1
@@ -99,13 +99,13 @@ def test_d8_d10_d11_chunks_of_a_stream(server: RunningServer) -> None:
     )
 
 
-def test_d9_no_chunk_is_empty(server: RunningServer) -> None:
+def test_no_chunk_is_empty(server: RunningServer) -> None:
     for chunk in stream(server, "unicode")[1:]:
         choice = chunk["choices"][0]
         assert choice["delta"].get("content") or choice["finish_reason"]
 
 
-def test_fact11_headers_of_a_stream(server: RunningServer) -> None:
+def test_headers_of_a_stream(server: RunningServer) -> None:
     response = post(server, stream=True)
     assert response.headers["content-type"].startswith("text/event-stream")
     assert response.headers["cache-control"] == "no-cache"
@@ -115,7 +115,7 @@ def test_fact11_headers_of_a_stream(server: RunningServer) -> None:
     assert response.text.endswith("data: [DONE]\n\n")
 
 
-def test_d3_fact17_characters_are_never_split(server: RunningServer) -> None:
+def test_characters_are_never_split(server: RunningServer) -> None:
     chunks = stream(server, "unicode")
     deltas = [chunk["choices"][0]["delta"].get("content", "") for chunk in chunks]
     assert "".join(deltas) == TEXT
@@ -124,9 +124,7 @@ def test_d3_fact17_characters_are_never_split(server: RunningServer) -> None:
 
 
 @pytest.mark.parametrize("usage", [True, False])
-def test_d15_fact26_usage_comes_last_and_only_on_request(
-    server: RunningServer, usage: bool
-) -> None:
+def test_usage_comes_last_and_only_on_request(server: RunningServer, usage: bool) -> None:
     chunks = stream(server, "hello you", stream_options={"include_usage": usage})
     if not usage:
         assert all("usage" not in chunk for chunk in chunks)
@@ -157,9 +155,7 @@ CASES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("fields", CASES)
-def test_d6_stream_accumulates_to_the_whole_response(
-    client: OpenAI, fields: dict[str, Any]
-) -> None:
+def test_stream_accumulates_to_the_whole_response(client: OpenAI, fields: dict[str, Any]) -> None:
     """The accumulator of the openai package adds up the chunks."""
     parameters = dict(fields)
     messages: Any = [{"role": "user", "content": parameters.pop("text", "hi")}]
@@ -185,7 +181,7 @@ def test_d6_stream_accumulates_to_the_whole_response(
         assert content == (theirs.logprobs and theirs.logprobs.content)
 
 
-def test_d28_fact25_several_choices(server: RunningServer) -> None:
+def test_several_choices(server: RunningServer) -> None:
     chunks = stream(server, "variants", n=3)
     assert [chunk["choices"][0]["index"] for chunk in chunks[:3]] == [0, 1, 2]
     whole = post(server, text="variants", n=3).json()
@@ -196,7 +192,7 @@ def test_d28_fact25_several_choices(server: RunningServer) -> None:
     assert whole["usage"]["completion_tokens"] == len("alpha" + "beta" + "gamma")
 
 
-def test_d29_every_choice_has_the_same_limits(server: RunningServer) -> None:
+def test_every_choice_has_the_same_limits(server: RunningServer) -> None:
     whole = post(server, text="variants", n=3, max_tokens=3).json()
     assert [choice["message"]["content"] for choice in whole["choices"]] == ["alp", "bet", "gam"]
     assert {choice["finish_reason"] for choice in whole["choices"]} == {"length"}
@@ -204,7 +200,7 @@ def test_d29_every_choice_has_the_same_limits(server: RunningServer) -> None:
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("tokens", [False, True])
-def test_d7_stop_strings_are_cut_on_every_engine_and_in_both_apis(
+def test_stop_strings_are_cut_on_every_engine_and_in_both_apis(
     streamed: bool, tokens: bool
 ) -> None:
     with serve_scripted(ScriptedEngine("one two three", tokens=tokens)) as server:
@@ -223,13 +219,13 @@ def test_d7_stop_strings_are_cut_on_every_engine_and_in_both_apis(
             assert text == "one "
 
 
-def test_d5_stop_wins_over_length(server: RunningServer) -> None:
+def test_stop_wins_over_length(server: RunningServer) -> None:
     whole = post(server, text="count", stop="two", max_tokens=len("one two")).json()
     assert whole["choices"][0]["finish_reason"] == "stop"
     assert whole["choices"][0]["message"]["content"] == "one "
 
 
-def test_d4_no_delta_contains_a_part_of_a_stop_string(server: RunningServer) -> None:
+def test_no_delta_contains_a_part_of_a_stop_string(server: RunningServer) -> None:
     chunks = stream(server, "count", stop=["three"])
     text = ""
     for chunk in chunks:
@@ -238,7 +234,7 @@ def test_d4_no_delta_contains_a_part_of_a_stop_string(server: RunningServer) -> 
     assert text == "one two "
 
 
-def test_d32_end_of_the_context_finishes_with_length() -> None:
+def test_end_of_the_context_finishes_with_length() -> None:
     engine = ScriptedEngine("x" * 500, tokens=True, context=100)
     with serve_scripted(engine) as server:
         response = post(server).json()
@@ -246,7 +242,7 @@ def test_d32_end_of_the_context_finishes_with_length() -> None:
         assert response["usage"]["total_tokens"] == 100
 
 
-def test_fact30_d33_d34_logprobs_of_plain_text(server: RunningServer) -> None:
+def test_logprobs_of_plain_text(server: RunningServer) -> None:
     whole = post(server, text="unicode", logprobs=True, top_logprobs=3).json()
     entries = whole["choices"][0]["logprobs"]["content"]
     assert bytes(byte for entry in entries for byte in entry["bytes"]).decode() == TEXT
@@ -259,7 +255,7 @@ def test_fact30_d33_d34_logprobs_of_plain_text(server: RunningServer) -> None:
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("case", ["early", "odd"])
-def test_d12_d73_failing_engine_gets_500(
+def test_failing_engine_gets_500(
     server: RunningServer, client: OpenAI, case: str, streamed: bool
 ) -> None:
     if case == "early" or not streamed:
@@ -278,7 +274,7 @@ def test_d12_d73_failing_engine_gets_500(
     assert "0xdead" not in str(failure.value)
 
 
-def test_d13_failing_stream_ends_with_an_error(server: RunningServer, client: OpenAI) -> None:
+def test_failing_stream_ends_with_an_error(server: RunningServer, client: OpenAI) -> None:
     before = server.app.metrics.succeeded
     chunks = stream(server, "break")
     assert set(chunks[-1]) == {"error"}
@@ -296,7 +292,7 @@ def test_d13_failing_stream_ends_with_an_error(server: RunningServer, client: Op
 
 
 @pytest.mark.parametrize("case", ["endless", "badtoken", "badchoice"])
-def test_d17_d20_invalid_steps_of_an_engine_get_500(server: RunningServer, case: str) -> None:
+def test_invalid_steps_of_an_engine_get_500(server: RunningServer, case: str) -> None:
     whole = post(server, text=case)
     assert whole.status_code == 500
     streamed = post(server, text=case, stream=True)
@@ -304,7 +300,7 @@ def test_d17_d20_invalid_steps_of_an_engine_get_500(server: RunningServer, case:
     assert last["error"]["code"] == "engine_error"
 
 
-def test_d20_nan_logprob_gets_500(server: RunningServer) -> None:
+def test_nan_logprob_gets_500(server: RunningServer) -> None:
     assert post(server, text="nan", logprobs=True).status_code == 500
 
 
@@ -315,7 +311,7 @@ def test_steps_after_the_finish_are_ignored(server: RunningServer) -> None:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_fact5_d12_prompt_that_does_not_fit_gets_400(server: RunningServer, streamed: bool) -> None:
+def test_prompt_that_does_not_fit_gets_400(server: RunningServer, streamed: bool) -> None:
     response = post(server, text="x" * 5000, stream=streamed)
     assert response.status_code == 400
     error = response.json()["error"]
@@ -324,7 +320,7 @@ def test_fact5_d12_prompt_that_does_not_fit_gets_400(server: RunningServer, stre
     assert "rate limit" not in error["message"].lower()
 
 
-def test_fact33_max_tokens_beyond_the_context_is_clamped(server: RunningServer) -> None:
+def test_max_tokens_beyond_the_context_is_clamped(server: RunningServer) -> None:
     assert post(server, max_tokens=32_000).status_code == 200
 
 
@@ -352,7 +348,7 @@ def test_served_names_are_aliases() -> None:
         assert post(server, model="third").status_code == 404
 
 
-def test_d71_unknown_adapter_gets_400(server: RunningServer) -> None:
+def test_unknown_adapter_gets_400(server: RunningServer) -> None:
     assert post(server, lora="poet").status_code == 200
     response = post(server, lora="painter")
     assert response.status_code == 400
@@ -369,7 +365,7 @@ def test_unsupported_field_is_rejected_by_its_name(
         assert response.json()["error"]["param"] == "reasoning_effort"
 
 
-def test_d66_a_thousand_requests_get_distinct_ids_and_their_own_answers() -> None:
+def test_a_thousand_requests_get_distinct_ids_and_their_own_answers() -> None:
     script = [Reply(f"answer {i}.", when=f"question {i}.") for i in range(1000)]
     with serve_scripted(ScriptedEngine(script), queue=2000) as server:
 

@@ -58,7 +58,7 @@ def test_c10_the_default_limit_is_16_tokens() -> None:
         assert whole["choices"][0]["finish_reason"] == "length"
 
 
-def test_d84_every_prompt_of_a_list_gets_a_completion(client: OpenAI) -> None:
+def test_every_prompt_of_a_list_gets_a_completion(client: OpenAI) -> None:
     response = client.completions.create(model="scripted", prompt=["one", "two"], n=2)
     assert [choice.index for choice in response.choices] == [0, 1, 2, 3]
     texts = [choice.text for choice in response.choices]
@@ -101,7 +101,7 @@ def test_empty_prompt_gets_400(server: RunningServer, prompt: Any) -> None:
         {"max_tokens": 4, "logprobs": 1},
     ],
 )
-def test_d6_stream_accumulates_to_the_whole_response(
+def test_stream_accumulates_to_the_whole_response(
     server: RunningServer, fields: dict[str, Any]
 ) -> None:
     parameters: dict[str, Any] = {"prompt": "one", "max_tokens": 40} | fields
@@ -129,7 +129,7 @@ def test_d6_stream_accumulates_to_the_whole_response(
         }
 
 
-def test_fact57_echo_with_logprobs(server: RunningServer) -> None:
+def test_echo_with_logprobs(server: RunningServer) -> None:
     whole = post(server, prompt=[list(b"one")], echo=True, logprobs=1, max_tokens=1).json()
     choice = whole["choices"][0]
     lists = choice["logprobs"]
@@ -171,12 +171,12 @@ def test_best_of_returns_the_most_likely(server: RunningServer) -> None:
     assert response["usage"]["completion_tokens"] == sum(len(choice["text"]) for choice in choices)
 
 
-def test_d16_best_of_cannot_be_streamed(client: OpenAI) -> None:
+def test_best_of_cannot_be_streamed(client: OpenAI) -> None:
     with pytest.raises(openai.BadRequestError):
         client.completions.create(model="scripted", prompt="x", best_of=3, stream=True)
 
 
-def test_fact58_embeddings_of_the_openai_package(client: OpenAI, server: RunningServer) -> None:
+def test_embeddings_of_the_openai_package(client: OpenAI, server: RunningServer) -> None:
     response = client.embeddings.create(model="scripted", input=["hello", "world", "hello"])
     assert [item.index for item in response.data] == [0, 1, 2]
     assert response.data[0].embedding == response.data[2].embedding != response.data[1].embedding
@@ -207,7 +207,7 @@ def test_dimensions_shorten_and_normalize(server: RunningServer) -> None:
     assert too_many.json()["error"]["param"] == "dimensions"
 
 
-def test_d16_embeddings_cannot_be_streamed(server: RunningServer) -> None:
+def test_embeddings_cannot_be_streamed(server: RunningServer) -> None:
     response = post(server, "/v1/embeddings", input="x", stream=True)
     assert response.status_code == 400
     assert response.json()["error"]["param"] == "stream"
@@ -227,7 +227,7 @@ def test_input_that_does_not_fit_gets_400(server: RunningServer) -> None:
     assert response.json()["error"]["param"] == "input"
 
 
-def test_fact59_tokenize_and_detokenize(server: RunningServer) -> None:
+def test_tokenize_and_detokenize(server: RunningServer) -> None:
     text = "naïve 😀"
     response = post(server, "/tokenize", prompt=text, return_token_strs=True).json()
     assert response["tokens"] == list(text.encode())

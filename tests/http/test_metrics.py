@@ -8,7 +8,7 @@ from dragoman.testing import Reply, ScriptedEngine
 from tests.support.serving import make_chat, parse_events, serve_scripted
 
 
-def test_d81_d88_every_request_is_counted_once() -> None:
+def test_every_request_is_counted_once() -> None:
     engine = ScriptedEngine([Reply("fails", when="bad", raise_at=1), Reply("Hello there!")])
     with serve_scripted(engine) as server:
         url = f"{server.url}/v1/chat/completions"

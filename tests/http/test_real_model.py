@@ -97,7 +97,7 @@ def test_same_seed_gives_the_same_answer(client: OpenAI) -> None:
     assert complete(11) != complete(12)
 
 
-def test_d28_three_choices_differ(client: OpenAI) -> None:
+def test_three_choices_differ(client: OpenAI) -> None:
     response = client.chat.completions.create(
         model=MODEL, messages=MESSAGES, n=3, seed=1, max_tokens=16, temperature=1.5
     )
@@ -109,7 +109,7 @@ def test_d28_three_choices_differ(client: OpenAI) -> None:
     assert response.usage.prompt_tokens == single.usage.prompt_tokens
 
 
-def test_d25_greedy_in_three_spellings(client: OpenAI) -> None:
+def test_greedy_in_three_spellings(client: OpenAI) -> None:
     def complete(**fields: Any) -> Any:
         response = client.chat.completions.create(
             model=MODEL, messages=MESSAGES, max_tokens=16, **fields
@@ -121,7 +121,7 @@ def test_d25_greedy_in_three_spellings(client: OpenAI) -> None:
     assert greedy == complete(temperature=1.8, extra_body={"top_k": 1})
 
 
-def test_d34_logprobs_count_and_add_up(client: OpenAI) -> None:
+def test_logprobs_count_and_add_up(client: OpenAI) -> None:
     response = client.chat.completions.create(
         model=MODEL, messages=MESSAGES, temperature=0, max_tokens=12, logprobs=True, top_logprobs=5
     )
@@ -186,7 +186,7 @@ def test_similar_texts_have_similar_embeddings(client: OpenAI) -> None:
     assert dot(first, near) > dot(first, far)
 
 
-def test_d72_adapter_changes_only_its_own_answer(client: OpenAI) -> None:
+def test_adapter_changes_only_its_own_answer(client: OpenAI) -> None:
     def complete(**extra: Any) -> str | None:
         response = client.chat.completions.create(
             model=MODEL, messages=MESSAGES, temperature=0, max_tokens=12, extra_body=extra

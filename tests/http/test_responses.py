@@ -116,9 +116,7 @@ def test_streamed_response_equals_the_stored_one(
     assert again[-1]["response"] == final
 
 
-def test_d87_streamed_response_is_stored_with_its_text(
-    server: RunningServer, client: OpenAI
-) -> None:
+def test_streamed_response_is_stored_with_its_text(server: RunningServer, client: OpenAI) -> None:
     final = stream_events(server, {"model": "scripted", "input": "hello"})[-1]["response"]
     assert client.responses.retrieve(final["id"]).output_text == "Hello there!"
 

@@ -62,7 +62,7 @@ def test_discovery_by_every_name(root: Path) -> None:
     assert {name: find_file(made, name) for name in expected} == expected
 
 
-def test_d74_entries_keep_their_architecture(root: Path) -> None:
+def test_entries_keep_their_architecture(root: Path) -> None:
     write_model_file(root / "a.gguf", general_architecture="qwen2")
     write_model_file(root / "b.gguf", general_architecture="gemma")
     seen = {
@@ -115,7 +115,7 @@ def test_what_is_not_a_model_is_not_listed(root: Path) -> None:
     assert make_catalog(root).list_sources() == []
 
 
-def test_d70_a_broken_file_is_found_with_its_cause(root: Path) -> None:
+def test_a_broken_file_is_found_with_its_cause(root: Path) -> None:
     write_model_file(root / "bad.gguf", b"not a model")
     source = make_catalog(root).find("bad")
     assert source is not None
@@ -170,7 +170,7 @@ def test_headers_are_read_once_for_each_state_of_a_file(
     assert made.find("m") is None
 
 
-def test_d82_created_is_when_the_file_changed(root: Path) -> None:
+def test_created_is_when_the_file_changed(root: Path) -> None:
     file = write_model_file(root / "m.gguf")
     os.utime(file, (1_700_000_000.7, 1_700_000_000.7))
     made = make_catalog(root)

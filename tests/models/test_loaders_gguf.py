@@ -234,7 +234,7 @@ def test_failed_round_trip_is_logged_with_both_sides(
     assert "parsed as" in line
 
 
-def test_d75_unknown_format_breaks_the_model_and_lists_the_choices(
+def test_unknown_format_breaks_the_model_and_lists_the_choices(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for options in ({"format": "warp"}, {"reasoning_format": "warp"}):
@@ -245,7 +245,7 @@ def test_d75_unknown_format_breaks_the_model_and_lists_the_choices(
 
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe", b"{% if %}"])
-def test_d39_invalid_template_breaks_the_model(
+def test_invalid_template_breaks_the_model(
     content: bytes | None, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if content is not None:

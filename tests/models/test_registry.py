@@ -40,7 +40,7 @@ def root(tmp_path: Path) -> Path:
     return write_models(tmp_path)
 
 
-def test_d67_concurrent_first_requests_load_once(root: Path) -> None:
+def test_concurrent_first_requests_load_once(root: Path) -> None:
     async def scenario(models: ModelRegistry, loader: FakeLoader) -> None:
         gate = loader.gates["a"] = asyncio.Event()
         asking = [asyncio.create_task(models.acquire(name)) for name in ["a", "A ", "a:x"] * 20]
@@ -138,7 +138,7 @@ def test_who_leaves_while_waiting_does_not_stop_the_load(root: Path) -> None:
     run_scenario(root, scenario)
 
 
-def test_d70_a_broken_file_is_tried_once_until_it_changes(root: Path) -> None:
+def test_a_broken_file_is_tried_once_until_it_changes(root: Path) -> None:
     write_model_file(root / "bad.gguf", b"not a model at all")
 
     async def scenario(models: ModelRegistry, loader: FakeLoader) -> None:
@@ -279,7 +279,7 @@ def test_listing_needs_no_event_loop(root: Path) -> None:
     assert "later" in {entry.id for entry in models.list_models()}
 
 
-def test_d82_created_is_the_same_at_every_look(root: Path) -> None:
+def test_created_is_the_same_at_every_look(root: Path) -> None:
     async def scenario(models: ModelRegistry, loader: FakeLoader) -> None:
         seen = set()
         for _ in range(3):
@@ -356,7 +356,7 @@ def test_settings_of_layers_lie_over_each_other() -> None:
     )
 
 
-def test_d82_created_is_when_the_file_was_made(tmp_path: Path) -> None:
+def test_created_is_when_the_file_was_made(tmp_path: Path) -> None:
     file = write_model_file(tmp_path / "old.gguf")
     os.utime(file, (1_600_000_000, 1_600_000_000))
 

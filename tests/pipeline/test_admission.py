@@ -20,7 +20,7 @@ async def is_waiting(ticket: Ticket) -> bool:
     return bool((await asyncio.wait([asyncio.ensure_future(ticket.wait())], timeout=0))[1])
 
 
-def test_d85_full_queue_rejects_with_retry_after() -> None:
+def test_full_queue_rejects_with_retry_after() -> None:
     async def check() -> None:
         gate = Gate(slots=1, queue=1)
         gate.enter(1)

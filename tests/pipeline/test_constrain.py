@@ -1,7 +1,7 @@
-"""Demands on the line: what reaches the engine as a grammar, what is refused, and who hears of it.
+"""Constraints over HTTP: what reaches the engine as a grammar, and what is rejected or warned of.
 
-The scripted engine fails if its script leaves the grammar of its job, so an answer of 200 is one
-that the grammar allows.
+The scripted engine fails if its script violates the grammar of its job, so status 200 means that the
+grammar allows the script.
 """
 
 from __future__ import annotations
@@ -39,17 +39,19 @@ ROME = '{"city": "Rom"}'
 
 
 def post(server: RunningServer, **fields: Any) -> httpx.Response:
-    said = {"model": "scripted", "messages": [{"role": "user", "content": "Go."}]} | fields
-    return httpx.post(f"{server.url}/v1/chat/completions", json=said, timeout=60)
+    body = {"model": "scripted", "messages": [{"role": "user", "content": "Go."}]} | fields
+    return httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60)
 
 
-def answer(text: str, template: Any = THINKER, **fields: Any) -> httpx.Response:
+def post_to_script(text: str, template: Any = THINKER, **fields: Any) -> httpx.Response:
     """What becomes of a script under demands."""
-    with serve_scripted(ScriptedEngine(text, check_grammars=True), chat_template=template) as server:
+    with serve_scripted(
+        ScriptedEngine(text, check_grammars=True), chat_template=template
+    ) as server:
         return post(server, **fields)
 
 
-FITS: list[tuple[str, dict[str, Any]]] = [
+ALLOWED: list[tuple[str, dict[str, Any]]] = [
     (ROME, {"response_format": SCHEMA}),
     (THOUGHT + ROME, {"response_format": STRICT}),
     ('{"a": [1, null]}', {"response_format": {"type": "json_object"}}),
@@ -67,7 +69,7 @@ FITS: list[tuple[str, dict[str, Any]]] = [
     (THOUGHT + "x7", {"grammar": 'start: "x" N\nN: /[0-9]/'}),
     ("Just words.", {"tools": TOOLS, "tool_choice": "none"}),
 ]
-BREAKS: list[tuple[str, dict[str, Any]]] = [
+FORBIDDEN: list[tuple[str, dict[str, Any]]] = [
     ("Hello.", {"response_format": SCHEMA}),
     ('{"town": "Rom"}', {"response_format": SCHEMA}),
     ("[1]", {"response_format": {"type": "json_object"}}),
@@ -86,21 +88,25 @@ BREAKS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
-    """Says what it is asked to say."""
-    texts = dict.fromkeys(text for text, _ in (*FITS, *BREAKS))
+    """Says what it is asked to post_text."""
+    texts = dict.fromkeys(text for text, _ in (*ALLOWED, *FORBIDDEN))
     replies = [Reply(text, when=f"<{hash(text)}>") for text in texts]
-    with serve_scripted(ScriptedEngine(replies, check_grammars=True), chat_template=THINKER) as made:
+    with serve_scripted(
+        ScriptedEngine(replies, check_grammars=True), chat_template=THINKER
+    ) as made:
         yield made
 
 
-def say(server: RunningServer, text: str, **fields: Any) -> httpx.Response:
+def post_text(server: RunningServer, text: str, **fields: Any) -> httpx.Response:
     return post(server, messages=[{"role": "user", "content": f"<{hash(text)}>"}], **fields)
 
 
-@pytest.mark.parametrize(("text", "fields"), FITS)
-def test_what_fits_is_answered(server: RunningServer, text: str, fields: dict[str, Any]) -> None:
-    """D60, D62: thoughts are free and the demand begins after them."""
-    response = say(server, text, **fields)
+@pytest.mark.parametrize(("text", "fields"), ALLOWED)
+def test_output_that_satisfies_the_constraint_is_allowed(
+    server: RunningServer, text: str, fields: dict[str, Any]
+) -> None:
+    """Reasoning is unconstrained; the constraint begins after it."""
+    response = post_text(server, text, **fields)
     assert response.status_code == 200, response.text
     assert "x-dragoman-warning" not in response.headers
     choice = response.json()["choices"][0]
@@ -112,29 +118,32 @@ def test_what_fits_is_answered(server: RunningServer, text: str, fields: dict[st
         assert isinstance(json.loads(call["function"]["arguments"]), dict)
 
 
-@pytest.mark.parametrize(("text", "fields"), BREAKS)
-def test_what_does_not_fit_leaves_the_grammar(
+@pytest.mark.parametrize(("text", "fields"), FORBIDDEN)
+def test_output_that_violates_the_constraint_is_forbidden(
     server: RunningServer, text: str, fields: dict[str, Any]
 ) -> None:
-    assert say(server, text, **fields).status_code == 500
+    assert post_text(server, text, **fields).status_code == 500
 
 
-def test_a_shape_is_all_there_is_of_the_content(server: RunningServer) -> None:
-    """White space between thoughts and content is the format's, not the content's."""
-    response = say(server, f"{THOUGHT}yes", choice=["yes", "no"])
-    found = response.json()["choices"][0]["message"]
-    assert (found["content"], found["reasoning_content"].strip()) == ("yes", "Hm, <tool_call> or {")
+def test_constrained_content_has_no_leading_space(server: RunningServer) -> None:
+    """White space between reasoning and content belongs to the format, not to the content."""
+    response = post_text(server, f"{THOUGHT}yes", choice=["yes", "no"])
+    message = response.json()["choices"][0]["message"]
+    assert (message["content"], message["reasoning_content"].strip()) == (
+        "yes",
+        "Hm, <tool_call> or {",
+    )
 
 
 def test_only_the_allowed_tools_can_be_called(server: RunningServer) -> None:
-    listed = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [NAMED]}}
-    assert say(server, CALL, tools=TOOLS, tool_choice=listed).status_code == 200
-    assert say(server, OTHER, tools=TOOLS, tool_choice=listed).status_code == 500
+    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [NAMED]}}
+    assert post_text(server, CALL, tools=TOOLS, tool_choice=allowed).status_code == 200
+    assert post_text(server, OTHER, tools=TOOLS, tool_choice=allowed).status_code == 500
 
 
-# engines that cannot, fields that do not go together
+# Engines without grammars, and fields that conflict
 
-REFUSED: list[tuple[dict[str, Any], str]] = [
+REJECTED: list[tuple[dict[str, Any], str]] = [
     ({"response_format": SCHEMA}, "response_format.json_schema.schema"),
     ({"grammar": 'root ::= "a"'}, "grammar"),
     ({"structured_outputs": {"choice": ["a"]}}, "structured_outputs.choice"),
@@ -147,8 +156,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("fields", "param"), REFUSED)
-def test_an_engine_that_cannot_is_not_asked(fields: dict[str, Any], param: str) -> None:
+@pytest.mark.parametrize(("fields", "param"), REJECTED)
+def test_engine_without_grammars_rejects_constraints(fields: dict[str, Any], param: str) -> None:
     with serve_scripted(ScriptedEngine("x"), chat_template=THINKER) as server:
         response = post(server, **fields)
     error = response.json()["error"]
@@ -156,7 +165,7 @@ def test_an_engine_that_cannot_is_not_asked(fields: dict[str, Any], param: str) 
     assert param in error["message"]
 
 
-def test_an_engine_that_cannot_still_answers_where_nothing_is_demanded() -> None:
+def test_engine_without_grammars_answers_unconstrained_calls_with_a_warning() -> None:
     with serve_scripted(ScriptedEngine(CALL), chat_template=THINKER) as server:
         response = post(server, tools=TOOLS)
     assert response.status_code == 200
@@ -172,13 +181,13 @@ def test_an_engine_that_cannot_still_answers_where_nothing_is_demanded() -> None
         ({"response_prefix": "{"}, "continue_final_message"),
     ],
 )
-def test_what_does_not_go_with_a_grammar(fields: dict[str, Any], param: str) -> None:
-    """A demand is refused by both names; where nothing is demanded, a warning is enough."""
+def test_fields_that_conflict_with_a_grammar(fields: dict[str, Any], param: str) -> None:
+    """A mandatory constraint is rejected with both names; an optional one gives a warning."""
     with serve_scripted(ScriptedEngine(ROME * 3, grammars=True), chat_template=THINKER) as server:
-        refused = post(server, response_format=SCHEMA, **fields)
+        rejected = post(server, response_format=SCHEMA, **fields)
         warned = post(server, tools=TOOLS, **fields)
-    error = refused.json()["error"]
-    assert (refused.status_code, error["param"]) == (400, param)
+    error = rejected.json()["error"]
+    assert (rejected.status_code, error["param"]) == (400, param)
     assert f"`{param}`" in error["message"]
     assert "response_format.json_schema.schema" in error["message"]
     assert warned.status_code == 200
@@ -188,13 +197,13 @@ def test_what_does_not_go_with_a_grammar(fields: dict[str, Any], param: str) -> 
 UNIQUE = CITY | {"properties": {"city": {"type": "array", "uniqueItems": True}}}
 
 
-def test_what_is_not_enforced_is_warned_of_or_refused() -> None:
+def test_unsupported_keyword_is_a_warning_or_an_error_if_strict() -> None:
     def tool(strict: bool) -> list[dict[str, Any]]:
-        one = {"name": "weather", "parameters": UNIQUE, "strict": strict}
-        return [{"type": "function", "function": one}]
+        function = {"name": "weather", "parameters": UNIQUE, "strict": strict}
+        return [{"type": "function", "function": function}]
 
     text = '<tool_call>\n{"name": "weather", "arguments": {"city": []}}\n</tool_call>'
-    loose, strict = answer(text, tools=tool(False)), answer(text, tools=tool(True))
+    loose, strict = post_to_script(text, tools=tool(False)), post_to_script(text, tools=tool(True))
     assert loose.status_code == 200
     assert "/properties/city/uniqueItems" in loose.headers["x-dragoman-warning"]
     error = strict.json()["error"]
@@ -203,17 +212,16 @@ def test_what_is_not_enforced_is_warned_of_or_refused() -> None:
     assert "/properties/city/uniqueItems" in error["message"]
 
 
-def test_a_schema_that_is_none_is_refused_even_where_nothing_is_demanded() -> None:
+def test_invalid_schema_is_rejected_even_if_not_strict() -> None:
     tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "thing"}}}]
-    response = answer("Hello.", tools=tools)
+    response = post_to_script("Hello.", tools=tools)
     assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_schema")
 
 
-# truthful ends
+# Finish reasons and stop strings
 
 
-def test_a_cut_answer_says_length() -> None:
-    """D65"""
+def test_cut_answer_finishes_with_length() -> None:
     engine = ScriptedEngine(Reply(ROME, chunks=1), check_grammars=True)
     with serve_scripted(engine, chat_template=THINKER) as server:
         choice = post(server, response_format=SCHEMA, max_tokens=5).json()["choices"][0]
@@ -229,17 +237,17 @@ def test_a_cut_answer_says_length() -> None:
         (CALL.replace("Rom", "a STOP b"), {"tools": TOOLS}),
     ],
 )
-def test_a_stop_string_does_not_cut_json(text: str, fields: dict[str, Any], stream: bool) -> None:
+def test_stop_string_does_not_cut_json(text: str, fields: dict[str, Any], stream: bool) -> None:
     engine = ScriptedEngine(Reply(text, chunks=3), check_grammars=True)
     with serve_scripted(engine, chat_template=THINKER) as server:
         response = post(server, stop=["STOP"], stream=stream, **fields)
-    said = response.json()["choices"][0] if not stream else _added(response)
-    calls = said["message"].get("tool_calls")
-    whole = calls[0]["function"]["arguments"] if calls else said["message"]["content"]
-    assert json.loads(whole) == {"city": "a STOP b"}
+    choice = response.json()["choices"][0] if not stream else _fold_events(response)
+    calls = choice["message"].get("tool_calls")
+    text = calls[0]["function"]["arguments"] if calls else choice["message"]["content"]
+    assert json.loads(text) == {"city": "a STOP b"}
 
 
-def _added(response: httpx.Response) -> dict[str, Any]:
+def _fold_events(response: httpx.Response) -> dict[str, Any]:
     text, arguments = "", ""
     for event in parse_events(response):
         for choice in event["choices"]:
@@ -250,15 +258,15 @@ def _added(response: httpx.Response) -> dict[str, Any]:
     return {"message": {"content": text, "tool_calls": calls}}
 
 
-def test_a_stop_string_still_cuts_text_before_a_call() -> None:
+def test_stop_string_cuts_text_before_a_call() -> None:
     engine = ScriptedEngine(Reply(f"Well STOP now. {CALL}", chunks=3), check_grammars=True)
     with serve_scripted(engine, chat_template=THINKER) as server:
         choice = post(server, stop=["STOP"], tools=TOOLS).json()["choices"][0]
     assert (choice["message"]["content"], choice["finish_reason"]) == ("Well ", "stop")
 
 
-def test_a_budget_and_a_demand_go_together() -> None:
-    """D62: after thoughts that were cut short, the grammar is that of the answer."""
+def test_reasoning_budget_works_with_a_constraint() -> None:
+    """After thoughts that were cut short, the grammar is that of the post_to_script."""
     engine = ScriptedEngine(["I go on and on and on and on and on", ROME], grammars=True)
     kwargs = {"chat_template_kwargs": {"enable_thinking": True}}
     with serve_scripted(engine, chat_template=THINKER) as server:
@@ -270,21 +278,21 @@ def test_a_budget_and_a_demand_go_together() -> None:
     assert match_grammar(second, ROME)[0]
 
 
-# what the model is told
+# What the model sees
 
 
-def test_a_template_with_a_place_for_the_schema_is_given_it() -> None:
+def test_template_gets_the_response_format() -> None:
     template = "{{ messages[0].content }}{% if response_format %} {{ response_format | tojson }}"
     engine = ScriptedEngine(ROME, check_grammars=True)
     with serve_scripted(engine, chat_template=template + "{% endif %}") as server:
         assert post(server, response_format=SCHEMA).status_code == 200
         assert post(server).status_code == 200
-    told, plain = (str(job.prompt) for job in engine.jobs)
-    assert json.loads(told.removeprefix("Go. ")) == SCHEMA
+    with_schema, plain = (str(job.prompt) for job in engine.jobs)
+    assert json.loads(with_schema.removeprefix("Go. ")) == SCHEMA
     assert plain == "Go."
 
 
-def test_metrics_tell_of_grammars() -> None:
+def test_metrics_count_grammars() -> None:
     with serve_scripted(ScriptedEngine(ROME, check_grammars=True), chat_template=THINKER) as server:
         for _ in range(2):
             post(server, response_format=SCHEMA)

@@ -1,4 +1,4 @@
-"""Tokens to text: characters whole, stops found, logprobs beside their text, however it is split_into_steps."""
+"""Tokens to text: whole characters, stop strings and logprobs, however the text is split."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LONG = [*BYTES, b"hello", " wörld".encode(), "日本".encode(), b"", "😀".enc
 
 
 def read(reader: Detokenizer, steps: Sequence[Step]) -> tuple[str, list[str], str | None]:
-    """Feed steps until a stop was stop: all text, all tokens, and the stop."""
+    """Feed steps up to a stop string and return all text, all tokens and the stop string."""
     text, tokens = "", []
     for step in steps:
         released = reader.feed(step)
@@ -31,10 +31,10 @@ def read(reader: Detokenizer, steps: Sequence[Step]) -> tuple[str, list[str], st
 
 
 def split_into_steps(ids: Sequence[int], ends: Sequence[int], logprobs: bool = False) -> list[Step]:
-    """The ids in steps that end at the ends."""
-    ends = sorted({*(place % (len(ids) + 1) for place in ends), len(ids)})
+    """Split the ids into steps that end at these positions."""
+    positions = sorted({*(end % (len(ids) + 1) for end in ends), len(ids)})
     steps, start = [], 0
-    for end in ends:
+    for end in positions:
         entries = [Logprob(token, -0.5) for token in ids[start:end]] if logprobs else []
         steps.append(Step(ids=list(ids[start:end]), logprobs=entries))
         start = end
@@ -42,7 +42,7 @@ def split_into_steps(ids: Sequence[int], ends: Sequence[int], logprobs: bool = F
 
 
 @given(st.text(), st.lists(st.integers(0, 400), max_size=8))
-def test_d3_character_split_over_tokens_arrives_whole(text: str, ends: list[int]) -> None:
+def test_character_split_over_tokens_arrives_whole(text: str, ends: list[int]) -> None:
     steps = split_into_steps(text.encode(), ends)
     reader = Detokenizer(BYTES)
     deltas = [reader.feed(step).text for step in steps]
@@ -51,7 +51,7 @@ def test_d3_character_split_over_tokens_arrives_whole(text: str, ends: list[int]
         assert not any("\ufffd" in delta for delta in deltas)
 
 
-def test_d3_incomplete_character_is_dropped() -> None:
+def test_incomplete_character_is_dropped() -> None:
     reader = Detokenizer(BYTES)
     assert reader.feed(Step(ids=list("ok😀".encode()[:-1]))).text == "ok"
     assert reader.close() == ReleasedText("")
@@ -62,11 +62,13 @@ def test_d3_incomplete_character_is_dropped() -> None:
     st.lists(st.text("ab<|", min_size=1, max_size=4), min_size=1, max_size=3),
     st.lists(st.integers(0, 60), max_size=6),
 )
-def test_d4_d5_stops_do_not_depend_on_how_the_text_is_split(
+def test_stops_do_not_depend_on_how_the_text_is_split(
     text: str, stops: list[str], ends: list[int]
 ) -> None:
     whole = read(Detokenizer(BYTES, stops=stops), split_into_steps(text.encode(), []))
-    one_by_one = read(Detokenizer(BYTES, stops=stops), split_into_steps(text.encode(), range(len(text))))
+    one_by_one = read(
+        Detokenizer(BYTES, stops=stops), split_into_steps(text.encode(), range(len(text)))
+    )
     pieces = read(Detokenizer(BYTES, stops=stops), split_into_steps(text.encode(), ends))
     assert whole == one_by_one == pieces
     assert not any(stop in whole[0] for stop in stops)
@@ -80,7 +82,7 @@ def test_d4_d5_stops_do_not_depend_on_how_the_text_is_split(
     [
         (["b", "a"], "xxaxxb", "xx", "a"),
         (["END"], "It is the END.", "It is the ", "END"),
-        (["", "."], "token. two", "token", "."),
+        (["", "."], "one. two", "one", "."),
         (["\n\n"], "a\nb\n\nc", "a\nb", "\n\n"),
         (["abcde", "bcd"], "abcdX", "a", "bcd"),
         (["bc", "abc"], "abc", "", "abc"),
@@ -88,13 +90,16 @@ def test_d4_d5_stops_do_not_depend_on_how_the_text_is_split(
         (["plain text"], "plain", "plain", None),
     ],
 )
-def test_d5_first_complete_stop_wins(
+def test_first_complete_stop_wins(
     stops: list[str], text: str, before: str, stop: str | None
 ) -> None:
-    assert read(Detokenizer(BYTES, stops=stops), split_into_steps(text.encode(), [1, 3]))[::2] == (before, stop)
+    assert read(Detokenizer(BYTES, stops=stops), split_into_steps(text.encode(), [1, 3]))[::2] == (
+        before,
+        stop,
+    )
 
 
-def test_d4_only_a_possible_start_of_a_stop_is_held_back() -> None:
+def test_only_a_possible_start_of_a_stop_is_held_back() -> None:
     stops = StopMatcher(["STOP"])
     assert stops.feed("no S") == ("no ", None)
     assert stops.feed("T") == ("", None)
@@ -102,7 +107,7 @@ def test_d4_only_a_possible_start_of_a_stop_is_held_back() -> None:
 
 
 @given(st.text(min_size=1, max_size=30), st.lists(st.integers(0, 200), max_size=6))
-def test_d34_every_token_has_one_logprob_in_order(text: str, ends: list[int]) -> None:
+def test_every_token_has_one_logprob_in_order(text: str, ends: list[int]) -> None:
     ids = list(text.encode())
     reader = Detokenizer(BYTES, logprobs=True)
     data: list[bytes] = []
@@ -112,14 +117,17 @@ def test_d34_every_token_has_one_logprob_in_order(text: str, ends: list[int]) ->
     assert data == [bytes([token]) for token in ids]
 
 
-def test_d34_logprobs_are_released_with_their_text() -> None:
+def test_logprobs_are_released_with_their_text() -> None:
     reader = Detokenizer(LONG, stops=["STOP"], logprobs=True)
     hello = reader.feed(Step(ids=[256], logprobs=[Logprob(256, -0.1)]))
     held = reader.feed(Step(ids=[ord("S")], logprobs=[Logprob(83, -0.2)]))
     released = reader.feed(Step(ids=[257], logprobs=[Logprob(257, -0.3)]))
     assert [token.text for token in hello.tokens] == ["hello"]
     assert held == ReleasedText("")
-    assert (released.text, [token.text for token in released.tokens]) == ("S wörld", ["S", " wörld"])
+    assert (released.text, [token.text for token in released.tokens]) == (
+        "S wörld",
+        ["S", " wörld"],
+    )
 
 
 def test_tokens_of_a_stop_string_have_no_logprob() -> None:
@@ -153,7 +161,7 @@ def test_unknown_token_is_an_engine_failure(token: int) -> None:
         Detokenizer(BYTES).feed(Step(ids=[token]))
 
 
-def test_d20_nan_logprob_is_an_engine_failure() -> None:
+def test_nan_logprob_is_an_engine_failure() -> None:
     reader = Detokenizer(BYTES, logprobs=True)
     with pytest.raises(EngineFailed):
         reader.make_token(Logprob(1, math.nan))

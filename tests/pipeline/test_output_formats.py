@@ -151,18 +151,18 @@ def post(server: RunningServer, said: str, **fields: Any) -> httpx.Response:
 CASES: list[tuple[str, dict[str, Any], str, str, list[Any], str]] = [
     ("thought", {}, "It is.", "Is it 雨 there?", [], "stop"),
     ("thought", {"tools": openai.omit}, "It is.", "Is it 雨 there?", [], "stop"),
-    # D64: nothing is said after the thought, not even the white space
+    # nothing is said after the thought, not even the white space
     ("only thought", {}, "", "Is it 雨 there?", [], "stop"),
-    ("unclosed", {}, "", "And then", [], "stop"),  # D50
-    ("call", {}, "", "", [CALLED], "tool_calls"),  # D52
-    ("prose", {}, "Let me look.", "", [CALLED], "tool_calls"),  # D58
+    ("unclosed", {}, "", "And then", [], "stop"),
+    ("call", {}, "", "", [CALLED], "tool_calls"),
+    ("prose", {}, "Let me look.", "", [CALLED], "tool_calls"),
     ("both", {}, "Let me look.", "Is it 雨 there?", [CALLED], "tool_calls"),
-    # D59: as many calls as there are blocks
+    # as many calls as there are blocks
     ("parallel", {}, "", "", [CALLED, ("now", {}), ("weather", {"city": "02134"})], "tool_calls"),
-    ("undeclared", {}, f"Well. {OTHER}", "", [], "stop"),  # D56
-    ("broken", {}, f"Well. {BROKEN}", "", [], "stop"),  # D51
-    ("zip", {}, "", "", [("weather", {"city": "02134"})], "tool_calls"),  # D55
-    ("call", {"tool_choice": "none"}, PARIS, "", [], "stop"),  # D54
+    ("undeclared", {}, f"Well. {OTHER}", "", [], "stop"),
+    ("broken", {}, f"Well. {BROKEN}", "", [], "stop"),
+    ("zip", {}, "", "", [("weather", {"city": "02134"})], "tool_calls"),
+    ("call", {"tool_choice": "none"}, PARIS, "", [], "stop"),
     ("call", {"tools": openai.omit}, PARIS, "", [], "stop"),
     ("draft", {}, "No.", f"Maybe {PARIS}?", [], "stop"),
     ("plain", {}, "a < b, and <b>x</b>", "", [], "stop"),
@@ -173,7 +173,7 @@ CASES: list[tuple[str, dict[str, Any], str, str, list[Any], str]] = [
 
 @pytest.mark.parametrize("logprobs", [False, True])
 @pytest.mark.parametrize(("said", "fields", "content", "thoughts", "made", "finish"), CASES)
-def test_d53_a_stream_adds_up_to_the_whole_answer(
+def test_a_stream_adds_up_to_the_whole_answer(
     client: OpenAI,
     said: str,
     fields: dict[str, Any],
@@ -190,7 +190,7 @@ def test_d53_a_stream_adds_up_to_the_whole_answer(
     assert choice["finish"] == finish
 
 
-def test_d47_how_the_engine_cuts_its_text_changes_nothing(
+def test_how_the_engine_cuts_its_text_changes_nothing(
     client: OpenAI, by_bytes: RunningServer
 ) -> None:
     """Every way of cutting gives what single bytes give; only tokens are counted differently."""
@@ -214,9 +214,7 @@ def test_several_choices_are_read_apart(client: OpenAI) -> None:
         assert many == 3 * single
 
 
-def test_d52_d65_a_call_that_the_limit_cut_says_length(
-    client: OpenAI, server: RunningServer
-) -> None:
+def test_a_call_that_the_limit_cut_says_length(client: OpenAI, server: RunningServer) -> None:
     """At every limit: what there is of the call, `length`, and never a call passed off as whole."""
     everything = ask(client, "both")
     [whole] = everything["choices"]
@@ -241,7 +239,7 @@ def deltas(response: httpx.Response) -> list[dict[str, Any]]:
     return [chunk["choices"][0]["delta"] for chunk in parse_events(response) if chunk["choices"]]
 
 
-def test_d57_s5_25_fact22_the_first_chunk_of_a_call_names_it(server: RunningServer) -> None:
+def test_the_first_chunk_of_a_call_names_it(server: RunningServer) -> None:
     said = [one["tool_calls"] for one in deltas(post(server, "parallel", stream=True))[1:] if one
             and "tool_calls" in one]  # fmt: skip
     assert all(len(one) == 1 for one in said)
@@ -261,7 +259,7 @@ def test_d57_s5_25_fact22_the_first_chunk_of_a_call_names_it(server: RunningServ
             assert one[0]["function"]["arguments"]
 
 
-def test_s5_33_the_order_of_a_stream(server: RunningServer) -> None:
+def test_the_order_of_a_stream(server: RunningServer) -> None:
     chunks = parse_events(post(server, "both", stream=True, stream_options={"include_usage": True}))
     kinds: list[str] = []
     for chunk in chunks:
@@ -288,7 +286,7 @@ def test_arguments_flow_as_they_are_generated() -> None:
     assert json.loads("".join(pieces)) == {"city": long}
 
 
-def test_fact31_a_turn_of_calls_has_no_content(server: RunningServer) -> None:
+def test_a_turn_of_calls_has_no_content(server: RunningServer) -> None:
     message = post(server, "call").json()["choices"][0]["message"]
     assert message["content"] is None
     assert message["refusal"] is None
@@ -367,7 +365,7 @@ def hesitant(request: pytest.FixtureRequest) -> Iterator[RunningServer]:
         ({"reasoning_effort": "none"}, "", "hm</think>Yes."),
     ],
 )
-def test_d45_the_prompt_decides_and_no_word_of_the_users(
+def test_the_prompt_decides_and_no_word_of_the_users(
     hesitant: RunningServer,
     fields: dict[str, Any],
     thoughts: str,
@@ -459,7 +457,7 @@ KNOWS_EFFORT = (
         (THINKER, {"thinking_token_budget": 5, "n": 2}, "thinking_token_budget"),
         (THINKER, {"thinking_budget": 5, "n": 2}, "thinking_budget"),
         (THINKER, {"thinking_budget": -1}, "thinking_budget"),
-        (THINKER, {"tool_choice": NAMED}, "tool_choice"),  # D60: named, but nobody declared it
+        (THINKER, {"tool_choice": NAMED}, "tool_choice"),  # named, but nobody declared it
     ],
 )
 def test_what_cannot_be_done_is_refused_by_name(
@@ -484,7 +482,7 @@ def test_an_effort_goes_to_a_template_that_knows_it() -> None:
     assert engine.jobs[-1].prompt == "say it. medium"
 
 
-def test_d61_no_grammar_is_made_for_tools_so_none_is_incomplete() -> None:
+def test_no_grammar_is_made_for_tools_so_none_is_incomplete() -> None:
     engine = ScriptedEngine("x")
     with serve_scripted(engine, chat_template=THINKER) as server:
         assert post(server, "it").status_code == 200
@@ -603,7 +601,7 @@ def test_a_budget_goes_to_a_template_that_reads_one() -> None:
         ("both", "Let me", "stop", []),
     ],
 )
-def test_d4_d5_stop_strings_are_met_in_what_the_model_writes(
+def test_stop_strings_are_met_in_what_the_model_writes(
     server: RunningServer, said: str, stop: str, finish: str, made: list[str], streamed: bool
 ) -> None:
     response = post(server, said, stop=[stop], stream=streamed)
@@ -630,7 +628,7 @@ GEMMA = ("<|endoftext|>", "<|im_start|>", "<|tool_call>", "<tool_call|>", '<|"|>
 @pytest.mark.parametrize(
     ("text", "content", "thoughts", "made"),
     [
-        ("<|channel>thought\nplan<channel|>Hi", "Hi", "plan", []),  # D48, D49
+        ("<|channel>thought\nplan<channel|>Hi", "Hi", "plan", []),
         ('Hi<|tool_call>call:weather{city:<|"|>Rome<|"|>,days:3}<tool_call|>', "Hi", "",
          [("weather", {"city": "Rome", "days": 3})]),
         ("<|channel>thought\nplan", "", "plan", []),
@@ -817,7 +815,7 @@ def test_completions_are_left_as_they_are(by_bytes: RunningServer) -> None:
 # What an operator can say
 
 
-def test_s5_4_formats_can_be_named_as_others_name_them() -> None:
+def test_formats_can_be_named_as_others_name_them() -> None:
     text = "[THINK]hm[/THINK]<function=now></function>"
     for names in (("format", "reasoning_format"), ("tool_parser", "reasoning_parser")):
         said = dict(zip(names, ("qwen3_coder", "mistral"), strict=True))
@@ -842,7 +840,7 @@ def test_formats_can_be_turned_off(by_bytes: RunningServer) -> None:
         ({"reasoning_parser": "nonsense"}, ["nonsense", "think"]),
     ],
 )
-def test_d75_s5_31_an_unknown_format_is_refused_at_startup_with_the_choices(
+def test_an_unknown_format_is_refused_at_startup_with_the_choices(
     said: dict[str, str], choices: list[str]
 ) -> None:
     with pytest.raises(runtime.StartupError) as refusal:

@@ -1,4 +1,4 @@
-"""What a request says is what the engine is post_for_job, whichever way it is answered."""
+"""The fields of a request reach the engine, whether the answer is streamed or whole."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def post_for_job(
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("path", ["chat/completions", "completions"])
 @pytest.mark.parametrize(("field", "value", "name", "expected_value"), SAMPLING)
-def test_d23_d24_d26_every_sampling_field_reaches_the_engine(
+def test_every_sampling_field_reaches_the_engine(
     server: RunningServer,
     engine: ScriptedEngine,
     path: str,
@@ -60,7 +60,7 @@ def test_d23_d24_d26_every_sampling_field_reaches_the_engine(
     assert job.sampling == msgspec.structs.replace(expected, **{name: expected_value})
 
 
-def test_d26_without_fields_the_engine_gets_exactly_the_defaults(
+def test_without_fields_the_engine_gets_exactly_the_defaults(
     server: RunningServer, engine: ScriptedEngine
 ) -> None:
     job = post_for_job(server, engine)
@@ -72,7 +72,7 @@ def test_d26_without_fields_the_engine_gets_exactly_the_defaults(
     assert job.logprobs is None
 
 
-def test_d25_temperature_0_and_top_k_1_are_greedy(
+def test_temperature_0_and_top_k_1_are_greedy(
     server: RunningServer, engine: ScriptedEngine
 ) -> None:
     assert post_for_job(server, engine, temperature=0).sampling.greedy
@@ -80,7 +80,7 @@ def test_d25_temperature_0_and_top_k_1_are_greedy(
     assert not post_for_job(server, engine).sampling.greedy
 
 
-def test_d87_completion_of_a_streamed_answer_is_complete(server: RunningServer) -> None:
+def test_completion_of_a_streamed_answer_is_complete(server: RunningServer) -> None:
     """The fold gets the same deltas as the stream."""
     services = server.app.runtime.services
     completion, written = Completion(), []

@@ -1,4 +1,4 @@
-"""Reading a choice of a chat: however its steps are cut or merged, the same comes out."""
+"""Reading a choice of a chat: however its steps are cut or merge_by_sizes, the same comes out."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TOOLS = (Tool(name="f"), Tool(name="g"))
 CALL = '<tool_call>{"name": "f", "arguments": {"a": "é 😀"}}</tool_call>'
 PARTS = ("hm 雨", "<think>", "</think>", CALL, " <b>", "\n\n", "<tool_call>", "Yes. ", "</tool_")
 BYTES = ByteTokenizer()
-MANNERS = ("text", "ids", "both")
+OUTPUT_KINDS = ("text", "ids", "both")
 
 
 def read(
@@ -45,13 +45,13 @@ def read(
     return whole
 
 
-def tokens_of(text: str, manner: str) -> list[Step]:
+def make_token_steps(text: str, output_kind: str) -> list[Step]:
     """Tokens of an engine that speaks ids, or text, or both."""
-    if manner != "ids":
+    if output_kind != "ids":
         steps = [
             Step(
                 text=letter,
-                ids=[0] if manner == "both" else [],
+                ids=[0] if output_kind == "both" else [],
                 tokens=1,
                 logprobs=[Logprob(-1, -0.5, text=letter)],
             )
@@ -64,7 +64,7 @@ def tokens_of(text: str, manner: str) -> list[Step]:
     return [*steps, Step(finish="stop")]
 
 
-def merged(steps: list[Step], sizes: list[int]) -> list[Step]:
+def merge_by_sizes(steps: list[Step], sizes: list[int]) -> list[Step]:
     made, at = [], 0
     for size in sizes:
         made += merge_steps(steps[at : at + size])
@@ -75,25 +75,27 @@ def merged(steps: list[Step], sizes: list[int]) -> list[Step]:
 @given(
     st.lists(st.sampled_from(PARTS), max_size=6).map("".join),
     st.lists(st.integers(1, 40), max_size=6),
-    st.sampled_from(MANNERS),
+    st.sampled_from(OUTPUT_KINDS),
     st.sampled_from([(), ("Yes",), ("\n\n", "雨")]),
     st.none() | st.integers(1, 80),
 )
-def test_d47_merged_steps_are_read_as_single_ones(
-    text: str, sizes: list[int], manner: str, stops: tuple[str, ...], limit: int | None
+def test_merged_steps_are_read_as_single_ones(
+    text: str, sizes: list[int], output_kind: str, stops: tuple[str, ...], limit: int | None
 ) -> None:
     """The engine does not count, so the limit is met here, at the same token always."""
-    steps = tokens_of(text, manner)
+    steps = make_token_steps(text, output_kind)
     single = read(steps, stops, limit=limit)
-    together = read(merged(steps, sizes), stops, limit=limit)
-    assert together.build_choices() == single.build_choices()
-    assert together.usage == single.usage
+    merged = read(merge_by_sizes(steps, sizes), stops, limit=limit)
+    assert merged.build_choices() == single.build_choices()
+    assert merged.usage == single.usage
 
 
-@pytest.mark.parametrize("manner", MANNERS)
+@pytest.mark.parametrize("manner", OUTPUT_KINDS)
 @pytest.mark.parametrize("limit", [None, 1, 2, 3, 4])
 @pytest.mark.parametrize("logprobs", [None, 0])
-def test_plain_text_is_read_alike_too(manner: str, limit: int | None, logprobs: int | None) -> None:
+def test_merged_steps_of_plain_text_are_read_like_single_ones(
+    output_kind: str, limit: int | None, logprobs: int | None
+) -> None:
     def plain(steps: list[Step]) -> tuple[list[Choice], int]:
         job = Job(id="x", prompt="", sampling=Sampling(max_tokens=limit), logprobs=logprobs)
         text = Detokenizer(BYTES.pieces, BYTES.control, logprobs=logprobs is not None)
@@ -103,39 +105,39 @@ def test_plain_text_is_read_alike_too(manner: str, limit: int | None, logprobs: 
                 whole.add(delta)
         return whole.build_choices(), whole.usage.completion
 
-    steps = tokens_of("abc", manner)
+    steps = make_token_steps("abc", output_kind)
     assert plain(merge_steps(steps)) == plain(steps)
 
 
-def test_a_token_without_text_is_counted_however_it_came() -> None:
+def test_token_without_text_is_counted() -> None:
     steps = [Step(text="a", tokens=1), Step(tokens=1), Step(text="b", tokens=1), Step(tokens=1)]
     steps.append(Step(finish="stop"))
-    for came in (steps, merge_steps(steps)):
-        whole = read(came)
+    for variant in (steps, merge_steps(steps)):
+        whole = read(variant)
         assert whole.build_choices()[0].text == "ab"
         assert whole.usage.completion == 4
 
 
-def test_tokens_that_came_as_one_text_are_told_apart_by_their_logprobs() -> None:
+def test_text_of_several_tokens_is_split_by_its_logprobs() -> None:
     texts = ("<think>", "hm", "</think>", "Hi", " you")
-    marks = [Logprob(-1, -0.5, text=text) for text in texts]
-    whole = read([Step(text="".join(texts), tokens=5, logprobs=marks), Step(finish="stop")])
+    logprobs = [Logprob(-1, -0.5, text=text) for text in texts]
+    whole = read([Step(text="".join(texts), tokens=5, logprobs=logprobs), Step(finish="stop")])
     assert [token.text for token in whole.build_choices()[0].tokens] == ["Hi", " you"]
     assert whole.usage.reasoning == 1
 
 
-@given(st.lists(st.sampled_from(PARTS), max_size=6).map("".join), st.sampled_from(MANNERS))
-def test_every_token_is_where_its_characters_are(text: str, manner: str) -> None:
+@given(st.lists(st.sampled_from(PARTS), max_size=6).map("".join), st.sampled_from(OUTPUT_KINDS))
+def test_every_token_counts_where_its_characters_are(text: str, output_kind: str) -> None:
     """One token a letter, or a byte: so what is counted must be as long as what is said."""
-    whole = read(tokens_of(text, manner))
+    whole = read(make_token_steps(text, output_kind))
     [choice] = whole.build_choices()
-    size = len if manner != "ids" else lambda said: len(said.encode())
+    size = len if output_kind != "ids" else lambda said: len(said.encode())
     assert whole.usage.reasoning == size(choice.reasoning)
     assert b"".join(token.data for token in choice.tokens).decode() == choice.text
     assert whole.usage.completion == size(text)
-    untold = read(tokens_of(text, manner), tell=False)
-    assert untold.usage == whole.usage
-    assert untold.build_choices()[0].reasoning == ""
+    without_reasoning = read(make_token_steps(text, output_kind), tell=False)
+    assert without_reasoning.usage == whole.usage
+    assert without_reasoning.build_choices()[0].reasoning == ""
 
 
 @pytest.mark.parametrize(
@@ -144,54 +146,54 @@ def test_every_token_is_where_its_characters_are(text: str, manner: str) -> None
         ([(0, 4, 1)], [(0, 2), (2, 2)], 1),  # one token in two spans is one token
         ([(0, 4, 1), (4, 8, 1)], [(3, 2)], 2),  # any character of it counts
         ([(0, 4, 1), (4, 8, 1)], [(5, 1)], 1),
-        ([(0, 10, 10)], [(2, 5)], 5),  # several that came as one text count by their share
+        ([(0, 10, 10)], [(2, 5)], 5),  # several that variant as one text count by their share
         ([(0, 10, 10)], [(0, 3), (3, 3)], 6),
         ([(0, 10, 3)], [(0, 1)], 1),
         ([(0, 4, 0)], [(0, 4)], 0),  # an engine that does not count
     ],
 )
-def test_how_thoughts_are_counted(
-    places: list[tuple[int, int, int]], spans: list[tuple[int, int]], thoughts: int
+def test_reasoning_tokens_are_counted_by_their_characters(
+    token_spans: list[tuple[int, int, int]], spans: list[tuple[int, int]], expected: int
 ) -> None:
-    tally = TokenLedger()
-    for start, end, tokens in places:
-        tally.add(TokenSpan(start, end, tokens))
+    ledger = TokenLedger()
+    for start, end, tokens in token_spans:
+        ledger.add(TokenSpan(start, end, tokens))
     for start, length in spans:
-        tally.take_reasoning(start, "x" * length)
-    assert tally.reasoning_tokens == thoughts
+        ledger.take_reasoning(start, "x" * length)
+    assert ledger.reasoning_tokens == expected
 
 
-def test_control_tokens_are_cut_out_of_what_is_said() -> None:
-    tally = TokenLedger()
+def test_special_tokens_are_cut_out_of_text() -> None:
+    ledger = TokenLedger()
     for start, end, control in ((0, 2, False), (2, 7, True), (7, 9, False), (9, 12, True)):
-        tally.add(TokenSpan(start, end, is_special=control))
-    assert tally.take_text(0, "ab<mk>")[0] == "ab"
-    assert tally.take_text(6, ">cd")[0] == "cd"
-    assert tally.take_reasoning(9, "<m>") == ""
-    assert tally.reasoning_tokens == 0
+        ledger.add(TokenSpan(start, end, is_special=control))
+    assert ledger.take_text(0, "ab<mk>")[0] == "ab"
+    assert ledger.take_text(6, ">cd")[0] == "cd"
+    assert ledger.take_reasoning(9, "<m>") == ""
+    assert ledger.reasoning_tokens == 0
 
 
 @pytest.mark.parametrize("control", [False, True])
-def test_a_long_text_that_was_held_back_is_given_back_at_once(control: bool) -> None:
-    many = 100_000
+def test_long_held_text_is_released_quickly(control: bool) -> None:
+    count = 100_000
     mark = (Token("x", b"x", -0.5),)
-    tally = TokenLedger()
-    for at in range(many):
-        tally.add(TokenSpan(at, at + 1, logprobs=mark, is_special=control and at % 2 == 0))
+    ledger = TokenLedger()
+    for at in range(count):
+        ledger.add(TokenSpan(at, at + 1, logprobs=mark, is_special=control and at % 2 == 0))
     began = time.perf_counter()
-    text, marks = tally.take_text(0, "x" * many)
+    text, logprobs = ledger.take_text(0, "x" * count)
     assert time.perf_counter() - began < 1
-    assert len(text) == len(marks) == (many // 2 if control else many)
+    assert len(text) == len(logprobs) == (count // 2 if control else count)
 
 
-def test_tokens_of_a_call_are_not_kept() -> None:
+def test_token_spans_of_a_call_are_discarded() -> None:
     letters = '<tool_call>{"name": "f", "arguments": {"a": "' + "x" * 5000
     rest = '"}}</tool_call>\n \nSo.'
     parser = OutputParser("hermes_json", "think", tools=TOOLS, inside=False)
     job = Job(id="x", prompt="", logprobs=0)
     reader = ChatReader(0, job, Detokenizer(None), ReaderOptions(parser), first=True)
     whole = Completion()
-    steps = iter(tokens_of(letters + rest, "text"))
+    steps = iter(make_token_steps(letters + rest, "text"))
     for _, step in zip(letters, steps, strict=False):
         for delta in reader.feed(step):
             whole.add(delta)
@@ -214,23 +216,25 @@ WIDE = (
 )
 
 
-def examples() -> Iterator[tuple[str | None, str | None, str]]:
+def list_examples() -> Iterator[tuple[str | None, str | None, str]]:
     for tools in tool_formats().values():
         yield tools.name, None, tools.example
-    for thoughts in reasoning_formats().values():
-        yield None, thoughts.name, thoughts.example
+    for expected in reasoning_formats().values():
+        yield None, expected.name, expected.example
     yield "gemma4", None, WIDE
 
 
-def as_tokens(text: str, speech: OutputFormat, known: ByteTokenizer) -> Choice:
-    """What is heard of a text whose marks are the control tokens of a vocabulary."""
-    shown = speech.find_marker_tokens(known)
-    parser = OutputParser(speech.tools, speech.reasoning, tools=TOOLS)
+def read_as_tokens(text: str, output_format: OutputFormat, known: ByteTokenizer) -> Choice:
+    """What is heard of a text whose logprobs are the control tokens of a vocabulary."""
+    shown = output_format.find_marker_tokens(known)
+    parser = OutputParser(output_format.tools, output_format.reasoning, tools=TOOLS)
     reader = ChatReader(
         0,
         Job(id="x", prompt=""),
         Detokenizer(known.pieces, known.control - shown),
-        ReaderOptions(parser, parser_only_tokens=shown - speech.find_visible_marker_tokens(known)),
+        ReaderOptions(
+            parser, parser_only_tokens=shown - output_format.find_visible_marker_tokens(known)
+        ),
         first=True,
     )
     whole = Completion()
@@ -243,17 +247,20 @@ def as_tokens(text: str, speech: OutputFormat, known: ByteTokenizer) -> Choice:
     return choice
 
 
-@pytest.mark.parametrize(("tools", "reasoning", "text"), list(examples()))
-def test_marks_say_the_same_as_control_tokens(
+@pytest.mark.parametrize(("tools", "reasoning", "text"), list(list_examples()))
+def test_markers_parse_the_same_as_special_tokens(
     tools: str | None, reasoning: str | None, text: str
 ) -> None:
-    speech = OutputFormat(tools, reasoning)
-    plain = as_tokens(text, speech, ByteTokenizer(()))
+    output_format = OutputFormat(tools, reasoning)
+    plain = read_as_tokens(text, output_format, ByteTokenizer(()))
     assert plain.calls or plain.reasoning or plain.text
-    assert as_tokens(text, speech, ByteTokenizer(sorted(set(PIECE.findall(text))))) == plain
+    assert (
+        read_as_tokens(text, output_format, ByteTokenizer(sorted(set(PIECE.findall(text)))))
+        == plain
+    )
 
 
-def test_d55_strings_between_control_tokens_stay_strings() -> None:
+def test_strings_between_control_tokens_stay_strings() -> None:
     known = ByteTokenizer(("<|tool_call>", "<tool_call|>", '<|"|>'))
-    [call] = as_tokens(WIDE, OutputFormat("gemma4"), known).calls
+    [call] = read_as_tokens(WIDE, OutputFormat("gemma4"), known).calls
     assert json.loads(call.arguments) == {"a": 'Rome, Italy: {x} "y"', "b": "02134", "c": "true"}

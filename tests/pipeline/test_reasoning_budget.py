@@ -21,7 +21,7 @@ def make_script(*pieces: Any) -> list[Reply]:
 
 
 def post_for_message(server: RunningServer, **fields: Any) -> dict[str, Any]:
-    content: dict[str, Any] = post(server, "it", **fields).json()["choices"][0]["post_for_message"]
+    content: dict[str, Any] = post(server, "it", **fields).json()["choices"][0]["message"]
     return content
 
 
@@ -74,7 +74,7 @@ def test_character_is_not_split() -> None:
 
 @pytest.mark.parametrize("tokens", [False, True])
 @pytest.mark.parametrize("budget", [0, 1, 2, 5])
-def test_fact30_every_character_of_the_answer_has_its_token(tokens: bool, budget: int) -> None:
+def test_every_character_of_the_answer_has_its_token(tokens: bool, budget: int) -> None:
     script = [Reply("<think>one two three four five six</think>No.", max_uses=1), ANSWER]
     if tokens:
         script[0] = Reply(script[0].text, chunks="bytes", max_uses=1)
@@ -83,8 +83,8 @@ def test_fact30_every_character_of_the_answer_has_its_token(tokens: bool, budget
     [choice] = answer["choices"]
     entries = choice["logprobs"]["content"]
     assert bytes(byte for entry in entries for byte in entry["bytes"]).decode() == "The answer."
-    assert choice["post_for_message"]["content"] == "The answer."
-    reasoning = choice["post_for_message"].get("reasoning_content", "")
+    assert choice["message"]["content"] == "The answer."
+    reasoning = choice["message"].get("reasoning_content", "")
     assert "one two three four five".startswith(reasoning)
     assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] == budget
 
@@ -108,7 +108,7 @@ def test_call_drafted_inside_reasoning_counts_as_reasoning() -> None:
     engine = ScriptedEngine([Reply(draft + " word" * 300, max_uses=1), ANSWER])
     with serve_scripted(engine, chat_template=THINKER) as server:
         answer = post(server, "it", thinking_budget=30, max_tokens=200).json()
-    assert answer["choices"][0]["post_for_message"]["content"] == "The answer."
+    assert answer["choices"][0]["message"]["content"] == "The answer."
     assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] <= 31
     assert len(engine.jobs) == 2
 

@@ -282,7 +282,7 @@ def test_conversations_change_as_the_template_requires(name: str) -> None:
     assert msgspec.msgpack.encode(messages) == before
 
 
-def test_d40_arguments_arrive_as_dicts_and_unparsable_ones_as_text() -> None:
+def test_arguments_arrive_as_dicts_and_unparsable_ones_as_text() -> None:
     messages = [calls(1), message("assistant", tool_calls=(call(2, "{oops"),))]
     prepared = prepare_messages(messages, EVERYTHING)
     arguments = [turn["tool_calls"][0]["function"]["arguments"] for turn in prepared]
@@ -294,11 +294,11 @@ def test_d40_arguments_arrive_as_dicts_and_unparsable_ones_as_text() -> None:
     [("", {}), ("  ", {}), ("[1]", "[1]"), ("{}", {}), ("nul", "nul"), ("[" * 99999, "[" * 99999),
      ('{"a": ' + "9" * 5000 + "}", '{"a": ' + "9" * 5000 + "}")],
 )  # fmt: skip
-def test_d40_arguments_of_all_kinds(text: str, expected: Any) -> None:
+def test_arguments_of_all_kinds(text: str, expected: Any) -> None:
     assert parse_arguments(text) == expected
 
 
-def test_d40_arguments_for_templates_that_take_only_one_kind() -> None:
+def test_arguments_for_templates_that_take_only_one_kind() -> None:
     turn = message("assistant", tool_calls=(call(1), call(2, "{oops")))
     text = prepare_messages([turn], capable(arguments="text"))[0]["tool_calls"]
     objects = prepare_messages([turn], capable(raw_arguments=False))[0]["tool_calls"]
@@ -307,7 +307,7 @@ def test_d40_arguments_for_templates_that_take_only_one_kind() -> None:
     assert objects[1]["function"]["arguments"] == {"arguments": "{oops"}
 
 
-def test_d41_results_in_the_order_of_their_calls() -> None:
+def test_results_in_the_order_of_their_calls() -> None:
     messages = [calls(1, 2, 3), result(3), result(1), result(2), USER, calls(2, 1), result(1)]
     prepared = prepare_messages([*messages, result(2)], EVERYTHING)
     results = [(turn["content"], turn["name"]) for turn in prepared if turn["role"] == "tool"]
@@ -315,14 +315,14 @@ def test_d41_results_in_the_order_of_their_calls() -> None:
     assert results[0] == ("result1", "function1")
 
 
-def test_d41_results_without_an_id_answer_the_first_open_call() -> None:
+def test_results_without_an_id_answer_the_first_open_call() -> None:
     old = [message("function", "r1", name="function1"), message("tool", "r2")]
     prepared = prepare_messages([calls(1, 2), *old], EVERYTHING)
     assert [turn["tool_call_id"] for turn in prepared[1:]] == ["call_1", "call_2"]
     assert [turn["role"] for turn in prepared[1:]] == ["tool", "tool"]
 
 
-def test_d42_nothing_of_the_request_is_changed() -> None:
+def test_nothing_of_the_request_is_changed() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string"}}}
     tools = [Tool(name="f", parameters=schema)]
     prepared = prepare_tools(tools, EVERYTHING)

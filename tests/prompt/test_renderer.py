@@ -92,7 +92,7 @@ GOLDEN = {
 
 @pytest.mark.parametrize("add_bos", [True, False])
 @pytest.mark.parametrize("name", GOLDEN)
-def test_d36_golden_prompts_with_the_special_tokens_of_the_model(name: str, add_bos: bool) -> None:
+def test_golden_prompts_with_the_special_tokens_of_the_model(name: str, add_bos: bool) -> None:
     specials, text, expected = GOLDEN[name]
     tokenizer = BytesTokenizer(*specials, add_bos=add_bos)
     rendered = render(PromptRenderer(source(name), tokenizer), HELLO)
@@ -102,7 +102,7 @@ def test_d36_golden_prompts_with_the_special_tokens_of_the_model(name: str, add_
     assert rendered.special_tokens == len(expected)
 
 
-def test_d37_no_double_bos() -> None:
+def test_no_double_bos() -> None:
     for before in ("", "{{ bos_token }}", "{{ bos_token }}{{ bos_token }}"):
         renderer = PromptRenderer(
             before + "{{ messages[0].content }}", BytesTokenizer("<s>", "</s>", add_bos=True)
@@ -119,7 +119,7 @@ def test_special_tokens_that_strip_white_space() -> None:
     assert rendered.text.endswith("<|im_end|>\n<|im_start|>assistant\n")
 
 
-def test_d40_d41_tools_calls_and_results_are_rendered() -> None:
+def test_tools_calls_and_results_are_rendered() -> None:
     calls = tuple(ToolCall(id=f"call-{n}", name="f", arguments=f'{{"n": {n}}}') for n in (1, 2))
     chat = make_chat(
         message("user", "u"),
@@ -204,7 +204,7 @@ OPENING = (
 @pytest.mark.parametrize(
     "text", ["hi", "START", "what does START mean?", "START END", "END", "START\n"]
 )
-def test_d45_d46_only_the_template_decides_where_an_answer_starts(
+def test_only_the_template_decides_where_an_answer_starts(
     name: str, text: str, special: bool
 ) -> None:
     """A user who mentions the markers does not change where the answer starts."""
@@ -284,12 +284,12 @@ def test_variables_that_some_templates_read() -> None:
 # What is rejected
 
 
-def test_d39_malformed_template_fails_when_the_model_is_loaded() -> None:
+def test_malformed_template_fails_when_the_model_is_loaded() -> None:
     with pytest.raises(ModelBroken):
         PromptRenderer("{% if %}", None)
 
 
-def test_d39_the_reason_that_a_template_gives_contains_no_breaks() -> None:
+def test_the_reason_that_a_template_gives_contains_no_breaks() -> None:
     tokenizer = BytesTokenizer("<s>", "</s>")
     renderer = PromptRenderer("{{ raise_exception('no: ' + messages[0].content) }}", tokenizer)
     with pytest.raises(TemplateRejected) as caught:
@@ -299,7 +299,7 @@ def test_d39_the_reason_that_a_template_gives_contains_no_breaks() -> None:
 
 @pytest.mark.parametrize("tokenizer", [None, BytesTokenizer("<s>", "</s>")])
 @pytest.mark.parametrize("chat", [Chat(messages=()), make_chat(message("user", ""))])
-def test_s1_8_empty_prompts_are_rejected(tokenizer: BytesTokenizer | None, chat: Chat) -> None:
+def test_empty_prompts_are_rejected(tokenizer: BytesTokenizer | None, chat: Chat) -> None:
     for template in ("{{ messages[0].content if messages }}", None):
         with pytest.raises(BadRequest) as caught:
             render(PromptRenderer(template, tokenizer), chat)
@@ -317,7 +317,7 @@ def test_deep_requests_are_rejected() -> None:
         )
 
 
-def test_d42_the_request_is_not_changed() -> None:
+def test_the_request_is_not_changed() -> None:
     schema = {"type": "object", "properties": {"<s>": {"type": "string"}}}
     chat = make_chat(message("user", "<s>"), tools=(Tool(name="f", parameters=schema),))
     before = msgspec.json.encode(chat)
@@ -328,7 +328,7 @@ def test_d42_the_request_is_not_changed() -> None:
 # Without a template, without a tokenizer, without a chat
 
 
-def test_s5_17_without_a_template_the_prompt_is_the_contents() -> None:
+def test_without_a_template_the_prompt_is_the_contents() -> None:
     both = make_chat(message("system", "s"), message("user", "a"))
     assert render(PromptRenderer(None, None), both) == RenderedPrompt("s\n\na")
     chat = make_chat(message("user", "a <s> b"))
@@ -474,7 +474,7 @@ def test_large_conversations_are_rendered_in_a_thread(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("add_bos", [False, True])
 @pytest.mark.parametrize("requested", [False, True])
-def test_d37_a_prompt_starts_with_bos_only_if_the_tokenizer_adds_it(
+def test_a_prompt_starts_with_bos_only_if_the_tokenizer_adds_it(
     add_bos: bool, requested: bool
 ) -> None:
     renderer = PromptRenderer(None, BytesTokenizer("<s>", "</s>", add_bos=add_bos))

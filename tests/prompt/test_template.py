@@ -165,7 +165,7 @@ def test_real_templates_render_as_their_authors_saw_them() -> None:
         ("x" * 300_000, "too long"),
     ],
 )
-def test_d39_malformed_template_fails_when_it_is_loaded(source: str, message: str) -> None:
+def test_malformed_template_fails_when_it_is_loaded(source: str, message: str) -> None:
     with pytest.raises(ModelBroken) as caught:
         compile_template(source)
     assert message in caught.value.message
@@ -188,7 +188,7 @@ def test_d39_malformed_template_fails_when_it_is_loaded(source: str, message: st
         ("{{ namespace(a=1) }}", "cannot be written"),
     ],
 )
-def test_d39_a_template_that_raises_is_the_requests_error(source: str, message: str) -> None:
+def test_a_template_that_raises_is_the_requests_error(source: str, message: str) -> None:
     template = ChatTemplate(source)
     with pytest.raises(TemplateRejected) as caught:
         template.render({"messages": TURNS}, RenderBudget(known_sizes={id(TURNS): 10}))
@@ -360,7 +360,7 @@ def test_limits_grow_with_the_request() -> None:
     assert text == content + "." + content.upper()
 
 
-def test_d76_many_threads_may_compile_one_template_at_once() -> None:
+def test_many_threads_may_compile_one_template_at_once() -> None:
     source = "{% for m in messages %}{{ m.content }}{% endfor %} compiled at once"
     start = threading.Barrier(8)
 

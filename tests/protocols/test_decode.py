@@ -58,9 +58,7 @@ SAMPLING = [
 
 
 @pytest.mark.parametrize(("field", "value", "name", "expected"), SAMPLING)
-def test_d23_d24_every_sampling_field_is_decoded(
-    field: str, value: Any, name: str, expected: Any
-) -> None:
+def test_every_sampling_field_is_decoded(field: str, value: Any, name: str, expected: Any) -> None:
     sampling_expected = Sampling(**{name: expected})
     assert decode_chat(**{field: value}).sampling == sampling_expected
     assert decode_chat(**{field: value}, stream=True).sampling == sampling_expected
@@ -69,11 +67,11 @@ def test_d23_d24_every_sampling_field_is_decoded(
         assert getattr(sampling, name) == expected
 
 
-def test_d23_the_table_covers_every_sampling_field() -> None:
+def test_the_table_covers_every_sampling_field() -> None:
     assert {name for _, _, name, _ in SAMPLING} == set(Sampling.__struct_fields__)
 
 
-def test_d26_absent_sampling_fields_stay_unset() -> None:
+def test_absent_sampling_fields_stay_unset() -> None:
     assert decode_chat().sampling == Sampling()
     nulls = {field: None for field, *_ in SAMPLING}
     assert decode_chat(**nulls).sampling == Sampling()
@@ -88,7 +86,7 @@ def test_max_completion_tokens_overrides_max_tokens() -> None:
     ("value", "expected"),
     [("END", ("END",)), (["a", "b"], ("a", "b")), ([], ()), (["", "x"], ("x",)), (None, ())],
 )
-def test_d30_stop_is_a_string_or_a_list(value: Any, expected: tuple[str, ...]) -> None:
+def test_stop_is_a_string_or_a_list(value: Any, expected: tuple[str, ...]) -> None:
     assert decode_chat(stop=value).stop == expected
     assert completions.decode_request(make_completion_body(stop=value)).stop == expected
 
@@ -106,7 +104,7 @@ def test_lora_is_a_name_or_a_list_with_scales(value: Any, expected: Any) -> None
     assert decode_chat(lora=value).lora == expected
 
 
-def test_d31_standard_fields_are_never_unknown() -> None:
+def test_standard_fields_are_never_unknown() -> None:
     harmless = {
         "user": "me",
         "metadata": {"a": "b"},
@@ -131,7 +129,7 @@ def test_d31_standard_fields_are_never_unknown() -> None:
     assert request.logprobs == 2
 
 
-def test_fact8_unknown_fields_are_ignored_unless_the_server_is_strict() -> None:
+def test_unknown_fields_are_ignored_unless_the_server_is_strict() -> None:
     assert decode_chat(client_metadata={"x": 1}) == decode_chat()
     with pytest.raises(BadRequest) as caught:
         chat.decode_request(make_body(client_metadata={}), strict=True)
@@ -255,9 +253,7 @@ BAD_CHAT = [
 
 
 @pytest.mark.parametrize(("fields", "param"), BAD_CHAT)
-def test_d27_d35_d42_an_invalid_field_is_a_400_that_names_it(
-    fields: dict[str, Any], param: str
-) -> None:
+def test_an_invalid_field_is_a_400_that_names_it(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(BadRequest) as caught:
         decode_chat(**fields)
     assert (caught.value.status, caught.value.param) == (400, param)
@@ -275,21 +271,21 @@ UNSUPPORTED = [
 
 
 @pytest.mark.parametrize(("fields", "param"), UNSUPPORTED)
-def test_d27_unsupported_fields_are_rejected_by_name(fields: dict[str, Any], param: str) -> None:
+def test_unsupported_fields_are_rejected_by_name(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(Unsupported) as caught:
         decode_chat(**fields)
     assert caught.value.param == param
 
 
 @pytest.mark.parametrize("kind", ["image_url", "input_audio", "file"])
-def test_d43_media_for_a_text_model_is_rejected(kind: str) -> None:
+def test_media_for_a_text_model_is_rejected(kind: str) -> None:
     request = decode_chat(messages=[{"role": "user", "content": [{"type": kind}]}])
     with pytest.raises(Unsupported) as caught:
         check_media(request)
     assert caught.value.param == "messages[0].content[0]"
 
 
-def test_fact36_content_may_be_parts_for_every_role() -> None:
+def test_content_may_be_parts_for_every_role() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     roles = ["system", "developer", "user", "assistant", "tool"]
     request = decode_chat(
@@ -300,7 +296,7 @@ def test_fact36_content_may_be_parts_for_every_role() -> None:
     assert [message.content for message in conversation.messages] == [text_content("ab")] * 5
 
 
-def test_s2_40_an_earlier_call_with_null_content_is_decoded() -> None:
+def test_an_earlier_call_with_null_content_is_decoded() -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     request = decode_chat(messages=[{"role": "assistant", "content": None, "tool_calls": [call]}])
     conversation = request.prompts[0]
@@ -417,7 +413,7 @@ PROMPTS = [
 
 
 @pytest.mark.parametrize(("prompts", "expected"), PROMPTS)
-def test_d84_fact57_a_prompt_has_four_forms(prompts: Any, expected: list[Any]) -> None:
+def test_a_prompt_has_four_forms(prompts: Any, expected: list[Any]) -> None:
     request = completions.decode_request(make_completion_body(prompt=prompts))
     assert [p.content for p in request.prompts if isinstance(p, Prompt)] == expected
     embedded = embeddings.decode_request(json.dumps({"model": "m", "input": prompts}).encode())

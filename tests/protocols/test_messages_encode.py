@@ -1,6 +1,6 @@
-"""Writing answers of the Messages dialect: events in order, and the same as the whole message.
+"""Encoding Messages answers: events in order, and equal to the whole message.
 
-The `anthropic` package's own accumulator adds the events up.
+The `anthropic` package's own accumulator adds up the events.
 """
 
 from __future__ import annotations
@@ -43,308 +43,344 @@ from dragoman.protocols.dialect import AnswerInfo, DialectContext, Encoder
 from dragoman.protocols.messages import DIALECT, partial_json, reasoning
 from dragoman.signing import Signer
 from dragoman.types import Chat, Request, text_content
-from dragoman.types import Message as Turn
+from dragoman.types import Message as ChatMessage
 
-SIGNING = Signer(b"k" * 32).for_owner("me")
-CONTEXT = DialectContext(request_id="req_1", signer=SIGNING)
+SIGNER = Signer(b"k" * 32).for_owner("me")
+CONTEXT = DialectContext(request_id="req_1", signer=SIGNER)
 USAGE = Usage(prompt=100, completion=20, cached=60, reasoning=5)
 EVENT = re.compile(rb"event: (\w+)\ndata: ([^\n]*)\n\n")
 EVENTS: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
 
 
-def request(**fields: Any) -> Request:
-    chat = Chat(messages=(Turn(role="user", content=text_content("hi")),))
+def make_request(**fields: Any) -> Request:
+    chat = Chat(messages=(ChatMessage(role="user", content=text_content("hi")),))
     return Request(model="m", prompts=(chat,), **fields)
 
 
-def encoder(prompt_tokens: int = 100, **fields: Any) -> Encoder:
-    return DIALECT.encoder(request(**fields), AnswerInfo("m", 1, prompt_tokens), CONTEXT)
+def make_encoder(prompt_tokens: int = 100, **fields: Any) -> Encoder:
+    return DIALECT.encoder(make_request(**fields), AnswerInfo("m", 1, prompt_tokens), CONTEXT)
 
 
-def say(text: str, channel: Any = "text", call: int = 0, **more: Any) -> Delta:
-    return Delta(0, text, channel, call, **more)
+def make_delta(text: str, channel: Any = "text", call: int = 0, **fields: Any) -> Delta:
+    return Delta(0, text, channel, call, **fields)
 
 
-def finish(how: Any = "stop", text: str = "", **more: Any) -> Delta:
-    return Delta(0, text, finish=how, usage=USAGE, **more)
+def make_finish(reason: Any = "stop", text: str = "", **fields: Any) -> Delta:
+    return Delta(0, text, finish=reason, usage=USAGE, **fields)
 
 
-def call(at: int, name: str, *arguments: str) -> list[Delta]:
-    named = say(name, "tool_name", at, id=f"call_{at}")
-    return [named, *(say(piece, "tool_args", at) for piece in arguments)]
+def make_call(number: int, name: str, *arguments: str) -> list[Delta]:
+    name_delta = make_delta(name, "tool_name", number, id=f"call_{number}")
+    return [name_delta, *(make_delta(piece, "tool_args", number) for piece in arguments)]
 
 
-def frames(deltas: list[Delta], **fields: Any) -> list[tuple[str, dict[str, Any]]]:
-    """Events of a stream, each with its name."""
-    writer = encoder(**fields)
-    written = writer.start()
+def encode_events(deltas: list[Delta], **fields: Any) -> list[tuple[str, dict[str, Any]]]:
+    """Return the events of a stream, each with its name."""
+    encoder = make_encoder(**fields)
+    frames = encoder.start()
     for delta in deltas:
-        written += writer.encode_delta(delta)
-    written += writer.end(USAGE)
-    found = []
-    for frame in written:
+        frames += encoder.encode_delta(delta)
+    frames += encoder.end(USAGE)
+    events = []
+    for frame in frames:
         match = EVENT.fullmatch(frame)
         assert match is not None, frame
         name, data = match[1].decode(), json.loads(match[2])
         assert data["type"] == name
-        found.append((name, data))
-    return found
+        events.append((name, data))
+    return events
 
 
-def whole(deltas: list[Delta], **fields: Any) -> dict[str, Any]:
+def encode_message(deltas: list[Delta], **fields: Any) -> dict[str, Any]:
     completion = Completion()
     for delta in deltas:
         completion.add(delta)
-    writer = encoder(**fields)
-    answer: dict[str, Any] = json.loads(writer.encode_whole(completion))
+    encoder = make_encoder(**fields)
+    answer: dict[str, Any] = json.loads(encoder.encode_whole(completion))
     Message.model_validate(answer)
     return answer
 
 
-def added_up(events: list[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
+def accumulate(events: list[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
     snapshot: Any = None
     buffers: dict[int, bytes] = {}
     for _, data in events:
         event = EVENTS.validate_python(data)
         snapshot = accumulate_event(event=event, current_snapshot=snapshot, json_bufs=buffers)
-    made: dict[str, Any] = snapshot.model_dump(warnings=False)
-    return made
+    message: dict[str, Any] = snapshot.model_dump(warnings=False)
+    return message
 
 
-def plain(message: dict[str, Any]) -> dict[str, Any]:
-    """What of a message must not depend on how it came."""
-    told = Message.model_validate(message).model_dump()
-    return {name: value for name, value in told.items() if name != "id"}
+def normalize(message: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a message that do not depend on streaming."""
+    message_fields = Message.model_validate(message).model_dump()
+    return {name: value for name, value in message_fields.items() if name != "id"}
 
 
-def in_order(events: list[tuple[str, dict[str, Any]]]) -> None:
-    """The order of events, as the dialect has it."""
+def check_order(events: list[tuple[str, dict[str, Any]]]) -> None:
+    """Check that the events come in the order of the Messages API."""
     names = [name for name, _ in events]
     assert names[0] == "message_start"
     assert names[-2:] == ["message_delta", "message_stop"]
-    opened, index, kind = False, -1, ""
+    is_open, index, kind = False, -1, ""
     for name, data in events[1:-2]:
         if name == "content_block_start":
-            assert not opened
-            opened, index, kind = True, index + 1, data["content_block"]["type"]
+            assert not is_open
+            is_open, index, kind = True, index + 1, data["content_block"]["type"]
         elif name == "content_block_delta":
-            assert opened
+            assert is_open
             allowed = {"text": ("text_delta",), "tool_use": ("input_json_delta",)}
             thinking = ("thinking_delta", "signature_delta")
             assert data["delta"]["type"] in allowed.get(kind, thinking)
         else:
             assert name == "content_block_stop"
-            assert opened
-            opened = False
+            assert is_open
+            is_open = False
         assert data["index"] == index
-    assert not opened
+    assert not is_open
 
 
-def blocks(deltas: list[Delta], **fields: Any) -> list[dict[str, Any]]:
-    """The content of an answer, the same both ways."""
-    events, one = frames(deltas, **fields), whole(deltas, **fields)
-    in_order(events)
-    assert plain(added_up(events)) == plain(one)
-    content: list[dict[str, Any]] = one["content"]
+def encode_blocks(deltas: list[Delta], **fields: Any) -> list[dict[str, Any]]:
+    """Return the content of an answer, which is the same streamed and whole."""
+    events, message = encode_events(deltas, **fields), encode_message(deltas, **fields)
+    check_order(events)
+    assert normalize(accumulate(events)) == normalize(message)
+    content: list[dict[str, Any]] = message["content"]
     return content
 
 
-def text(said: str) -> dict[str, Any]:
-    return {"type": "text", "text": said}
+def text_block(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
 
 
-def thought(said: str) -> dict[str, Any]:
-    signature = reasoning.sign_reasoning(said, SIGNING, omitted=False)
-    return {"type": "thinking", "thinking": said, "signature": signature}
+def thinking_block(text: str) -> dict[str, Any]:
+    signature = reasoning.sign_reasoning(text, SIGNER, omitted=False)
+    return {"type": "thinking", "thinking": text, "signature": signature}
 
 
-def use(at: int, name: str, given_: Any) -> dict[str, Any]:
-    return {"type": "tool_use", "id": f"call_{at}", "name": name, "input": given_}
+def tool_use_block(number: int, name: str, arguments: Any) -> dict[str, Any]:
+    return {"type": "tool_use", "id": f"call_{number}", "name": name, "input": arguments}
 
 
 CASES: dict[str, tuple[list[Delta], list[dict[str, Any]]]] = {
-    "text": ([say("Hel"), say("lo."), finish()], [text("Hello.")]),
-    "last words": ([say("Hel"), finish(text="lo.")], [text("Hello.")]),
-    "nothing": ([finish()], []),
-    "white space": ([say("\n"), say(" "), finish()], []),
-    "thought": (
-        [say("hm", "reasoning"), say("?", "reasoning"), say("\n"), say("\nSo."), finish()],
-        [thought("hm?"), text("\n\nSo.")],
+    "text": ([make_delta("Hel"), make_delta("lo."), make_finish()], [text_block("Hello.")]),
+    "text with the finish": ([make_delta("Hel"), make_finish(text="lo.")], [text_block("Hello.")]),
+    "nothing": ([make_finish()], []),
+    "white space": ([make_delta("\n"), make_delta(" "), make_finish()], []),
+    "reasoning": (
+        [
+            make_delta("hm", "reasoning"),
+            make_delta("?", "reasoning"),
+            make_delta("\n"),
+            make_delta("\nSo."),
+            make_finish(),
+        ],
+        [thinking_block("hm?"), text_block("\n\nSo.")],
     ),
-    "only thought": ([say("hm", "reasoning"), finish("length")], [thought("hm")]),
+    "only reasoning": (
+        [make_delta("hm", "reasoning"), make_finish("length")],
+        [thinking_block("hm")],
+    ),
     "call": (
-        [*call(0, "look", '{"a":', '"b"}'), finish("tool_calls")],
-        [use(0, "look", {"a": "b"})],
+        [*make_call(0, "look", '{"a":', '"b"}'), make_finish("tool_calls")],
+        [tool_use_block(0, "look", {"a": "b"})],
     ),
-    "no arguments": ([*call(0, "now", "{}"), finish("tool_calls")], [use(0, "now", {})]),
-    "not even those": ([*call(0, "now"), finish("tool_calls")], [use(0, "now", {})]),
+    "no arguments": (
+        [*make_call(0, "now", "{}"), make_finish("tool_calls")],
+        [tool_use_block(0, "now", {})],
+    ),
+    "no arguments at all": (
+        [*make_call(0, "now"), make_finish("tool_calls")],
+        [tool_use_block(0, "now", {})],
+    ),
     "all": (
         [
-            say("hm", "reasoning"),
-            say("Let me look."),
-            *call(0, "look", '{"a": 1}'),
-            say("\n"),
-            *call(1, "now", "{}"),
-            finish("tool_calls"),
+            make_delta("hm", "reasoning"),
+            make_delta("Let me look."),
+            *make_call(0, "look", '{"a": 1}'),
+            make_delta("\n"),
+            *make_call(1, "now", "{}"),
+            make_finish("tool_calls"),
         ],
-        [thought("hm"), text("Let me look."), use(0, "look", {"a": 1}), use(1, "now", {})],
-    ),
-    "by turns": (
         [
-            say("one", "reasoning"),
-            say("First."),
-            say("two", "reasoning"),
-            *call(0, "look", "{}"),
-            say("Last."),
-            finish(),
+            thinking_block("hm"),
+            text_block("Let me look."),
+            tool_use_block(0, "look", {"a": 1}),
+            tool_use_block(1, "now", {}),
         ],
-        [thought("one"), text("First."), thought("two"), use(0, "look", {}), text("Last.")],
     ),
-    "space in a thought": (
-        [say("one", "reasoning"), say("\n"), say("two", "reasoning"), finish()],
-        [thought("onetwo")],
+    "alternating": (
+        [
+            make_delta("one", "reasoning"),
+            make_delta("First."),
+            make_delta("two", "reasoning"),
+            *make_call(0, "look", "{}"),
+            make_delta("Last."),
+            make_finish(),
+        ],
+        [
+            thinking_block("one"),
+            text_block("First."),
+            thinking_block("two"),
+            tool_use_block(0, "look", {}),
+            text_block("Last."),
+        ],
+    ),
+    "space in reasoning": (
+        [
+            make_delta("one", "reasoning"),
+            make_delta("\n"),
+            make_delta("two", "reasoning"),
+            make_finish(),
+        ],
+        [thinking_block("onetwo")],
     ),
     "cut off": (
-        [*call(0, "look", '{"a": [1, 2], "b": "un'), finish("length")],
-        [use(0, "look", {"a": [1, 2]})],
+        [*make_call(0, "look", '{"a": [1, 2], "b": "un'), make_finish("length")],
+        [tool_use_block(0, "look", {"a": [1, 2]})],
     ),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_answers(name: str) -> None:
+def test_content_blocks(name: str) -> None:
     deltas, expected = CASES[name]
-    assert blocks(deltas) == expected
+    assert encode_blocks(deltas) == expected
 
 
-def test_thoughts_that_are_left_out_come_back_in_their_signature() -> None:
-    [block, _] = blocks([say("hm", "reasoning"), say("So."), finish()], encrypt_reasoning=True)
+def test_omitted_reasoning_is_in_its_signature() -> None:
+    [block, _] = encode_blocks(
+        [make_delta("hm", "reasoning"), make_delta("So."), make_finish()], encrypt_reasoning=True
+    )
     assert block["thinking"] == ""
-    assert reasoning.verify_reasoning("", block["signature"], SIGNING) == "hm"
-    events = frames([say("hm", "reasoning"), finish()], encrypt_reasoning=True)
+    assert reasoning.verify_reasoning("", block["signature"], SIGNER) == "hm"
+    events = encode_events([make_delta("hm", "reasoning"), make_finish()], encrypt_reasoning=True)
     deltas = [data["delta"]["type"] for name, data in events if name == "content_block_delta"]
     assert deltas == ["signature_delta"]
 
 
-def test_a_signature_is_good_on_return() -> None:
-    [block] = blocks([say("hm 雨", "reasoning"), finish()])
-    assert reasoning.verify_reasoning(block["thinking"], block["signature"], SIGNING) == "hm 雨"
+def test_a_signature_verifies_when_it_comes_back() -> None:
+    [block] = encode_blocks([make_delta("hm 雨", "reasoning"), make_finish()])
+    assert reasoning.verify_reasoning(block["thinking"], block["signature"], SIGNER) == "hm 雨"
 
 
 @pytest.mark.parametrize(
     ("last", "reason", "sequence"),
     [
-        (finish("stop"), "end_turn", None),
-        (finish("stop", stop=7), "end_turn", None),
-        (finish("stop", stop="END"), "stop_sequence", "END"),
-        (finish("length"), "max_tokens", None),
-        (finish("tool_calls"), "tool_use", None),
-        (finish("tool_calls", stop="END"), "tool_use", None),
+        (make_finish("stop"), "end_turn", None),
+        (make_finish("stop", stop=7), "end_turn", None),
+        (make_finish("stop", stop="END"), "stop_sequence", "END"),
+        (make_finish("length"), "max_tokens", None),
+        (make_finish("tool_calls"), "tool_use", None),
+        (make_finish("tool_calls", stop="END"), "tool_use", None),
     ],
 )
-def test_why_an_answer_ended(last: Delta, reason: str, sequence: str | None) -> None:
-    answer = whole([say("a"), last])
+def test_stop_reasons(last: Delta, reason: str, sequence: str | None) -> None:
+    answer = encode_message([make_delta("a"), last])
     assert (answer["stop_reason"], answer["stop_sequence"]) == (reason, sequence)
-    name, data = frames([say("a"), last])[-2]
+    name, data = encode_events([make_delta("a"), last])[-2]
     assert name == "message_delta"
     assert (data["delta"]["stop_reason"], data["delta"]["stop_sequence"]) == (reason, sequence)
     assert data["delta"]["stop_details"] is None
 
 
-def test_what_an_answer_cost() -> None:
-    events, answer = frames([say("a"), finish()]), whole([say("a"), finish()])
-    cost = {
+def test_usage() -> None:
+    events, answer = (
+        encode_events([make_delta("a"), make_finish()]),
+        encode_message([make_delta("a"), make_finish()]),
+    )
+    usage = {
         "input_tokens": 40,
         "cache_read_input_tokens": 60,
         "cache_creation_input_tokens": 0,
         "output_tokens": 20,
         "output_tokens_details": {"thinking_tokens": 5},
     }
-    assert answer["usage"] == cost | {"service_tier": "standard"}
-    assert events[-2][1]["usage"] == cost
-    began = events[0][1]["message"]
-    assert began["usage"]["input_tokens"] == 100
-    assert began["content"] == []
-    assert began["stop_reason"] is None
-    assert began["id"].startswith("msg_")
+    assert answer["usage"] == usage | {"service_tier": "standard"}
+    assert events[-2][1]["usage"] == usage
+    first_message = events[0][1]["message"]
+    assert first_message["usage"]["input_tokens"] == 100
+    assert first_message["content"] == []
+    assert first_message["stop_reason"] is None
+    assert first_message["id"].startswith("msg_")
     assert answer["container"] is None
     assert answer["stop_details"] is None
 
 
-def test_a_prompt_is_never_said_to_be_empty() -> None:
-    writer = encoder(0)
-    [frame] = writer.start()
+def test_input_tokens_are_never_zero() -> None:
+    encoder = make_encoder(0)
+    [frame] = encoder.start()
     assert b'"input_tokens":1,' in frame
 
 
-# Any answer
+# Arbitrary answers
 
-WORDS = st.text(alphabet='ab \n雨😀"\\{', min_size=1, max_size=8)
+TEXTS = st.text(alphabet='ab \n雨😀"\\{', min_size=1, max_size=8)
 JSONS = st.recursive(
     st.none()
     | st.booleans()
     | st.integers()
     | st.floats(allow_nan=False, allow_infinity=False)
-    | WORDS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=3),
+    | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
     max_leaves=6,
 )
-OBJECTS = st.dictionaries(WORDS, JSONS, max_size=3)
+OBJECTS = st.dictionaries(TEXTS, JSONS, max_size=3)
 PARTS = st.lists(
-    st.tuples(st.sampled_from(["text", "reasoning"]), WORDS) | st.tuples(st.just("call"), OBJECTS),
+    st.tuples(st.sampled_from(["text", "reasoning"]), TEXTS) | st.tuples(st.just("call"), OBJECTS),
     max_size=6,
 )
 
 
-def pieces(draw: st.DrawFn, said: str) -> list[str]:
+def split(draw: st.DrawFn, text: str) -> list[str]:
     size = draw(st.integers(1, 5))
-    return [said[at : at + size] for at in range(0, len(said), size)]
+    return [text[start : start + size] for start in range(0, len(text), size)]
 
 
 @st.composite
 def answers(draw: st.DrawFn) -> list[Delta]:
     deltas: list[Delta] = []
     calls = 0
-    for kind, said in draw(PARTS):
+    for kind, value in draw(PARTS):
         if kind == "call":
-            written = json.dumps(said, ensure_ascii=draw(st.booleans()))
-            deltas += call(calls, "look", *pieces(draw, written))
+            arguments = json.dumps(value, ensure_ascii=draw(st.booleans()))
+            deltas += make_call(calls, "look", *split(draw, arguments))
             calls += 1
         else:
-            deltas += [say(piece, kind) for piece in pieces(draw, str(said))]
+            deltas += [make_delta(piece, kind) for piece in split(draw, str(value))]
     if draw(st.booleans()):  # cut off anywhere
-        return [*deltas[: draw(st.integers(0, len(deltas)))], finish("length")]
-    return [*deltas, finish("tool_calls" if calls else "stop")]
+        return [*deltas[: draw(st.integers(0, len(deltas)))], make_finish("length")]
+    return [*deltas, make_finish("tool_calls" if calls else "stop")]
 
 
 @given(answers(), st.booleans())
-def test_any_stream_adds_up_to_the_whole(deltas: list[Delta], sealed: bool) -> None:
-    content = blocks(deltas, encrypt_reasoning=sealed)
+def test_any_stream_adds_up_to_the_whole_message(deltas: list[Delta], encrypts: bool) -> None:
+    content = encode_blocks(deltas, encrypt_reasoning=encrypts)
     assert all(block["text"].strip() for block in content if block["type"] == "text")
 
 
 @given(OBJECTS, st.integers(0, 200))
-def test_half_an_object_is_read_as_clients_read_it(value: Any, length: int) -> None:
-    said = json.dumps(value)[:length]
+def test_partial_json_is_parsed_as_clients_parse_it(value: Any, length: int) -> None:
+    text = json.dumps(value)[:length]
     try:
-        expected = jiter.from_json(said.encode(), partial_mode=True)
+        expected = jiter.from_json(text.encode(), partial_mode=True)
     except ValueError:
         expected = {}
-    assert partial_json.parse_partial_json(said) == expected
+    assert partial_json.parse_partial_json(text) == expected
 
 
 @pytest.mark.parametrize(
-    "said", ["", "  ", "nonsense", '"text', "[" * 5000, '{"a":' * 5000, "]", "}{", '{"a" 1', "-"]
+    "text", ["", "  ", "nonsense", '"text', "[" * 5000, '{"a":' * 5000, "]", "}{", '{"a" 1', "-"]
 )
-def test_where_nothing_is_certain_there_is_an_empty_object(said: str) -> None:
-    assert partial_json.parse_partial_json(said) == {}
+def test_uncertain_json_is_an_empty_object(text: str) -> None:
+    assert partial_json.parse_partial_json(text) == {}
 
 
 # Errors
 
 
 @pytest.mark.parametrize(
-    ("failure", "status", "kind"),
+    ("error", "status", "kind"),
     [
         (BadRequest("x"), 400, "invalid_request_error"),
         (Unauthorized("x"), 401, "authentication_error"),
@@ -362,12 +398,12 @@ def test_where_nothing_is_certain_there_is_an_empty_object(said: str) -> None:
         (Draining("x"), 529, "overloaded_error"),
     ],
 )
-def test_errors_have_a_type_for_each_status(failure: DragomanError, status: int, kind: str) -> None:
-    assert messages.error_status(failure) == status
+def test_errors_have_a_type_for_each_status(error: DragomanError, status: int, kind: str) -> None:
+    assert messages.error_status(error) == status
     body = {"type": "error", "error": {"type": kind, "message": "x"}}
-    assert json.loads(messages.encode_error(failure)) == body | {"request_id": None}
-    assert json.loads(DIALECT.encode_error(failure, "req_1")) == body | {"request_id": "req_1"}
-    [frame] = encoder(1).fail(failure)
+    assert json.loads(messages.encode_error(error)) == body | {"request_id": None}
+    assert json.loads(DIALECT.encode_error(error, "req_1")) == body | {"request_id": "req_1"}
+    [frame] = make_encoder(1).fail(error)
     match = EVENT.fullmatch(frame)
     assert match is not None
     assert match[1] == b"error"
@@ -375,7 +411,7 @@ def test_errors_have_a_type_for_each_status(failure: DragomanError, status: int,
 
 
 @pytest.mark.parametrize(
-    ("failure", "message"),
+    ("error", "message"),
     [
         (
             MissingParameter("`a` is required.", param="a"),
@@ -394,5 +430,5 @@ def test_errors_have_a_type_for_each_status(failure: DragomanError, status: int,
         (ContextOverflow("It does not fit."), "prompt is too long: It does not fit."),
     ],
 )
-def test_errors_name_what_is_to_blame(failure: DragomanError, message: str) -> None:
-    assert json.loads(messages.encode_error(failure))["error"]["message"] == message
+def test_error_messages_name_the_field(error: DragomanError, message: str) -> None:
+    assert json.loads(messages.encode_error(error))["error"]["message"] == message

@@ -81,7 +81,7 @@ RESPONSE_FORMATS: list[tuple[Any, Constraint | None]] = [
 
 
 @pytest.mark.parametrize(("said", "shape"), RESPONSE_FORMATS)
-def test_fact34_a_response_format_arrives(said: Any, shape: Constraint | None) -> None:
+def test_a_response_format_arrives(said: Any, shape: Constraint | None) -> None:
     for request in (ask(response_format=said), complete(response_format=said)):
         assert request.constraint == shape
         assert request.warnings == ()
@@ -116,7 +116,7 @@ BAD_FORMATS = [
 
 
 @pytest.mark.parametrize(("said", "param"), BAD_FORMATS)
-def test_fact34_a_wrong_response_format_is_named(said: Any, param: str) -> None:
+def test_a_wrong_response_format_is_named(said: Any, param: str) -> None:
     assert refused(response_format=said).param == param
 
 
@@ -313,7 +313,7 @@ CHOICES: list[tuple[Any, str, tuple[str, ...] | None, bool]] = [
 
 @pytest.mark.parametrize("parallel", [None, True, False])
 @pytest.mark.parametrize(("said", "mode", "names", "named"), CHOICES)
-def test_d60_a_tool_choice_arrives(
+def test_a_tool_choice_arrives(
     said: Any, mode: str, names: tuple[str, ...] | None, named: bool, parallel: bool | None
 ) -> None:
     found = talk(tools=TOOLS, tool_choice=said, parallel_tool_calls=parallel)
@@ -324,7 +324,7 @@ def test_d60_a_tool_choice_arrives(
 
 @pytest.mark.parametrize("tools", [None, []])
 @pytest.mark.parametrize("said", [None, "auto", "none"])
-def test_fact35_a_choice_that_forces_nothing_needs_no_tools(tools: Any, said: Any) -> None:
+def test_a_choice_that_forces_nothing_needs_no_tools(tools: Any, said: Any) -> None:
     found = talk(tools=tools, tool_choice=said, parallel_tool_calls=False)
     assert found.tools == ()
     assert found.allowed_tools is None
@@ -359,7 +359,7 @@ BAD_CHOICES = [
 
 
 @pytest.mark.parametrize(("said", "tools", "param"), BAD_CHOICES)
-def test_fact35_a_wrong_tool_choice_is_named(said: Any, tools: Any, param: str) -> None:
+def test_a_wrong_tool_choice_is_named(said: Any, tools: Any, param: str) -> None:
     assert refused(tools=tools, tool_choice=said).param == param
 
 
@@ -390,7 +390,7 @@ FINISHES: list[tuple[Any, Finish, str]] = [
 
 
 @pytest.mark.parametrize(("said", "finish", "told"), FINISHES)
-def test_fact21_a_call_that_was_named_ends_with_stop(said: Any, finish: Finish, told: str) -> None:
+def test_a_call_that_was_named_ends_with_stop(said: Any, finish: Finish, told: str) -> None:
     request = ask(tools=TOOLS, tool_choice=said, parallel_tool_calls=False)
     deltas = [
         Delta(choice=0, channel="tool_name", text="g", call=0),

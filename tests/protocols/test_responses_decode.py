@@ -254,7 +254,7 @@ TOLD: list[tuple[list[Item], list[Message]]] = [
 
 
 @pytest.mark.parametrize(("items", "messages"), TOLD)
-def test_fact44_items_become_messages(items: list[Item], messages: list[Message]) -> None:
+def test_items_become_messages(items: list[Item], messages: list[Message]) -> None:
     assert told(*items) == messages
 
 
@@ -268,7 +268,7 @@ def test_it_does_not_matter_what_was_said_earlier(
     assert list(found.messages) == [*messages, user("now")]
 
 
-def test_fact45_instructions_come_first() -> None:
+def test_instructions_come_first() -> None:
     found = told(message("developer", "D"), message("user", "a"), instructions="I")
     assert found == [system("I\n\nD"), user("a")]
     assert told(message("developer", ""), message("user", "a"), instructions="") == [user("a")]
@@ -582,7 +582,7 @@ def test_flat_names_are_never_shared() -> None:
     assert len({(one.namespace, one.name) for one in flat.values()}) == len(flat) == 7
 
 
-def test_fact44_tools_that_cannot_be_run_are_left_out() -> None:
+def test_tools_that_cannot_be_run_are_left_out() -> None:
     kinds = ["web_search", "file_search", "computer_use", "code_interpreter", "never_heard_of"]
     tools = [{"type": kind, "whatever": {"a": 1}} for kind in (*kinds, "web_search")]
     request = ask(tools=[*tools, function("f"), NESTED])
@@ -1014,7 +1014,7 @@ def test_unknown_fields_are_ignored_unless_the_server_is_strict() -> None:
 # the other bodies
 
 
-def test_fact47_a_frame_is_a_request() -> None:
+def test_a_frame_is_a_request() -> None:
     body = {"type": "response.create", "model": "m", "input": "hi"}
     for more, generates in (({}, True), ({"stream": True, "generate": False}, False)):
         found = responses.decode_websocket_request(json.dumps(body | more))
@@ -1034,7 +1034,7 @@ def test_fact47_a_frame_is_a_request() -> None:
         responses.decode_websocket_request("\ud800")
 
 
-def test_fact48_compacting_needs_a_model() -> None:
+def test_compacting_needs_a_model() -> None:
     found = responses.decode_compact_request(
         b'{"model":"m","input":"hi","instructions":"I","stream":true}'
     )
@@ -1118,7 +1118,7 @@ def test_a_conversation_goes_on_from_what_a_response_said() -> None:
 # what a response repeats
 
 
-def test_fact41_a_response_repeats_its_request() -> None:
+def test_a_response_repeats_its_request() -> None:
     found = echoed(asked())
     assert found == {
         "model": "m",
@@ -1170,7 +1170,7 @@ SAID: dict[str, Any] = {
 }
 
 
-def test_fact41_what_was_said_is_repeated() -> None:
+def test_what_was_said_is_repeated() -> None:
     inner = NESTED | {"tools": [function("find", defer_loading=True), custom("query")]}
     found = asked(**SAID, tools=[function("f"), custom("g"), inner, server(), *TOOLS[-1:]])
     shown = echoed(found)

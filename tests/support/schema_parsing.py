@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 
 from dragoman.errors import BadRequest
-from dragoman.grammar.schema.nodes import (
-    ParsedSchema,
-)
+from dragoman.grammar.schema.nodes import ParsedSchema
 from dragoman.grammar.schema.schema_parser import parse_schema
 
 PARAM = "response_format.json_schema.schema"

@@ -226,7 +226,7 @@ HARMONY = {"<|return|>": 3, "<|call|>": 3, "<|end|>": 3, "<|start|>": 3}
         ({}, set()),
     ],
 )
-def test_d44_stop_ids_come_from_metadata_then_texts(
+def test_stop_ids_come_from_metadata_then_texts(
     metadata: dict[str, Any], expected: set[int]
 ) -> None:
     vocabulary = vocabulary_from_gguf(metadata)
@@ -234,7 +234,7 @@ def test_d44_stop_ids_come_from_metadata_then_texts(
     assert expected <= vocabulary.control
 
 
-def test_d36_templates_know_the_special_tokens(ours: Tokenizer) -> None:
+def test_templates_know_the_special_tokens(ours: Tokenizer) -> None:
     assert ours.variables == {
         "bos_token": "<|im_start|>",
         "eos_token": "<|im_end|>",
@@ -260,9 +260,7 @@ def test_d36_templates_know_the_special_tokens(ours: Tokenizer) -> None:
         (make_metadata({"a": 1, "<s>": 3}, model="llama", add_bos_token=False), False),
     ],
 )
-def test_d37_bos_is_added_only_if_the_model_wants_it(
-    metadata: dict[str, Any], expected: bool
-) -> None:
+def test_bos_is_added_only_if_the_model_wants_it(metadata: dict[str, Any], expected: bool) -> None:
     assert vocabulary_from_gguf(metadata).add_bos is expected
 
 
