@@ -88,7 +88,7 @@ async def compare(plan: Plan) -> tuple[list[float], list[float], list[float], in
     encoder = FullEncoder(header)
     ours, theirs, cold, count = [], [], [], 0
     for number in range(-1, 2 * plan.rounds):
-        history = tuple(make_conversation(random.Random(number), TURNS + 2))
+        history = tuple(make_conversation(random.Random(number + 1), TURNS + 2))
         started = time.process_time()
         await renderer.render(Chat(messages=history[:TURNS]))
         first = time.process_time()
