@@ -67,79 +67,24 @@ EXCEPTIONS: dict[str, set[str]] = {
 HEAVY = {"mcp", "psycopg", "xllamacpp", "torch", "vllm", "transformers"}
 HEAVY |= {"huggingface_hub", "numpy", "llguidance", "PIL"}
 
-IRREGULAR = set(
-    [
-        "said",
-        "told",
-        "found",
-        "made",
-        "kept",
-        "given",
-        "begun",
-        "heard",
-        "held",
-        "known",
-        "left",
-        "lost",
-        "meant",
-        "met",
-        "sent",
-        "shown",
-        "spoken",
-        "taken",
-        "thought",
-        "understood",
-        "written",
-        "borne",
-        "bound",
-        "brought",
-        "built",
-        "bought",
-        "caught",
-        "chosen",
-        "done",
-        "drawn",
-        "driven",
-        "fallen",
-        "felt",
-        "gone",
-        "grown",
-        "hidden",
-        "laid",
-        "led",
-        "shut",
-        "spent",
-        "stood",
-        "taught",
-        "worn",
-        "won",
-    ]
-)
+# fmt: off
+IRREGULAR_PARTICIPLES = {
+    "said", "told", "found", "made", "kept", "given", "begun", "heard", "held", "known", "left",
+    "lost", "meant", "met", "sent", "shown", "spoken", "taken", "thought", "understood",
+    "written", "borne", "bound", "brought", "built", "bought", "caught", "chosen", "done",
+    "drawn", "driven", "fallen", "felt", "gone", "grown", "hidden", "laid", "led", "shut",
+    "spent", "stood", "taught", "worn", "won",
+}
+# fmt: on
 NOT_PARTICIPLES = {"seed", "feed", "speed", "need", "embed", "shed", "exceed", "proceed", "hundred"}
 NOT_PARTICIPLES |= {"thread", "head", "spread", "ahead", "instead"}
 # metaphors and odd words that readers stumbled over; design.md has the words to use
-ODD_WORDS = set(
-    [
-        "said",
-        "told",
-        "heard",
-        "thoughts",
-        "wishes",
-        "granted",
-        "desk",
-        "shelf",
-        "trail",
-        "voice",
-        "hearing",
-        "speech",
-        "workshop",
-        "crew",
-        "flight",
-        "seal",
-        "tally",
-        "whoever",
-    ]
-)
+# fmt: off
+ODD_WORDS = {
+    "said", "told", "heard", "thoughts", "wishes", "granted", "desk", "shelf", "trail", "voice",
+    "hearing", "speech", "workshop", "crew", "flight", "seal", "tally", "whoever",
+}
+# fmt: on
 # classes that share a name on purpose
 SHARED_CLASS_NAMES: set[str] = set()
 
@@ -245,7 +190,7 @@ def is_bare_participle(name: str) -> bool:
     name = name.strip("_")
     if "_" in name or name in NOT_PARTICIPLES:
         return False
-    return name in IRREGULAR or (len(name) > 4 and name.endswith("ed"))
+    return name in IRREGULAR_PARTICIPLES or (len(name) > 4 and name.endswith("ed"))
 
 
 def test_functions_are_verbs() -> None:

@@ -1,4 +1,4 @@
-"""The GGUF engine with the default model: what it reports, what it is told, what it refuses."""
+"""The GGUF engine with the default model: logprobs, grammars, adapters and rejected jobs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ import pytest
 
 from dragoman.engines.llamacpp.engine import LlamaCppEngine, create
 from dragoman.engines.llamacpp.grammar import HEADER
-from dragoman.errors import BadRequest, ContextOverflow, Unsupported
+from dragoman.errors import (
+    AdapterNotFound,
+    BadRequest,
+    ContextOverflow,
+    InvalidGrammar,
+    Unsupported,
+)
 from dragoman.types import Adapter
 from tests.support.llama_engine import (
     CONTEXT,
@@ -29,21 +35,21 @@ from tests.support.lora import make_adapter
 
 @pytest.fixture(scope="module")
 def runner(default_model: Path) -> Iterator[EngineRunner]:
-    made = EngineRunner(path=str(default_model), context=CONTEXT, slots=3, threads=1)
-    yield made
-    made.close()
+    runner = EngineRunner(path=str(default_model), context=CONTEXT, slots=3, threads=1)
+    yield runner
+    runner.close()
 
 
-def starting(rule: str) -> str:
-    """A grammar of one rule."""
+def make_grammar(rule: str) -> str:
+    """Make a grammar of one rule."""
     return f"{HEADER} {{}}\nstart: {rule}"
 
 
 # logprobs
 
 
-async def table(engine: LlamaCppEngine, before: list[int]) -> dict[int, float]:
-    """The logprob of every token after these, in one look at the whole vocabulary."""
+async def get_all_logprobs(engine: LlamaCppEngine, before: list[int]) -> dict[int, float]:
+    """Return the logprob of every token of the vocabulary after these tokens."""
     size = engine.vocabulary.size
     body = {
         "prompt": before,
@@ -53,112 +59,119 @@ async def table(engine: LlamaCppEngine, before: list[int]) -> dict[int, float]:
         "grammar": 'root ::= "a"',
     }
     _, answer = await engine.client.post("/completion", body)
-    (prob,) = msgspec.json.decode(answer)["completion_probabilities"]
-    found = {each["id"]: each["logprob"] for each in prob["top_logprobs"]}
-    assert len(found) == size
-    assert math.isclose(sum(map(math.exp, found.values())), 1.0, rel_tol=1e-3)
-    return found
+    (forced,) = msgspec.json.decode(answer)["completion_probabilities"]
+    logprobs = {entry["id"]: entry["logprob"] for entry in forced["top_logprobs"]}
+    assert len(logprobs) == size
+    assert math.isclose(sum(map(math.exp, logprobs.values())), 1.0, rel_tol=1e-3)
+    return logprobs
 
 
 @pytest.mark.parametrize("top", [0, 3])
 def test_every_token_has_one_logprob(runner: EngineRunner, top: int) -> None:
     answer = runner.generate(max_tokens=40, logprobs=top)
-    marks = answer.get_logprobs()
-    assert [mark.id for mark in marks] == [*answer.get_ids(), 2]
-    assert {len(mark.top) for mark in marks} == {top}
-    for mark in marks:
-        assert mark.logprob is not None
-        assert [other.id for other in mark.top[:1]] == [mark.id][:top]  # greedy
+    logprobs = answer.get_logprobs()
+    assert [logprob.id for logprob in logprobs] == [*answer.get_ids(), 2]
+    assert {len(logprob.top) for logprob in logprobs} == {top}
+    for logprob in logprobs:
+        assert logprob.logprob is not None
+        assert [other.id for other in logprob.top[:1]] == [logprob.id][:top]  # greedy
 
 
-def test_tokens_inside_a_character_are_all_told_of(runner: EngineRunner) -> None:
-    answer = runner.generate(max_tokens=60, logprobs=2, grammar=starting(f'"{MULTIBYTE}"'))
-    ids, marks = answer.get_ids(), answer.get_logprobs()
+def test_all_tokens_inside_a_character_are_reported(runner: EngineRunner) -> None:
+    answer = runner.generate(max_tokens=60, logprobs=2, grammar=make_grammar(f'"{MULTIBYTE}"'))
+    ids, logprobs = answer.get_ids(), answer.get_logprobs()
     assert answer.get_text() == MULTIBYTE
     assert answer.get_finish() == "stop"
-    assert [mark.id for mark in marks[: len(ids)]] == ids
-    assert sum(len(step.ids) > 1 for step in answer.steps) >= 4  # the server kept silent there
+    assert [logprob.id for logprob in logprobs[: len(ids)]] == ids
+    assert sum(len(step.ids) > 1 for step in answer.steps) >= 4  # the server does not report them
     before = runner.encode(QUESTION)
-    for at in (0, 1, 3, len(ids) - 1):
-        truth = runner.run(table(runner.engine, [*before, *ids[:at]]))
-        said = marks[at]
-        assert said.logprob is not None
-        assert math.isclose(said.logprob, truth[ids[at]], abs_tol=2e-2)
-        likeliest = sorted(truth.values(), reverse=True)[:2]
-        for other, value in zip(said.top, likeliest, strict=True):
+    for position in (0, 1, 3, len(ids) - 1):
+        expected = runner.run(get_all_logprobs(runner.engine, [*before, *ids[:position]]))
+        logprob = logprobs[position]
+        assert logprob.logprob is not None
+        assert math.isclose(logprob.logprob, expected[ids[position]], abs_tol=2e-2)
+        most_likely = sorted(expected.values(), reverse=True)[:2]
+        for other, value in zip(logprob.top, most_likely, strict=True):
             assert other.logprob is not None
             assert math.isclose(other.logprob, value, abs_tol=2e-2)
 
 
-@pytest.mark.parametrize("grammar", [True, False])
-@pytest.mark.parametrize("most", [1, 2, 4, 5])
-def test_a_limit_inside_a_character_is_kept(runner: EngineRunner, most: int, grammar: bool) -> None:
-    if grammar:
-        prompt, said = QUESTION, {"grammar": starting(f'"{MULTIBYTE}"')}
+@pytest.mark.parametrize("has_grammar", [True, False])
+@pytest.mark.parametrize("max_tokens", [1, 2, 4, 5])
+def test_a_limit_inside_a_character_is_respected(
+    runner: EngineRunner, max_tokens: int, has_grammar: bool
+) -> None:
+    if has_grammar:
+        prompt, fields = QUESTION, {"grammar": make_grammar(f'"{MULTIBYTE}"')}
     else:
-        prompt, said = "😀😀😀😀😀😀😀😀", {}
-    whole = runner.generate(prompt, max_tokens=9, logprobs=0, **said)
-    answer = runner.generate(prompt, max_tokens=most, logprobs=0, **said)
-    assert answer.get_ids() == whole.get_ids()[:most]
-    assert len(answer.get_logprobs()) == most
-    assert (answer.count_tokens(), answer.get_finish()) == (most, "length")
+        prompt, fields = "😀😀😀😀😀😀😀😀", {}
+    whole = runner.generate(prompt, max_tokens=9, logprobs=0, **fields)
+    answer = runner.generate(prompt, max_tokens=max_tokens, logprobs=0, **fields)
+    assert answer.get_ids() == whole.get_ids()[:max_tokens]
+    assert len(answer.get_logprobs()) == max_tokens
+    assert (answer.count_tokens(), answer.get_finish()) == (max_tokens, "length")
 
 
 def test_logprobs_of_the_prompt(runner: EngineRunner) -> None:
     prompt = f"<|im_start|>user\n{MULTIBYTE}<|im_end|>\nHi"
     ids = runner.encode(prompt)
     answer = runner.generate(prompt, prompt_logprobs=1, logprobs=1, max_tokens=2)
-    marks = [mark for step in answer.steps for mark in step.prompt_logprobs]
-    assert [mark.id for mark in marks] == ids
-    assert marks[0].logprob is None
-    for at in (1, 4, len(ids) - 3, len(ids) - 1):
-        truth = runner.run(table(runner.engine, ids[:at]))
-        said = marks[at].logprob
-        assert said is not None
-        assert math.isclose(said, truth[ids[at]], abs_tol=2e-2)
+    logprobs = [logprob for step in answer.steps for logprob in step.prompt_logprobs]
+    assert [logprob.id for logprob in logprobs] == ids
+    assert logprobs[0].logprob is None
+    for position in (1, 4, len(ids) - 3, len(ids) - 1):
+        expected = runner.run(get_all_logprobs(runner.engine, ids[:position]))
+        value = logprobs[position].logprob
+        assert value is not None
+        assert math.isclose(value, expected[ids[position]], abs_tol=2e-2)
     assert len(answer.get_logprobs()) == answer.count_tokens() == 2
 
 
-# prompts in memory, grammars, adapters
+# the prompt cache, grammars, adapters
 
 
-def test_a_prompt_is_read_once_unless_that_is_not_wanted(runner: EngineRunner) -> None:
-    prompt = "Prompts that nothing else has begun with. " * 4
+def test_a_prompt_is_cached_if_the_job_allows_it(runner: EngineRunner) -> None:
+    prompt = "A prompt with a beginning of its own. " * 4
     count = len(runner.encode(prompt))
     cached = [
-        runner.generate(prompt, cache_prompt=c).count_cached() for c in (True, True, False, True)
+        runner.generate(prompt, cache_prompt=cache).count_cached()
+        for cache in (True, True, False, True)
     ]
     assert cached == [0, count - 1, 0, count - 1]
 
 
-def test_a_grammar_is_kept_to(runner: EngineRunner) -> None:
-    answer = runner.generate(grammar=starting("/[xy]+/"), temperature=1.0, seed=1)
+def test_a_grammar_is_enforced(runner: EngineRunner) -> None:
+    answer = runner.generate(grammar=make_grammar("/[xy]+/"), temperature=1.0, seed=1)
     assert answer.get_text()
     assert set(answer.get_text()) <= set("xy")
 
 
 @pytest.mark.parametrize(
     "grammar",
-    [starting("nosuch"), starting("("), "", 'root ::= "a"'],
+    [make_grammar("nosuch"), make_grammar("("), "", 'root ::= "a"'],
 )
-def test_a_grammar_that_cannot_be_kept_to_is_refused(runner: EngineRunner, grammar: str) -> None:
-    """One in another language is none for this engine, whatever its own server could read."""
+def test_an_invalid_grammar_is_rejected(runner: EngineRunner, grammar: str) -> None:
+    """A grammar in another language is invalid, even if the native server could parse it."""
     error = runner.run(get_error(runner.engine.admit(make_job([1], grammar=grammar))))
-    assert type(error) is BadRequest
+    assert type(error) is InvalidGrammar
     assert error.param == "grammar"
     assert runner.generate(max_tokens=40).get_text() == "The capital of France is Paris."
 
 
-def test_a_bias_against_the_grammar_ends_nothing(runner: EngineRunner) -> None:
+def test_a_bias_against_the_only_allowed_token_has_no_effect(runner: EngineRunner) -> None:
     only = runner.encode("a")[0]
-    answer = runner.generate(grammar=starting('"a"'), logit_bias={only: -100.0}, temperature=1.0)
+    answer = runner.generate(
+        grammar=make_grammar('"a"'), logit_bias={only: -100.0}, temperature=1.0
+    )
     assert answer.get_text() == "a"
 
 
-def test_adapters_by_name_and_the_plain_model_after_them(
+def test_adapters_apply_to_the_jobs_that_name_them_only(
     default_model: Path, tmp_path: Path
 ) -> None:
-    files = {name: make_adapter(tmp_path / f"{name}.gguf", seed=at) for at, name in enumerate("ab")}
+    files = {
+        name: make_adapter(tmp_path / f"{name}.gguf", seed=seed) for seed, name in enumerate("ab")
+    }
     settings = {
         "path": str(default_model),
         "context": CONTEXT,
@@ -172,24 +185,24 @@ def test_adapters_by_name_and_the_plain_model_after_them(
         assert engine.capabilities.lora == ("a", "b")
         prompt = await engine.tokenize(QUESTION, True)
 
-        async def first(*adapters: Adapter, of: list[int] = prompt) -> float:
-            answer = await generate(engine, of, lora=adapters, logprobs=0, max_tokens=1)
+        async def get_first_logprob(*adapters: Adapter, ids: list[int] = prompt) -> float:
+            answer = await generate(engine, ids, lora=adapters, logprobs=0, max_tokens=1)
             return answer.get_logprobs()[0].logprob or 0.0
 
-        plain = await first()
-        ways = [
+        plain = await get_first_logprob()
+        combinations = [
             (Adapter("a"),),
             (Adapter("b"),),
             (Adapter("a"), Adapter("b")),
             (Adapter("a", 0.5),),
         ]
-        found = []
-        for way in ways:
-            found.append(await first(*way))
-            await first(of=prompt[3:])  # pushes the adapter's prompt out of the slot
-            assert math.isclose(await first(), plain, abs_tol=1e-2)
-        assert len({round(value, 2) for value in (*found, plain)}) == 5
-        assert math.isclose(await first(Adapter("a", 0.0)), plain, abs_tol=1e-2)
+        logprobs = []
+        for adapters in combinations:
+            logprobs.append(await get_first_logprob(*adapters))
+            await get_first_logprob(ids=prompt[3:])  # evicts the adapter's prompt from the slot
+            assert math.isclose(await get_first_logprob(), plain, abs_tol=1e-2)
+        assert len({round(value, 2) for value in (*logprobs, plain)}) == 5
+        assert math.isclose(await get_first_logprob(Adapter("a", 0.0)), plain, abs_tol=1e-2)
         error = await get_error(engine.admit(make_job(prompt, lora=(Adapter("c"),))))
         assert (error.status, error.param) == (400, "lora")
         assert "`c`" in error.message
@@ -199,7 +212,7 @@ def test_adapters_by_name_and_the_plain_model_after_them(
     asyncio.run(go())
 
 
-# other doors
+# embeddings, tokens and rejected jobs
 
 
 def test_embeddings(runner: EngineRunner) -> None:
@@ -208,10 +221,10 @@ def test_embeddings(runner: EngineRunner) -> None:
     vectors = runner.run(runner.engine.embed([*ids, *texts]))
     assert {len(vector) for vector in vectors} == {576}
     assert all(math.isclose(math.hypot(*vector), 1.0, abs_tol=1e-4) for vector in vectors)
-    for at in range(4):  # as text or ids, in company or alone
-        (alone,) = runner.run(runner.engine.embed([ids[at]]))
-        assert math.dist(vectors[at], vectors[at + 4]) < 1e-3
-        assert math.dist(vectors[at], alone) < 1e-3
+    for index in range(4):  # as text or ids, with others or alone
+        (alone,) = runner.run(runner.engine.embed([ids[index]]))
+        assert math.dist(vectors[index], vectors[index + 4]) < 1e-3
+        assert math.dist(vectors[index], alone) < 1e-3
     assert math.dist(vectors[0], vectors[1]) < math.dist(vectors[0], vectors[2])
     assert runner.run(runner.engine.embed([])) == []
     error = runner.run(get_error(runner.engine.embed([[5] * (CONTEXT + 1)])))
@@ -226,7 +239,7 @@ def test_tokenizing(runner: EngineRunner) -> None:
 
 
 @pytest.mark.parametrize(
-    ("prompt", "said", "kind", "param"),
+    ("prompt", "fields", "error_class", "param"),
     [
         ([5] * CONTEXT, {}, ContextOverflow, "messages"),
         ([], {}, BadRequest, "prompt"),
@@ -234,19 +247,23 @@ def test_tokenizing(runner: EngineRunner) -> None:
         ([-1], {}, BadRequest, "prompt"),
         ([5], {"n": 0}, BadRequest, "n"),
         ([5], {"n": 129}, BadRequest, "n"),
-        ([5], {"logprobs": 21}, Unsupported, "logprobs"),
-        ([5], {"lora": (Adapter("none"),)}, BadRequest, "lora"),
+        ([5], {"logprobs": 21}, Unsupported, "top_logprobs"),
+        ([5], {"lora": (Adapter("none"),)}, AdapterNotFound, "lora"),
         ([5], {"logit_bias": {999_999: 1.0}}, BadRequest, "logit_bias"),
         ([5], {"stop_token_ids": (999_999,)}, BadRequest, "stop_token_ids"),
-        ([5], {"grammar": starting("/./"), "min_tokens": 3}, Unsupported, "min_tokens"),
-        ([5], {"grammar": starting("/./"), "ignore_eos": True}, Unsupported, "ignore_eos"),
+        ([5], {"grammar": make_grammar("/./"), "min_tokens": 3}, Unsupported, "min_tokens"),
+        ([5], {"grammar": make_grammar("/./"), "ignore_eos": True}, Unsupported, "ignore_eos"),
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_what_cannot_be_done_is_refused_by_name(
-    runner: EngineRunner, prompt: list[int], said: dict[str, Any], kind: type[Exception], param: str
+def test_invalid_jobs_are_rejected_by_name(
+    runner: EngineRunner,
+    prompt: list[int],
+    fields: dict[str, Any],
+    error_class: type[Exception],
+    param: str,
 ) -> None:
-    error = runner.run(get_error(runner.engine.admit(make_job(prompt, **said))))
-    assert type(error) is kind
+    error = runner.run(get_error(runner.engine.admit(make_job(prompt, **fields))))
+    assert type(error) is error_class
     assert error.param == param
     assert "/" not in error.message

@@ -1,4 +1,4 @@
-"""The GGUF engine in a process of its own: how it dies, what it leaves, what it opens."""
+"""The GGUF engine in a child process: crashes, broken files, and what it leaves behind."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ FAST = Timing(first_restart_delay=0.01)
 
 
 def make_engine(path: Path, **settings: Any) -> SubprocessEngine:
-    said = {"path": str(path), "context": 256, "slots": 2, "threads": 1, **settings}
-    return SubprocessEngine(FACTORY, said, name="llama", timing=FAST)
+    all_settings = {"path": str(path), "context": 256, "slots": 2, "threads": 1, **settings}
+    return SubprocessEngine(FACTORY, all_settings, name="llama", timing=FAST)
 
 
 def list_folders() -> set[str]:
     return {path.name for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*")}
 
 
-def test_its_life(default_model: Path) -> None:
-    """Started once: what it opens, what its death costs, what it leaves behind."""
+def test_start_crash_and_close(default_model: Path) -> None:
+    """It opens no port, a crash costs the running jobs, and nothing is left behind."""
     before = list_folders()
 
     async def go() -> int:
@@ -45,7 +45,7 @@ def test_its_life(default_model: Path) -> None:
         prompt = await engine.tokenize("One, two, three,", False)
         assert engine.pid is not None
         assert list_listening_addresses(engine.pid) == []
-        assert await all_die_and_one_goes_on(engine, prompt) == 16
+        assert await crash_and_restart(engine, prompt) == 16
         pid = engine.pid
         await engine.aclose()
         assert pid is not None
@@ -56,35 +56,35 @@ def test_its_life(default_model: Path) -> None:
     assert list_folders() - before == set()
 
 
-async def all_die_and_one_goes_on(engine: SubprocessEngine, prompt: list[int]) -> int:
-    """Kill the process with 16 jobs in flight; how many were told."""
-    moving = asyncio.Event()
+async def crash_and_restart(engine: SubprocessEngine, prompt: list[int]) -> int:
+    """Kill the process with 16 running jobs; return how many of them failed."""
+    started = asyncio.Event()
 
-    async def one() -> None:
+    async def run_job() -> None:
         async for _ in engine.generate(make_job(prompt, max_tokens=200, ignore_eos=True)):
-            moving.set()
+            started.set()
 
-    jobs = [asyncio.create_task(one()) for _ in range(16)]
-    await moving.wait()
+    jobs = [asyncio.create_task(run_job()) for _ in range(16)]
+    await started.wait()
     assert engine.pid is not None
     os.kill(engine.pid, signal.SIGKILL)
     async with asyncio.timeout(1):
-        ended = await asyncio.gather(*jobs, return_exceptions=True)
+        errors = await asyncio.gather(*jobs, return_exceptions=True)
     steps = [step async for step in engine.generate(make_job(prompt, max_tokens=3))]
     assert sum(step.tokens for step in steps) == 3
     assert engine.restarts == 1
-    return sum(type(error) is EngineDown for error in ended)
+    return sum(type(error) is EngineDown for error in errors)
 
 
-def test_errors_come_through(default_model: Path) -> None:
+def test_errors_reach_the_parent(default_model: Path) -> None:
     async def go() -> None:
         engine = make_engine(default_model)
         await engine.start()
         pid = engine.pid
         for grammar in ("root ::= (", "%llguidance {}\nstart: nosuch"):
-            with pytest.raises(BadRequest) as refused:
+            with pytest.raises(BadRequest) as rejected:
                 await engine.admit(make_job([5], grammar=grammar))
-            assert refused.value.param == "grammar"
+            assert rejected.value.param == "grammar"
         vectors = await engine.embed([[5, 6], [7]])
         assert [len(vector) for vector in vectors] == [576, 576]
         assert engine.pid == pid
@@ -93,8 +93,8 @@ def test_errors_come_through(default_model: Path) -> None:
     asyncio.run(go())
 
 
-def strange(path: Path) -> Path:
-    """A sound file of a kind that no engine knows."""
+def write_unknown_architecture(path: Path) -> Path:
+    """Write a valid file of an architecture that no engine knows."""
     writer = GGUFWriter(str(path), "dromedary")
     writer.add_tokenizer_model("gpt2")
     writer.add_token_list(["a", "b"])
@@ -108,22 +108,22 @@ def strange(path: Path) -> Path:
     return path
 
 
-def short(path: Path, model: Path) -> Path:
-    """The first half of a file."""
+def write_truncated(path: Path, model: Path) -> Path:
+    """Write the first half of a file."""
     shutil.copy(model, path)
     os.truncate(path, model.stat().st_size // 2)
     return path
 
 
-@pytest.mark.parametrize("kind", ["strange", "short", "missing", "noise"])
-def test_a_broken_file_is_told_with_its_cause(
+@pytest.mark.parametrize("kind", ["unknown architecture", "truncated", "missing", "noise"])
+def test_a_broken_file_is_reported_with_its_cause(
     default_model: Path, tmp_path: Path, kind: str
 ) -> None:
     file = tmp_path / "model.gguf"
-    if kind == "strange":
-        strange(file)
-    elif kind == "short":
-        short(file, default_model)
+    if kind == "unknown architecture":
+        write_unknown_architecture(file)
+    elif kind == "truncated":
+        write_truncated(file, default_model)
     elif kind == "noise":
         file.write_bytes(b"GGUF" + bytes(range(256)) * 40)
 
@@ -138,11 +138,11 @@ def test_a_broken_file_is_told_with_its_cause(
 
     error = asyncio.run(go())
     assert "/" not in error.message
-    if kind == "strange":
+    if kind == "unknown architecture":
         assert "dromedary" in error.message
 
 
-def test_an_adapter_that_is_none_is_told(default_model: Path, tmp_path: Path) -> None:
+def test_a_missing_adapter_is_reported(default_model: Path, tmp_path: Path) -> None:
     async def go() -> str:
         engine = make_engine(default_model, lora={"x": str(tmp_path / "none.gguf")})
         with pytest.raises(ModelBroken) as broken:
@@ -153,22 +153,22 @@ def test_an_adapter_that_is_none_is_told(default_model: Path, tmp_path: Path) ->
     assert "/" not in asyncio.run(go())
 
 
-def test_folders_of_the_dead_are_swept() -> None:
-    gone = Path(tempfile.mkdtemp(prefix=f"{PREFIX}999999999-"))
-    mine = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
+def test_folders_of_dead_processes_are_removed() -> None:
+    stale = Path(tempfile.mkdtemp(prefix=f"{PREFIX}999999999-"))
+    own = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
     try:
         remove_stale_folders()
-        assert not gone.exists()
-        assert mine.exists()
+        assert not stale.exists()
+        assert own.exists()
     finally:
-        shutil.rmtree(mine)
+        shutil.rmtree(own)
 
 
 def test_at_least_one_core_is_used() -> None:
     assert 1 <= count_cores() <= len(os.sched_getaffinity(0))
 
 
-def test_a_job_crosses_unchanged(default_model: Path) -> None:
+def test_a_job_reaches_the_child_unchanged(default_model: Path) -> None:
     async def go() -> list[list[int]]:
         engine = make_engine(default_model, lora={})
         await engine.start()

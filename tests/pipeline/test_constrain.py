@@ -1,7 +1,7 @@
 """Constraints over HTTP: what reaches the engine as a grammar, and what is rejected or warned of.
 
-The scripted engine fails if its script violates the grammar of its job, so status 200 means that the
-grammar allows the script.
+The scripted engine fails if its script violates the grammar of its job, so status 200 means that
+the grammar allows the script.
 """
 
 from __future__ import annotations
@@ -44,10 +44,9 @@ def post(server: RunningServer, **fields: Any) -> httpx.Response:
 
 
 def post_to_script(text: str, template: Any = THINKER, **fields: Any) -> httpx.Response:
-    """What becomes of a script under demands."""
-    with serve_scripted(
-        ScriptedEngine(text, check_grammars=True), chat_template=template
-    ) as server:
+    """Send a request to a model that writes this text, if the grammar allows it."""
+    engine = ScriptedEngine(text, check_grammars=True)
+    with serve_scripted(engine, chat_template=template) as server:
         return post(server, **fields)
 
 
@@ -88,13 +87,12 @@ FORBIDDEN: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
-    """Says what it is asked to post_text."""
+    """Serve a model that writes the text whose hash is in the request."""
     texts = dict.fromkeys(text for text, _ in (*ALLOWED, *FORBIDDEN))
     replies = [Reply(text, when=f"<{hash(text)}>") for text in texts]
-    with serve_scripted(
-        ScriptedEngine(replies, check_grammars=True), chat_template=THINKER
-    ) as made:
-        yield made
+    engine = ScriptedEngine(replies, check_grammars=True)
+    with serve_scripted(engine, chat_template=THINKER) as running:
+        yield running
 
 
 def post_text(server: RunningServer, text: str, **fields: Any) -> httpx.Response:
@@ -266,7 +264,7 @@ def test_stop_string_cuts_text_before_a_call() -> None:
 
 
 def test_reasoning_budget_works_with_a_constraint() -> None:
-    """After thoughts that were cut short, the grammar is that of the post_to_script."""
+    """Once reasoning is cut short, the grammar is that of the answer."""
     engine = ScriptedEngine(["I go on and on and on and on and on", ROME], grammars=True)
     kwargs = {"chat_template_kwargs": {"enable_thinking": True}}
     with serve_scripted(engine, chat_template=THINKER) as server:

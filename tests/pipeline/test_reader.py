@@ -1,4 +1,4 @@
-"""Reading a choice of a chat: however its steps are cut or merge_by_sizes, the same comes out."""
+"""Reading a choice of a chat gives the same result however its steps are split or merged."""
 
 from __future__ import annotations
 
@@ -31,22 +31,27 @@ OUTPUT_KINDS = ("text", "ids", "both")
 
 
 def read(
-    steps: list[Step], stops: tuple[str, ...] = (), tell: bool = True, limit: int | None = None
+    steps: list[Step],
+    stops: tuple[str, ...] = (),
+    include_reasoning: bool = True,
+    limit: int | None = None,
 ) -> Completion:
-    """Everything that the steps add up to, with logprobs."""
+    """Fold the steps into a completion, with logprobs."""
     parser = OutputParser("hermes_json", "think", tools=TOOLS, inside=False)
     job = Job(id="x", prompt="", logprobs=0, sampling=Sampling(max_tokens=limit))
     text = Detokenizer(BYTES.pieces, BYTES.control, stops)
-    reader = ChatReader(0, job, text, ReaderOptions(parser, include_reasoning=tell), first=True)
-    whole = Completion()
+    reader = ChatReader(
+        0, job, text, ReaderOptions(parser, include_reasoning=include_reasoning), first=True
+    )
+    completion = Completion()
     for step in steps:
         for delta in reader.feed(step):
-            whole.add(delta)
-    return whole
+            completion.add(delta)
+    return completion
 
 
 def make_token_steps(text: str, output_kind: str) -> list[Step]:
-    """Tokens of an engine that speaks ids, or text, or both."""
+    """Make the steps of an engine that sends ids, text or both, one token each."""
     if output_kind != "ids":
         steps = [
             Step(
@@ -65,11 +70,11 @@ def make_token_steps(text: str, output_kind: str) -> list[Step]:
 
 
 def merge_by_sizes(steps: list[Step], sizes: list[int]) -> list[Step]:
-    made, at = [], 0
+    result, start = [], 0
     for size in sizes:
-        made += merge_steps(steps[at : at + size])
-        at += size
-    return [*made, *merge_steps(steps[at:])]
+        result += merge_steps(steps[start : start + size])
+        start += size
+    return [*result, *merge_steps(steps[start:])]
 
 
 @given(
@@ -79,10 +84,10 @@ def merge_by_sizes(steps: list[Step], sizes: list[int]) -> list[Step]:
     st.sampled_from([(), ("Yes",), ("\n\n", "雨")]),
     st.none() | st.integers(1, 80),
 )
-def test_merged_steps_are_read_as_single_ones(
+def test_merged_steps_are_read_like_single_ones(
     text: str, sizes: list[int], output_kind: str, stops: tuple[str, ...], limit: int | None
 ) -> None:
-    """The engine does not count, so the limit is met here, at the same token always."""
+    """The engine does not enforce the limit, so the reader must, always at the same token."""
     steps = make_token_steps(text, output_kind)
     single = read(steps, stops, limit=limit)
     merged = read(merge_by_sizes(steps, sizes), stops, limit=limit)
@@ -90,7 +95,7 @@ def test_merged_steps_are_read_as_single_ones(
     assert merged.usage == single.usage
 
 
-@pytest.mark.parametrize("manner", OUTPUT_KINDS)
+@pytest.mark.parametrize("output_kind", OUTPUT_KINDS)
 @pytest.mark.parametrize("limit", [None, 1, 2, 3, 4])
 @pytest.mark.parametrize("logprobs", [None, 0])
 def test_merged_steps_of_plain_text_are_read_like_single_ones(
@@ -99,11 +104,11 @@ def test_merged_steps_of_plain_text_are_read_like_single_ones(
     def plain(steps: list[Step]) -> tuple[list[Choice], int]:
         job = Job(id="x", prompt="", sampling=Sampling(max_tokens=limit), logprobs=logprobs)
         text = Detokenizer(BYTES.pieces, BYTES.control, logprobs=logprobs is not None)
-        reader, whole = Reader(0, job, text, "", first=True), Completion()
+        reader, completion = Reader(0, job, text, "", first=True), Completion()
         for step in steps:
             for delta in reader.feed(step):
-                whole.add(delta)
-        return whole.build_choices(), whole.usage.completion
+                completion.add(delta)
+        return completion.build_choices(), completion.usage.completion
 
     steps = make_token_steps("abc", output_kind)
     assert plain(merge_steps(steps)) == plain(steps)
@@ -113,43 +118,43 @@ def test_token_without_text_is_counted() -> None:
     steps = [Step(text="a", tokens=1), Step(tokens=1), Step(text="b", tokens=1), Step(tokens=1)]
     steps.append(Step(finish="stop"))
     for variant in (steps, merge_steps(steps)):
-        whole = read(variant)
-        assert whole.build_choices()[0].text == "ab"
-        assert whole.usage.completion == 4
+        completion = read(variant)
+        assert completion.build_choices()[0].text == "ab"
+        assert completion.usage.completion == 4
 
 
 def test_text_of_several_tokens_is_split_by_its_logprobs() -> None:
     texts = ("<think>", "hm", "</think>", "Hi", " you")
     logprobs = [Logprob(-1, -0.5, text=text) for text in texts]
-    whole = read([Step(text="".join(texts), tokens=5, logprobs=logprobs), Step(finish="stop")])
-    assert [token.text for token in whole.build_choices()[0].tokens] == ["Hi", " you"]
-    assert whole.usage.reasoning == 1
+    completion = read([Step(text="".join(texts), tokens=5, logprobs=logprobs), Step(finish="stop")])
+    assert [token.text for token in completion.build_choices()[0].tokens] == ["Hi", " you"]
+    assert completion.usage.reasoning == 1
 
 
 @given(st.lists(st.sampled_from(PARTS), max_size=6).map("".join), st.sampled_from(OUTPUT_KINDS))
 def test_every_token_counts_where_its_characters_are(text: str, output_kind: str) -> None:
-    """One token a letter, or a byte: so what is counted must be as long as what is said."""
-    whole = read(make_token_steps(text, output_kind))
-    [choice] = whole.build_choices()
-    size = len if output_kind != "ids" else lambda said: len(said.encode())
-    assert whole.usage.reasoning == size(choice.reasoning)
+    """Each character or byte is a token, so counts must equal lengths."""
+    completion = read(make_token_steps(text, output_kind))
+    [choice] = completion.build_choices()
+    count = len if output_kind != "ids" else lambda value: len(value.encode())
+    assert completion.usage.reasoning == count(choice.reasoning)
     assert b"".join(token.data for token in choice.tokens).decode() == choice.text
-    assert whole.usage.completion == size(text)
-    without_reasoning = read(make_token_steps(text, output_kind), tell=False)
-    assert without_reasoning.usage == whole.usage
+    assert completion.usage.completion == count(text)
+    without_reasoning = read(make_token_steps(text, output_kind), include_reasoning=False)
+    assert without_reasoning.usage == completion.usage
     assert without_reasoning.build_choices()[0].reasoning == ""
 
 
 @pytest.mark.parametrize(
-    ("places", "spans", "thoughts"),
+    ("token_spans", "spans", "expected"),
     [
-        ([(0, 4, 1)], [(0, 2), (2, 2)], 1),  # one token in two spans is one token
-        ([(0, 4, 1), (4, 8, 1)], [(3, 2)], 2),  # any character of it counts
+        ([(0, 4, 1)], [(0, 2), (2, 2)], 1),  # one token in two spans counts once
+        ([(0, 4, 1), (4, 8, 1)], [(3, 2)], 2),  # any character counts
         ([(0, 4, 1), (4, 8, 1)], [(5, 1)], 1),
-        ([(0, 10, 10)], [(2, 5)], 5),  # several that variant as one text count by their share
+        ([(0, 10, 10)], [(2, 5)], 5),  # several tokens of one text count pro rata
         ([(0, 10, 10)], [(0, 3), (3, 3)], 6),
         ([(0, 10, 3)], [(0, 1)], 1),
-        ([(0, 4, 0)], [(0, 4)], 0),  # an engine that does not count
+        ([(0, 4, 0)], [(0, 4)], 0),  # an engine that does not count tokens
     ],
 )
 def test_reasoning_tokens_are_counted_by_their_characters(
@@ -176,36 +181,36 @@ def test_special_tokens_are_cut_out_of_text() -> None:
 @pytest.mark.parametrize("control", [False, True])
 def test_long_held_text_is_released_quickly(control: bool) -> None:
     count = 100_000
-    mark = (Token("x", b"x", -0.5),)
+    entry = (Token("x", b"x", -0.5),)
     ledger = TokenLedger()
     for at in range(count):
-        ledger.add(TokenSpan(at, at + 1, logprobs=mark, is_special=control and at % 2 == 0))
-    began = time.perf_counter()
+        ledger.add(TokenSpan(at, at + 1, logprobs=entry, is_special=control and at % 2 == 0))
+    started = time.perf_counter()
     text, logprobs = ledger.take_text(0, "x" * count)
-    assert time.perf_counter() - began < 1
+    assert time.perf_counter() - started < 1
     assert len(text) == len(logprobs) == (count // 2 if control else count)
 
 
 def test_token_spans_of_a_call_are_discarded() -> None:
-    letters = '<tool_call>{"name": "f", "arguments": {"a": "' + "x" * 5000
+    call = '<tool_call>{"name": "f", "arguments": {"a": "' + "x" * 5000
     rest = '"}}</tool_call>\n \nSo.'
     parser = OutputParser("hermes_json", "think", tools=TOOLS, inside=False)
     job = Job(id="x", prompt="", logprobs=0)
     reader = ChatReader(0, job, Detokenizer(None), ReaderOptions(parser), first=True)
-    whole = Completion()
-    steps = iter(make_token_steps(letters + rest, "text"))
-    for _, step in zip(letters, steps, strict=False):
+    completion = Completion()
+    steps = iter(make_token_steps(call + rest, "text"))
+    for _, step in zip(call, steps, strict=False):
         for delta in reader.feed(step):
-            whole.add(delta)
-    assert sum(isinstance(one, TokenSpan) for one in gc.get_objects()) < 2000
+            completion.add(delta)
+    assert sum(isinstance(value, TokenSpan) for value in gc.get_objects()) < 2000
     for step in steps:
         for delta in reader.feed(step):
-            whole.add(delta)
-    [choice] = whole.build_choices()
+            completion.add(delta)
+    [choice] = completion.build_choices()
     assert b"".join(token.data for token in choice.tokens).decode() == choice.text == "\n \nSo."
 
 
-# Marks that are control tokens
+# Markers that are special tokens
 
 PIECE = re.compile(
     r"<\|[^<>\s]+>|<[^<>\s]+\|>|<｜[^<>\s]+｜>|</?[a-z_:]{3,}>|◁/?think▷|\[/?[A-Z_]+\]"
@@ -225,7 +230,7 @@ def list_examples() -> Iterator[tuple[str | None, str | None, str]]:
 
 
 def read_as_tokens(text: str, output_format: OutputFormat, known: ByteTokenizer) -> Choice:
-    """What is heard of a text whose logprobs are the control tokens of a vocabulary."""
+    """Read a text whose markers are special tokens of the vocabulary."""
     shown = output_format.find_marker_tokens(known)
     parser = OutputParser(output_format.tools, output_format.reasoning, tools=TOOLS)
     reader = ChatReader(
@@ -237,13 +242,13 @@ def read_as_tokens(text: str, output_format: OutputFormat, known: ByteTokenizer)
         ),
         first=True,
     )
-    whole = Completion()
+    completion = Completion()
     for step in [Step(ids=[token], tokens=1) for token in known.encode_with_specials(text)]:
         for delta in reader.feed(step):
-            whole.add(delta)
+            completion.add(delta)
     for delta in reader.feed(Step(finish="stop")):
-        whole.add(delta)
-    [choice] = whole.build_choices()
+        completion.add(delta)
+    [choice] = completion.build_choices()
     return choice
 
 
@@ -260,7 +265,7 @@ def test_markers_parse_the_same_as_special_tokens(
     )
 
 
-def test_strings_between_control_tokens_stay_strings() -> None:
+def test_strings_between_special_tokens_stay_strings() -> None:
     known = ByteTokenizer(("<|tool_call>", "<tool_call|>", '<|"|>'))
     [call] = read_as_tokens(WIDE, OutputFormat("gemma4"), known).calls
     assert json.loads(call.arguments) == {"a": 'Rome, Italy: {x} "y"', "b": "02134", "c": "true"}

@@ -1,4 +1,4 @@
-"""Reading Responses requests: what arrives, what is kept of it, what the model is told."""
+"""Decoding Responses requests: fields, stored items, tools and the model's messages."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from dragoman.types import Adapter, Chat, Constraint, Message, Request, Tool, To
 from tests.support.text_model import check_media
 
 
-class Paper:
-    """Seals that hide nothing."""
+class PlainPacker:
+    """Packs without encryption."""
 
     def pack(self, purpose: str, data: bytes) -> str:
         return f"{purpose}:{data.decode()}"
@@ -34,174 +34,241 @@ class Paper:
         return rest.encode() if head == purpose else None
 
 
-def echoed(found: responses.DecodedRequest) -> dict[str, Any]:
-    """What is repeated of a request, of a model that has no usual of its own."""
-    return responses.make_echoed_fields(found, "m", ask(found).sampling)
+def make_echo(decoded: responses.DecodedRequest) -> dict[str, Any]:
+    """Return the echoed fields for a model without sampling defaults."""
+    return responses.make_echoed_fields(decoded, "m", make_request(decoded).sampling)
 
 
-def asked(**fields: Any) -> DecodedRequest:
+def decode(**fields: Any) -> DecodedRequest:
     return responses.decode_request(json.dumps({"model": "m", "input": "hi"} | fields).encode())
 
 
-def ask(
-    found: DecodedRequest | None = None,
+def make_request(
+    decoded: DecodedRequest | None = None,
     history: tuple[Item, ...] = (),
     remote: tuple[Tool, ...] = (),
     **fields: Any,
 ) -> Request:
-    found = asked(**fields) if found is None else found
-    return responses.to_request(found, history, owner="me", packer=Paper(), remote=remote)
+    decoded = decode(**fields) if decoded is None else decoded
+    return responses.to_request(decoded, history, owner="me", packer=PlainPacker(), remote=remote)
 
 
-def talk(**fields: Any) -> Chat:
-    found = ask(**fields).prompts[0]
-    assert isinstance(found, Chat)
-    return found
+def make_chat(**fields: Any) -> Chat:
+    chat = make_request(**fields).prompts[0]
+    assert isinstance(chat, Chat)
+    return chat
 
 
-def told(*items: Item, **fields: Any) -> list[Message]:
-    return list(talk(input=list(items), **fields).messages)
+def make_messages(*items: Item, **fields: Any) -> list[Message]:
+    return list(make_chat(input=list(items), **fields).messages)
 
 
-def refused(**fields: Any) -> BadRequest:
-    with pytest.raises(BadRequest) as refusal:
-        ask(**fields)
-    assert refusal.value.status == 400
+def get_error(**fields: Any) -> BadRequest:
+    with pytest.raises(BadRequest) as caught:
+        make_request(**fields)
+    assert caught.value.status == 400
     for internal in ("Struct", "$", "msgspec"):
-        assert internal not in refusal.value.message
-    return refusal.value
+        assert internal not in caught.value.message
+    return caught.value
 
 
-def user(text: str) -> Message:
+def user_message(text: str) -> Message:
     return Message(role="user", content=text_content(text))
 
 
-def says(text: str | None = None, *calls: ToolCall, reasoning: str | None = None) -> Message:
+def assistant_message(
+    text: str | None = None, *calls: ToolCall, reasoning: str | None = None
+) -> Message:
     return Message(
         role="assistant", content=text_content(text), tool_calls=calls, reasoning=reasoning
     )
 
 
-def result(call: str | None, text: str) -> Message:
-    return Message(role="tool", tool_call_id=call, content=text_content(text))
+def tool_message(call_item: str | None, text: str) -> Message:
+    return Message(role="tool", tool_call_id=call_item, content=text_content(text))
 
 
-def system(text: str) -> Message:
+def system_message(text: str) -> Message:
     return Message(role="system", content=text_content(text))
 
 
-def message(role: str, content: Any, **more: Any) -> Item:
-    return {"type": "message", "role": role, "content": content} | more
+def message_item(role: str, json_constraint: Any, **fields: Any) -> Item:
+    return {"type": "message", "role": role, "content": json_constraint} | fields
 
 
-def part(text: str, kind: str = "input_text") -> Item:
+def text_part(text: str, kind: str = "input_text") -> Item:
     return {"type": kind, "text": text}
 
 
-def call(number: int, name: str = "f", arguments: str = "{}", **more: Any) -> Item:
+def call_item(number: int, name: str = "f", arguments: str = "{}", **fields: Any) -> Item:
     return {
         "type": "function_call",
         "call_id": f"c{number}",
         "name": name,
         "arguments": arguments,
-    } | more
+    } | fields
 
 
-def output(number: int | None, text: Any, kind: str = "function") -> Item:
+def output_item(number: int | None, text: Any, kind: str = "function") -> Item:
     name = None if number is None else f"c{number}"
     kind = "function_call_output" if kind == "function" else "custom_tool_call_output"
     return {"type": kind, "call_id": name, "output": text}
 
 
-def thought(text: str) -> Item:
-    return {"type": "reasoning", "summary": [], "content": [part(text, "reasoning_text")]}
+def reasoning_item(text: str) -> Item:
+    return {"type": "reasoning", "summary": [], "content": [text_part(text, "reasoning_text")]}
 
 
-def made(number: int, name: str = "f", arguments: str = "{}") -> ToolCall:
+def make_call(number: int, name: str = "f", arguments: str = "{}") -> ToolCall:
     return ToolCall(id=f"c{number}", name=name, arguments=arguments)
 
 
-# items become messages
+# Items become messages
 
-REMOTE: Item = {
+REMOTE_CALL: Item = {
     "type": "mcp_call",
     "id": "mcp_1",
     "server_label": "docs",
     "name": "look.up",
     "arguments": '{"q":1}',
 }
-REMOTE_MADE = ToolCall(id="mcp_1", name="docs__look_up", arguments='{"q":1}')
-REQUEST = REMOTE | {"type": "mcp_approval_request", "id": "mcpr_1"}
-REQUEST_MADE = ToolCall(id="mcpr_1", name="docs__look_up", arguments='{"q":1}')
-FAILED = {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": "no"}]}
-SEALED = 'compaction:{"summary":"we met"}'
+REMOTE_TOOL_CALL = ToolCall(id="mcp_1", name="docs__look_up", arguments='{"q":1}')
+APPROVAL_REQUEST = REMOTE_CALL | {"type": "mcp_approval_request", "id": "mcpr_1"}
+APPROVAL_TOOL_CALL = ToolCall(id="mcpr_1", name="docs__look_up", arguments='{"q":1}')
+MCP_ERROR = {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": "no"}]}
+PACKED_SUMMARY = 'compaction:{"summary":"we met"}'
 SUMMARY = "This is a summary of the conversation so far:\n\nwe met"
 
 
-def answer(approve: bool, **more: Any) -> Item:
+def approval_item(approve: bool, **fields: Any) -> Item:
     head = {"type": "mcp_approval_response", "approval_request_id": "mcpr_1"}
-    return head | {"approve": approve} | more
+    return head | {"approve": approve} | fields
 
 
-TOLD: list[tuple[list[Item], list[Message]]] = [
-    ([{"role": "user", "content": "a"}], [user("a")]),
-    ([message("user", [part("a"), part("b"), part("c", "text")])], [user("abc")]),
-    ([message("assistant", [part("a", "output_text")])], [says("a")]),
-    ([message("assistant", [{"type": "refusal", "refusal": "no"}])], [says("no")]),
-    ([message("assistant", "a", phase="commentary"), message("assistant", "b")], [says("a\n\nb")]),
-    ([message("assistant", None)], [says("")]),
-    ([message("user", [])], [user("")]),
+CONVERSATIONS: list[tuple[list[Item], list[Message]]] = [
+    ([{"role": "user", "content": "a"}], [user_message("a")]),
+    (
+        [message_item("user", [text_part("a"), text_part("b"), text_part("c", "text")])],
+        [user_message("abc")],
+    ),
+    ([message_item("assistant", [text_part("a", "output_text")])], [assistant_message("a")]),
+    (
+        [message_item("assistant", [{"type": "refusal", "refusal": "no"}])],
+        [assistant_message("no")],
+    ),
+    (
+        [message_item("assistant", "a", phase="commentary"), message_item("assistant", "b")],
+        [assistant_message("a\n\nb")],
+    ),
+    ([message_item("assistant", None)], [assistant_message("")]),
+    ([message_item("user", [])], [user_message("")]),
     # a turn is one message
     (
-        [thought("t"), message("assistant", "a"), call(1), call(2, "g"), output(1, "x")],
-        [says("a", made(1), made(2, "g"), reasoning="t"), result("c1", "x")],
-    ),
-    (
-        [call(1), output(1, "x"), thought("t"), call(2), output(2, "y"), message("assistant", "z")],
         [
-            says(None, made(1)),
-            result("c1", "x"),
-            says(None, made(2), reasoning="t"),
-            result("c2", "y"),
-            says("z"),
+            reasoning_item("t"),
+            message_item("assistant", "a"),
+            call_item(1),
+            call_item(2, "g"),
+            output_item(1, "x"),
+        ],
+        [
+            assistant_message("a", make_call(1), make_call(2, "g"), reasoning="t"),
+            tool_message("c1", "x"),
         ],
     ),
-    ([thought("t"), thought("u"), message("user", "a")], [says(reasoning="t\n\nu"), user("a")]),
+    (
+        [
+            call_item(1),
+            output_item(1, "x"),
+            reasoning_item("t"),
+            call_item(2),
+            output_item(2, "y"),
+            message_item("assistant", "z"),
+        ],
+        [
+            assistant_message(None, make_call(1)),
+            tool_message("c1", "x"),
+            assistant_message(None, make_call(2), reasoning="t"),
+            tool_message("c2", "y"),
+            assistant_message("z"),
+        ],
+    ),
+    (
+        [reasoning_item("t"), reasoning_item("u"), message_item("user", "a")],
+        [assistant_message(reasoning="t\n\nu"), user_message("a")],
+    ),
     # calls without results, results without calls
-    ([call(1), message("user", "a")], [says(None, made(1)), user("a")]),
-    ([output(9, "x"), output(None, "y")], [result("c9", "x"), result(None, "y")]),
-    ([output(1, [part("x"), part("y")])], [result("c1", "xy")]),
+    (
+        [call_item(1), message_item("user", "a")],
+        [assistant_message(None, make_call(1)), user_message("a")],
+    ),
+    (
+        [output_item(9, "x"), output_item(None, "y")],
+        [tool_message("c9", "x"), tool_message(None, "y")],
+    ),
+    ([output_item(1, [text_part("x"), text_part("y")])], [tool_message("c1", "xy")]),
     (
         [
             {"type": "custom_tool_call", "call_id": "c1", "name": "g", "input": 'é"\n'},
-            output(1, "x", "custom"),
+            output_item(1, "x", "custom"),
         ],
-        [says(None, made(1, "g", '{"input": "é\\"\\n"}')), result("c1", "x")],
+        [
+            assistant_message(None, make_call(1, "g", '{"input": "é\\"\\n"}')),
+            tool_message("c1", "x"),
+        ],
     ),
-    # thoughts
-    ([{"type": "reasoning", "encrypted_content": "reasoning:t"}], [says(reasoning="t")]),
+    # reasoning
     (
-        [{"type": "reasoning", "encrypted_content": "x", "summary": [part("s", "summary_text")]}],
-        [says(reasoning="s")],
+        [{"type": "reasoning", "encrypted_content": "reasoning:t"}],
+        [assistant_message(reasoning="t")],
+    ),
+    (
+        [
+            {
+                "type": "reasoning",
+                "encrypted_content": "x",
+                "summary": [text_part("s", "summary_text")],
+            }
+        ],
+        [assistant_message(reasoning="s")],
     ),
     # remote tools
-    ([REMOTE | {"output": "x"}], [says(None, REMOTE_MADE), result("mcp_1", "x")]),
     (
-        [REMOTE | {"output": "x"}, call(2)],
-        [says(None, REMOTE_MADE), result("mcp_1", "x"), says(None, made(2))],
+        [REMOTE_CALL | {"output": "x"}],
+        [assistant_message(None, REMOTE_TOOL_CALL), tool_message("mcp_1", "x")],
     ),
-    ([REMOTE | {"error": FAILED}], [says(None, REMOTE_MADE), result("mcp_1", "Error: no")]),
-    ([REMOTE | {"error": "no"}], [says(None, REMOTE_MADE), result("mcp_1", "Error: no")]),
-    ([REMOTE | {"error": {"a": 1}}], [says(None, REMOTE_MADE), result("mcp_1", 'Error: {"a": 1}')]),
-    ([REMOTE, message("user", "a")], [says(None, REMOTE_MADE), user("a")]),
-    ([REQUEST, message("user", "a")], [user("a")]),
-    ([REQUEST, answer(True), message("user", "a")], [user("a")]),
-    ([answer(False), message("user", "a")], [user("a")]),
     (
-        [thought("t"), REQUEST, answer(False, reason="Not now.")],
+        [REMOTE_CALL | {"output": "x"}, call_item(2)],
         [
-            says(None, REQUEST_MADE, reasoning="t"),
-            result(
+            assistant_message(None, REMOTE_TOOL_CALL),
+            tool_message("mcp_1", "x"),
+            assistant_message(None, make_call(2)),
+        ],
+    ),
+    (
+        [REMOTE_CALL | {"error": MCP_ERROR}],
+        [assistant_message(None, REMOTE_TOOL_CALL), tool_message("mcp_1", "Error: no")],
+    ),
+    (
+        [REMOTE_CALL | {"error": "no"}],
+        [assistant_message(None, REMOTE_TOOL_CALL), tool_message("mcp_1", "Error: no")],
+    ),
+    (
+        [REMOTE_CALL | {"error": {"a": 1}}],
+        [assistant_message(None, REMOTE_TOOL_CALL), tool_message("mcp_1", 'Error: {"a": 1}')],
+    ),
+    (
+        [REMOTE_CALL, message_item("user", "a")],
+        [assistant_message(None, REMOTE_TOOL_CALL), user_message("a")],
+    ),
+    ([APPROVAL_REQUEST, message_item("user", "a")], [user_message("a")]),
+    ([APPROVAL_REQUEST, approval_item(True), message_item("user", "a")], [user_message("a")]),
+    ([approval_item(False), message_item("user", "a")], [user_message("a")]),
+    (
+        [reasoning_item("t"), APPROVAL_REQUEST, approval_item(False, reason="Not now.")],
+        [
+            assistant_message(None, APPROVAL_TOOL_CALL, reasoning="t"),
+            tool_message(
                 "mcpr_1",
                 "The user did not approve this call. It was not made. Reason: Not now.",
             ),
@@ -210,14 +277,14 @@ TOLD: list[tuple[list[Item], list[Message]]] = [
     (
         [
             {"type": "mcp_list_tools", "id": "mcpl_1", "server_label": "docs", "tools": []},
-            message("user", "a"),
+            message_item("user", "a"),
         ],
-        [user("a")],
+        [user_message("a")],
     ),
-    # what is made short
+    # compactions
     (
         [{"type": "compaction", "encrypted_content": 'compaction:{"summary":"we met"}'}],
-        [user(SUMMARY)],
+        [user_message(SUMMARY)],
     ),
     # tools of other servers that clients run
     (
@@ -225,77 +292,102 @@ TOLD: list[tuple[list[Item], list[Message]]] = [
             {"type": "local_shell_call", "call_id": "c1", "action": {"command": ["ls"]}},
             {"type": "local_shell_call_output", "id": "c1", "output": "a.txt"},
         ],
-        [says(None, made(1, "local_shell", '{"command": ["ls"]}')), result("c1", "a.txt")],
+        [
+            assistant_message(None, make_call(1, "local_shell", '{"command": ["ls"]}')),
+            tool_message("c1", "a.txt"),
+        ],
     ),
     (
         [
             {"type": "shell_call", "call_id": "c1", "action": {"commands": ["ls"]}},
             {"type": "shell_call_output", "call_id": "c1", "output": [{"stdout": "a"}]},
         ],
-        [says(None, made(1, "shell", '{"commands": ["ls"]}')), result("c1", '[{"stdout": "a"}]')],
+        [
+            assistant_message(None, make_call(1, "shell", '{"commands": ["ls"]}')),
+            tool_message("c1", '[{"stdout": "a"}]'),
+        ],
     ),
     (
         [
             {"type": "apply_patch_call", "call_id": "c1", "operation": {"path": "a"}},
             {"type": "apply_patch_call_output", "call_id": "c1", "status": "failed"},
         ],
-        [says(None, made(1, "apply_patch", '{"path": "a"}')), result("c1", "failed")],
+        [
+            assistant_message(None, make_call(1, "apply_patch", '{"path": "a"}')),
+            tool_message("c1", "failed"),
+        ],
     ),
-    # fact 45: what a system says first is one message, later it stays where it is
+    # fact 45: the first system messages become one, later ones stay where they are
     (
-        [message("developer", "D"), message("system", [part("S")]), message("user", "a")],
-        [system("D\n\nS"), user("a")],
+        [
+            message_item("developer", "D"),
+            message_item("system", [text_part("S")]),
+            message_item("user", "a"),
+        ],
+        [system_message("D\n\nS"), user_message("a")],
     ),
     (
-        [message("user", "a"), message("developer", "D"), message("user", "b")],
-        [user("a"), Message(role="developer", content=text_content("D")), user("b")],
+        [message_item("user", "a"), message_item("developer", "D"), message_item("user", "b")],
+        [
+            user_message("a"),
+            Message(role="developer", content=text_content("D")),
+            user_message("b"),
+        ],
     ),
 ]
 
 
-@pytest.mark.parametrize(("items", "messages"), TOLD)
+@pytest.mark.parametrize(("items", "messages"), CONVERSATIONS)
 def test_items_become_messages(items: list[Item], messages: list[Message]) -> None:
-    assert told(*items) == messages
+    assert make_messages(*items) == messages
 
 
-@pytest.mark.parametrize(("items", "messages"), TOLD)
-def test_it_does_not_matter_what_was_said_earlier(
+@pytest.mark.parametrize(("items", "messages"), CONVERSATIONS)
+def test_items_of_the_history_become_the_same_messages(
     items: list[Item], messages: list[Message]
 ) -> None:
-    earlier = tuple(asked(input=items).items)
-    found = ask(asked(input="now"), earlier).prompts[0]
-    assert isinstance(found, Chat)
-    assert list(found.messages) == [*messages, user("now")]
+    earlier = tuple(decode(input=items).items)
+    chat = make_request(decode(input="now"), earlier).prompts[0]
+    assert isinstance(chat, Chat)
+    assert list(chat.messages) == [*messages, user_message("now")]
 
 
 def test_instructions_come_first() -> None:
-    found = told(message("developer", "D"), message("user", "a"), instructions="I")
-    assert found == [system("I\n\nD"), user("a")]
-    assert told(message("developer", ""), message("user", "a"), instructions="") == [user("a")]
-    earlier = tuple(asked(input=[message("system", "old"), message("user", "a")]).items)
-    chat = ask(asked(input=[message("system", "new")], instructions="I"), earlier).prompts[0]
+    decoded = make_messages(
+        message_item("developer", "D"), message_item("user", "a"), instructions="I"
+    )
+    assert decoded == [system_message("I\n\nD"), user_message("a")]
+    assert make_messages(
+        message_item("developer", ""), message_item("user", "a"), instructions=""
+    ) == [user_message("a")]
+    earlier = tuple(decode(input=[message_item("system", "old"), message_item("user", "a")]).items)
+    chat = make_request(
+        decode(input=[message_item("system", "new")], instructions="I"), earlier
+    ).prompts[0]
     assert isinstance(chat, Chat)
-    assert list(chat.messages) == [system("I\n\nold"), user("a"), system("new")]
+    assert list(chat.messages) == [
+        system_message("I\n\nold"),
+        user_message("a"),
+        system_message("new"),
+    ]
 
 
-LEFT_OUT = [
+IGNORED_ITEMS = [
     ({"type": "reasoning", "encrypted_content": "elsewhere:t"}, "encrypted_content"),
     ({"type": "compaction", "encrypted_content": "gAAAA"}, "encrypted_content"),
     ({"type": "compaction", "encrypted_content": "compaction:nonsense"}, "encrypted_content"),
     ({"type": "web_search_call", "id": "ws_1", "status": "completed"}, "`web_search_call`"),
     ({"type": "image_generation_call", "result": "x"}, "`image_generation_call`"),
-    ({"type": "never_heard_of", "deep": {"er": [1]}}, "`never_heard_of`"),
+    ({"type": "unknown_type", "deep": {"er": [1]}}, "`unknown_type`"),
 ]
 
 
-@pytest.mark.parametrize(("item", "word"), LEFT_OUT)
-def test_what_only_another_server_can_read_is_left_out_with_a_warning(
-    item: Item, word: str
-) -> None:
-    request = ask(input=[item, message("user", "a"), item])
+@pytest.mark.parametrize(("item", "word"), IGNORED_ITEMS)
+def test_items_of_other_servers_are_ignored_with_a_warning(item: Item, word: str) -> None:
+    request = make_request(input=[item, message_item("user", "a"), item])
     chat = request.prompts[0]
     assert isinstance(chat, Chat)
-    assert list(chat.messages) == [user("a")]
+    assert list(chat.messages) == [user_message("a")]
     (warning,) = request.warnings
     assert word in warning
 
@@ -307,25 +399,25 @@ BAD_ITEMS: list[tuple[Any, str]] = [
     ([{"content": "a"}], "input[0].type"),
     ([{"type": 5}], "input[0].type"),
     ([{"type": "x" * 65}], "input[0].type"),
-    ([message("user", "a"), message("tool", "a")], "input[1].role"),
+    ([message_item("user", "a"), message_item("tool", "a")], "input[1].role"),
     ([{"type": "message", "content": "a"}], "input[0].role"),
-    ([message("user", None)], "input[0].content"),
-    ([message("user", 5)], "input[0].content"),
-    ([message("user", [{"text": "a"}])], "input[0].content[0].type"),
-    ([message("user", [part("a"), {"type": "input_text"}])], "input[0].content[1].text"),
-    ([message("user", [part("a", "hologram")])], "input[0].content[0].type"),
-    ([message("user", "a", id=5)], "input[0].id"),
-    ([message("user", "a", id="x" * 513)], "input[0].id"),
+    ([message_item("user", None)], "input[0].content"),
+    ([message_item("user", 5)], "input[0].content"),
+    ([message_item("user", [{"text": "a"}])], "input[0].content[0].type"),
+    ([message_item("user", [text_part("a"), {"type": "input_text"}])], "input[0].content[1].text"),
+    ([message_item("user", [text_part("a", "hologram")])], "input[0].content[0].type"),
+    ([message_item("user", "a", id=5)], "input[0].id"),
+    ([message_item("user", "a", id="x" * 513)], "input[0].id"),
     ([{"type": "function_call", "name": "f", "arguments": "{}"}], "input[0].call_id"),
-    ([call(1, arguments={})], "input[0].arguments"),  # type: ignore[arg-type]
-    ([call(1, "")], "input[0].name"),
+    ([call_item(1, arguments={})], "input[0].arguments"),  # type: ignore[arg-type]
+    ([call_item(1, "")], "input[0].name"),
     ([{"type": "function_call_output", "call_id": "c1"}], "input[0].output"),
-    ([output(1, 5)], "input[0].output"),
+    ([output_item(1, 5)], "input[0].output"),
     ([{"type": "reasoning", "summary": [5]}], "input[0].summary[0]"),
     ([{"type": "compaction"}], "input[0].encrypted_content"),
     ([{"type": "additional_tools"}], "input[0].tools"),
     ([{"type": "additional_tools", "tools": [{}]}], "input[0].tools[0].type"),
-    ([answer(False) | {"approve": "no"}], "input[0].approve"),
+    ([approval_item(False) | {"approve": "no"}], "input[0].approve"),
     ([{"type": "item_reference"}], "input[0].id"),
     ([{"type": "item_reference", "id": "msg_1"}], "input[0]"),
     ([{"id": "msg_1"}], "input[0]"),
@@ -335,34 +427,44 @@ BAD_ITEMS: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("said", "param"), BAD_ITEMS)
-def test_a_wrong_item_is_named(said: Any, param: str) -> None:
-    assert refused(input=said).param in (param, f"{param}.id")
+@pytest.mark.parametrize(("items", "param"), BAD_ITEMS)
+def test_an_invalid_item_is_named(items: Any, param: str) -> None:
+    assert get_error(input=items).param in (param, f"{param}.id")
 
 
 @pytest.mark.parametrize("kind", ["input_image", "input_file", "input_audio"])
-def test_what_is_no_text_is_refused_by_name(kind: str) -> None:
-    seen = {"type": kind, "image_url": "data:", "file_id": "f", "input_audio": {}}
-    request = ask(asked(input=[message("user", "a"), message("user", [part("a"), seen])]))
+def test_media_is_rejected_by_name(kind: str) -> None:
+    media = {"type": kind, "image_url": "data:", "file_id": "f", "input_audio": {}}
+    request = make_request(
+        decode(input=[message_item("user", "a"), message_item("user", [text_part("a"), media])])
+    )
     with pytest.raises(Unsupported) as caught:
         check_media(request)
-    refusal = caught.value
-    assert (refusal.param, f"`{kind}`" in refusal.message) == ("input[1].content[1]", True)
+    error = caught.value
+    assert (error.param, f"`{kind}`" in error.message) == ("input[1].content[1]", True)
 
 
 @pytest.mark.parametrize("kind", ["input_image", "input_file"])
-def test_what_a_tool_gave_back_and_is_no_text_is_named_in_its_place(kind: str) -> None:
-    """An agent that once looked at a picture sends it with every later turn."""
-    seen = {"type": kind, "image_url": "data:", "file_id": "f"}
-    asking = ask(asked(input=[message("user", "a"), call(1), output(1, [part("It is "), seen])]))
-    chat = asking.prompts[0]
+def test_media_in_a_tool_result_becomes_a_sentence_with_a_warning(kind: str) -> None:
+    """An agent that once received an image sends it with every later turn."""
+    media = {"type": kind, "image_url": "data:", "file_id": "f"}
+    request = make_request(
+        decode(
+            input=[
+                message_item("user", "a"),
+                call_item(1),
+                output_item(1, [text_part("It is "), media]),
+            ]
+        )
+    )
+    chat = request.prompts[0]
     assert isinstance(chat, Chat)
     text = flatten_content(chat.messages[-1].content)
     assert text == f"It is [{kind}: not shown, only text is supported]"
-    assert [said for said in check_media(asking) if f"`{kind}`" in said]
+    assert [warning for warning in check_media(request) if f"`{kind}`" in warning]
 
 
-UNKEPT: list[tuple[dict[str, Any], str]] = [
+IGNORED_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"moderation": {"policy": {"output": {"mode": "block"}}}}, "moderation"),
     ({"reasoning": {"mode": "pro"}}, "reasoning.mode"),
     ({"reasoning": {"context": "current_turn"}}, "reasoning.context"),
@@ -370,132 +472,142 @@ UNKEPT: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("fields", "name"), UNKEPT)
-def test_what_would_change_the_answer_and_does_not_is_warned_of(
-    fields: dict[str, Any], name: str
-) -> None:
-    assert [said for said in ask(asked(**fields)).warnings if f"`{name}`" in said]
+@pytest.mark.parametrize(("fields", "name"), IGNORED_FIELDS)
+def test_fields_without_effect_are_warned_about(fields: dict[str, Any], name: str) -> None:
+    assert [
+        warning for warning in make_request(decode(**fields)).warnings if f"`{name}`" in warning
+    ]
 
 
-@pytest.mark.parametrize("inside", [None, 5, "abc", [5], [{"type": "namespace"}]])
-def test_a_namespace_in_a_namespace_is_left_out(inside: Any) -> None:
-    inner = {"type": "namespace", "name": "m"} | ({} if inside is None else {"tools": inside})
-    found = asked(tools=[{"type": "namespace", "name": "n", "tools": [inner, function("f")]}])
-    (shown,) = echoed(found)["tools"]
-    assert [tool["name"] for tool in shown["tools"]] == ["m", "f"]
-    assert "Tools of type `namespace` are ignored" in " ".join(ask(found).warnings)
+@pytest.mark.parametrize("nested_tools", [None, 5, "abc", [5], [{"type": "namespace"}]])
+def test_a_namespace_in_a_namespace_is_ignored(nested_tools: Any) -> None:
+    inner = {"type": "namespace", "name": "m"} | (
+        {} if nested_tools is None else {"tools": nested_tools}
+    )
+    decoded = decode(
+        tools=[{"type": "namespace", "name": "n", "tools": [inner, function_tool("f")]}]
+    )
+    (echoed_namespace,) = make_echo(decoded)["tools"]
+    assert [tool["name"] for tool in echoed_namespace["tools"]] == ["m", "f"]
+    assert "Tools of type `namespace` are ignored" in " ".join(make_request(decoded).warnings)
 
 
-def test_names_that_come_out_alike_are_told_apart_at_once() -> None:
-    spaces = [
-        {"type": "namespace", "name": f"a{'_' * (at % 400)}", "tools": [function(f"f{at // 400}")]}
+def test_equal_flat_names_are_made_unique_quickly() -> None:
+    namespaces = [
+        {
+            "type": "namespace",
+            "name": f"a{'_' * (at % 400)}",
+            "tools": [function_tool(f"f{at // 400}")],
+        }
         for at in range(1000)
     ]
-    chat = ask(asked(tools=spaces)).prompts[0]
+    chat = make_request(decode(tools=namespaces)).prompts[0]
     assert isinstance(chat, Chat)
     assert len({tool.name for tool in chat.tools}) == 1000
 
 
-def test_a_prompt_can_be_read_ahead() -> None:
-    found = asked(prompt_cache_options={"prewarm": True})
-    assert not found.wants_answer
-    assert ask(found).prefill_only
-    assert asked(prompt_cache_options={"mode": "implicit"}).wants_answer
+def test_a_prompt_can_be_prewarmed() -> None:
+    decoded = decode(prompt_cache_options={"prewarm": True})
+    assert not decoded.wants_answer
+    assert make_request(decoded).prefill_only
+    assert decode(prompt_cache_options={"mode": "implicit"}).wants_answer
 
 
-def test_an_empty_input_needs_something_to_go_on_with() -> None:
-    earlier = tuple(asked().items)
+def test_an_empty_input_needs_a_history() -> None:
+    earlier = tuple(decode().items)
     for fields in ({"previous_response_id": "resp_1"}, {"conversation": {"id": "conv_1"}}):
-        for nothing in ({"input": None}, {"input": list[Item]()}):
-            found = asked(**nothing | fields)
-            assert found.items == []
-            assert ask(found, earlier).prompts == ask().prompts
-    assert asked(conversation="conv_1", input=[]).conversation_id == "conv_1"
-    assert asked(conversation={"id": "conv_1"}).conversation_id == "conv_1"
+        for empty_input in ({"input": None}, {"input": list[Item]()}):
+            decoded = decode(**empty_input | fields)
+            assert decoded.items == []
+            assert make_request(decoded, earlier).prompts == make_request().prompts
+    assert decode(conversation="conv_1", input=[]).conversation_id == "conv_1"
+    assert decode(conversation={"id": "conv_1"}).conversation_id == "conv_1"
 
 
-# what is kept
+# Stored items
 
 
-KEPT = [
-    ("hi", "msg_", {"role": "user", "content": [part("hi")], "status": "completed"}),
-    ([message("developer", "a")], "msg_", {"content": [part("a")]}),
+STORED_ITEMS = [
+    ("hi", "msg_", {"role": "user", "content": [text_part("hi")], "status": "completed"}),
+    ([message_item("developer", "a")], "msg_", {"content": [text_part("a")]}),
     (
-        [message("assistant", "a", phase="final_answer")],
+        [message_item("assistant", "a", phase="final_answer")],
         "msg_",
-        {"content": [part("a", "output_text") | {"annotations": []}], "phase": "final_answer"},
+        {"content": [text_part("a", "output_text") | {"annotations": []}], "phase": "final_answer"},
     ),
     (
-        [message("assistant", [part("a"), {"type": "refusal", "refusal": "r"}])],
+        [message_item("assistant", [text_part("a"), {"type": "refusal", "refusal": "r"}])],
         "msg_",
         {
             "content": [
-                part("a", "output_text") | {"annotations": []},
+                text_part("a", "output_text") | {"annotations": []},
                 {"type": "refusal", "refusal": "r"},
             ]
         },
     ),
-    ([call(1, status="incomplete")], "fc_", {"call_id": "c1", "status": "incomplete"}),
-    ([output(1, "x")], "fco_", {"output": "x", "status": "completed"}),
-    ([output(1, [part("x")], "custom")], "ctco_", {"output": [part("x")]}),
-    ([thought("t")], "rs_", {"summary": []}),
+    ([call_item(1, status="incomplete")], "fc_", {"call_id": "c1", "status": "incomplete"}),
+    ([output_item(1, "x")], "fco_", {"output": "x", "status": "completed"}),
+    ([output_item(1, [text_part("x")], "custom")], "ctco_", {"output": [text_part("x")]}),
+    ([reasoning_item("t")], "rs_", {"summary": []}),
     (
         [{"type": "custom_tool_call", "call_id": "c1", "name": "g", "input": "x"}],
         "ctc_",
         {"input": "x"},
     ),
-    ([{"type": "never_heard_of", "a": [1]}, message("user", "a")], "item_", {"a": [1]}),
+    ([{"type": "unknown_type", "a": [1]}, message_item("user", "a")], "item_", {"a": [1]}),
 ]
 
 
-@pytest.mark.parametrize(("said", "prefix", "fields"), KEPT)
-def test_items_are_kept_whole(said: Any, prefix: str, fields: Item) -> None:
-    first, *_ = asked(input=said).items
+@pytest.mark.parametrize(("items", "prefix", "fields"), STORED_ITEMS)
+def test_items_are_normalized(items: Any, prefix: str, fields: Item) -> None:
+    first, *_ = decode(input=items).items
     assert first["id"].startswith(prefix)
     assert fields.items() <= first.items()
-    again, *_ = asked(input=[first, message("user", "a")]).items
-    assert again == first
+    repeated, *_ = decode(input=[first, message_item("user", "a")]).items
+    assert repeated == first
 
 
-RESOURCES: TypeAdapter[Any] = TypeAdapter(ResponseItem)
+ITEM_ADAPTER: TypeAdapter[Any] = TypeAdapter(ResponseItem)
 
 
-@pytest.mark.parametrize("items", [items for items, _ in TOLD])
-def test_kept_items_are_what_clients_know(items: list[Item]) -> None:
+@pytest.mark.parametrize("items", [items for items, _ in CONVERSATIONS])
+def test_normalized_items_are_valid_for_clients(items: list[Item]) -> None:
     known = ("message", "function_call", "function_call_output", "reasoning", "mcp_call")
-    for item in asked(input=items).items:
+    for item in decode(input=items).items:
         if item["type"] in known:
-            plain = item | ({"summary": []} if item["type"] == "reasoning" else {})
-            failure = {"error": None} if item["type"] == "mcp_call" else {}
-            assert RESOURCES.validate_python(plain | failure).id == item["id"]
+            complete = item | ({"summary": []} if item["type"] == "reasoning" else {})
+            error = {"error": None} if item["type"] == "mcp_call" else {}
+            assert ITEM_ADAPTER.validate_python(complete | error).id == item["id"]
 
 
-def test_every_item_has_an_id_of_its_own() -> None:
-    items = [message("user", "a", id="msg_1"), message("user", "b", id="msg_1")]
-    found = asked(input=[*items, message("user", "c"), message("user", "d", id="")]).items
-    assert found[0]["id"] == "msg_1"
-    assert len({item["id"] for item in found}) == 4
+def test_item_ids_are_unique() -> None:
+    items = [message_item("user", "a", id="msg_1"), message_item("user", "b", id="msg_1")]
+    stored = decode(
+        input=[*items, message_item("user", "c"), message_item("user", "d", id="")]
+    ).items
+    assert stored[0]["id"] == "msg_1"
+    assert len({item["id"] for item in stored}) == 4
 
 
-def test_references_are_for_the_caller() -> None:
-    said = [{"type": "item_reference", "id": "msg_1"}, message("user", "a"), {"id": "rs_2"}]
-    found = asked(input=said)
-    assert responses.get_references(found) == ["msg_1", "rs_2"]
-    with pytest.raises(BadRequest) as refusal:
-        ask(found)
-    assert (refusal.value.code, refusal.value.param) == ("item_not_found", "input[0]")
+def test_references_are_resolved_by_the_caller() -> None:
+    items = [{"type": "item_reference", "id": "msg_1"}, message_item("user", "a"), {"id": "rs_2"}]
+    decoded = decode(input=items)
+    assert responses.get_references(decoded) == ["msg_1", "rs_2"]
+    with pytest.raises(BadRequest) as caught:
+        make_request(decoded)
+    assert (caught.value.code, caught.value.param) == ("item_not_found", "input[0]")
 
 
-def test_a_compaction_comes_back_as_what_it_says() -> None:
-    item = responses.make_compaction_item("wé met", Paper())
+def test_a_compaction_becomes_its_summary() -> None:
+    item = responses.make_compaction_item("wé met", PlainPacker())
     assert item["id"].startswith("cmp_")
-    (first, _) = told(item, message("user", "a"))
+    (first, _) = make_messages(item, message_item("user", "a"))
     assert "wé met" in flatten_content(first.content)
 
 
-# tools
+# Tools
 
-NESTED = {
+NAMESPACE = {
     "type": "namespace",
     "name": "crm",
     "description": "Customers.",
@@ -507,85 +619,100 @@ NESTED = {
 }
 
 
-def function(name: str, **more: Any) -> Item:
-    return {"type": "function", "name": name} | more
+def function_tool(name: str, **fields: Any) -> Item:
+    return {"type": "function", "name": name} | fields
 
 
-def custom(name: str, **form: Any) -> Item:
-    return {"type": "custom", "name": name} | ({"format": form} if form else {})
+def custom_tool(name: str, **tool_format: Any) -> Item:
+    return {"type": "custom", "name": name} | ({"format": tool_format} if tool_format else {})
 
 
-def test_a_function_arrives() -> None:
+def test_a_function_is_decoded() -> None:
     schema = {"type": "object", "properties": {"é": True}}
-    said = function("f", description="d", parameters=schema, strict=True)
-    (found, bare) = talk(tools=[said, function("g", parameters=None, strict=None)]).tools
-    assert found == Tool(
+    tool_fields = function_tool("f", description="d", parameters=schema, strict=True)
+    (tool, bare) = make_chat(
+        tools=[tool_fields, function_tool("g", parameters=None, strict=None)]
+    ).tools
+    assert tool == Tool(
         name="f", description="d", parameters=schema, strict=True, param="tools[0].parameters"
     )
     assert (bare.parameters, bare.strict) == (None, None)
 
 
-AT = "tools[0].format.definition"
+DEFINITION = "tools[0].format.definition"
 GRAMMARS: list[tuple[Item, Constraint | None]] = [
     ({}, None),
     ({"type": "text"}, None),
     (
         {"type": "grammar", "syntax": "lark", "definition": "start: /a/"},
-        Constraint(kind="grammar", value="start: /a/", param=AT, language="lark"),
+        Constraint(kind="grammar", value="start: /a/", param=DEFINITION, language="lark"),
     ),
     (
         {"type": "grammar", "syntax": "regex", "definition": "[0-9]+"},
-        Constraint(kind="regex", value="[0-9]+", param=AT),
+        Constraint(kind="regex", value="[0-9]+", param=DEFINITION),
     ),
 ]
 
 
-@pytest.mark.parametrize(("form", "shape"), GRAMMARS)
-def test_a_custom_tool_is_a_function_of_one_text(form: Item, shape: Constraint | None) -> None:
-    (found,) = talk(tools=[custom("g", **form)]).tools
-    assert found.takes_free_text
-    assert found.input == shape
-    assert list(found.parameters["properties"]) == found.parameters["required"] == ["input"]
-    assert found.parameters["properties"]["input"]["type"] == "string"
-    assert found.parameters["additionalProperties"] is False
-    assert shape is None or shape.value in json.dumps(found.parameters)
+@pytest.mark.parametrize(("tool_format", "constraint"), GRAMMARS)
+def test_a_custom_tool_is_a_function_with_one_string(
+    tool_format: Item, constraint: Constraint | None
+) -> None:
+    (tool,) = make_chat(tools=[custom_tool("g", **tool_format)]).tools
+    assert tool.takes_free_text
+    assert tool.input == constraint
+    assert list(tool.parameters["properties"]) == tool.parameters["required"] == ["input"]
+    assert tool.parameters["properties"]["input"]["type"] == "string"
+    assert tool.parameters["additionalProperties"] is False
+    assert constraint is None or constraint.value in json.dumps(tool.parameters)
 
 
-def test_a_namespace_is_flat_for_the_model_and_not_for_the_client() -> None:
-    found = asked(tools=[NESTED, function("find")])
-    chat = ask(found).prompts[0]
+def test_a_namespace_is_flat_for_the_model_only() -> None:
+    decoded = decode(tools=[NAMESPACE, function_tool("find")])
+    chat = make_request(decoded).prompts[0]
     assert isinstance(chat, Chat)
     assert [tool.name for tool in chat.tools] == ["crm__find", "crm__query", "find"]
     assert chat.tools[0].description == "crm: Customers.\n\nFind one."
-    assert responses.get_tool_origins(found) == {
+    assert responses.get_tool_origins(decoded) == {
         "crm__find": ToolOrigin(kind="function", name="find", namespace="crm"),
         "crm__query": ToolOrigin(kind="custom", name="query", namespace="crm"),
         "find": ToolOrigin(kind="function", name="find"),
     }
 
 
-def test_a_call_of_a_namespace_is_told_by_its_flat_name() -> None:
-    items = [call(1, "find", namespace="crm"), call(2, "query"), call(3, "x", namespace="gone")]
-    (turn,) = told(*items, tools=[NESTED])
-    assert [one.name for one in turn.tool_calls] == ["crm__find", "crm__query", "gone__x"]
-    (turn,) = told(call(1, "find"), tools=[NESTED, function("find")])
-    assert turn.tool_calls[0].name == "find"
+def test_earlier_calls_of_a_namespace_have_flat_names() -> None:
+    items = [
+        call_item(1, "find", namespace="crm"),
+        call_item(2, "query"),
+        call_item(3, "x", namespace="gone"),
+    ]
+    (message,) = make_messages(*items, tools=[NAMESPACE])
+    assert [call.name for call in message.tool_calls] == ["crm__find", "crm__query", "gone__x"]
+    (message,) = make_messages(call_item(1, "find"), tools=[NAMESPACE, function_tool("find")])
+    assert message.tool_calls[0].name == "find"
 
 
-def test_flat_names_are_never_shared() -> None:
-    tools = [function("crm__find"), NESTED, NESTED | {"name": "crm_"}, NESTED | {"name": "crm__"}]
-    found = asked(tools=tools)
-    flat = responses.get_tool_origins(found)
-    chat = ask(found).prompts[0]
+def test_flat_names_are_unique() -> None:
+    tools = [
+        function_tool("crm__find"),
+        NAMESPACE,
+        NAMESPACE | {"name": "crm_"},
+        NAMESPACE | {"name": "crm__"},
+    ]
+    decoded = decode(tools=tools)
+    origins = responses.get_tool_origins(decoded)
+    chat = make_request(decoded).prompts[0]
     assert isinstance(chat, Chat)
-    assert [tool.name for tool in chat.tools] == list(flat)
-    assert len({(one.namespace, one.name) for one in flat.values()}) == len(flat) == 7
+    assert [tool.name for tool in chat.tools] == list(origins)
+    assert (
+        len({(origin.namespace, origin.name) for origin in origins.values()}) == len(origins) == 7
+    )
 
 
 def test_tools_that_cannot_be_run_are_left_out() -> None:
-    kinds = ["web_search", "file_search", "computer_use", "code_interpreter", "never_heard_of"]
-    tools = [{"type": kind, "whatever": {"a": 1}} for kind in (*kinds, "web_search")]
-    request = ask(tools=[*tools, function("f"), NESTED])
+    kinds = ["web_search", "file_search", "computer_use", "code_interpreter", "unknown_type"]
+    tools = [{"type": kind, "option": {"a": 1}} for kind in (*kinds, "web_search")]
+    request = make_request(tools=[*tools, function_tool("f"), NAMESPACE])
     chat = request.prompts[0]
     assert isinstance(chat, Chat)
     assert [tool.name for tool in chat.tools] == ["f", "crm__find", "crm__query"]
@@ -595,23 +722,30 @@ def test_tools_that_cannot_be_run_are_left_out() -> None:
     )
 
 
-def test_items_add_tools_and_later_ones_win() -> None:
-    def adding(*tools: Item) -> Item:
+def test_items_add_tools_and_later_ones_replace_earlier_ones() -> None:
+    def make_tools_item(*tools: Item) -> Item:
         return {"type": "additional_tools", "role": "developer", "tools": list(tools)}
 
-    earlier = tuple(asked(input=[adding(function("f", description="1"), function("h"))]).items)
-    found = asked(
-        input=[adding(function("f", description="2"), NESTED), message("user", "a")],
-        tools=[function("f"), function("g")],
+    earlier = tuple(
+        decode(
+            input=[make_tools_item(function_tool("f", description="1"), function_tool("h"))]
+        ).items
     )
-    chat = ask(found, earlier).prompts[0]
+    decoded = decode(
+        input=[
+            make_tools_item(function_tool("f", description="2"), NAMESPACE),
+            message_item("user", "a"),
+        ],
+        tools=[function_tool("f"), function_tool("g")],
+    )
+    chat = make_request(decoded, earlier).prompts[0]
     assert isinstance(chat, Chat)
     names = ["f", "g", "h", "crm__find", "crm__query"]
     assert [tool.name for tool in chat.tools] == names
     assert chat.tools[0].description == "2"
     assert chat.tools[0].param == "input[0].tools[0].parameters"
-    assert list(responses.get_tool_origins(found, earlier)) == names
-    assert list(chat.messages) == [user("a")]
+    assert list(responses.get_tool_origins(decoded, earlier)) == names
+    assert list(chat.messages) == [user_message("a")]
 
 
 BAD_TOOLS: list[tuple[Any, str]] = [
@@ -620,64 +754,73 @@ BAD_TOOLS: list[tuple[Any, str]] = [
     ([{}], "tools[0].type"),
     ([{"type": 5}], "tools[0].type"),
     ([{"type": "function"}], "tools[0].name"),
-    ([function("")], "tools[0].name"),
-    ([function("f", parameters="{}")], "tools[0].parameters"),
-    ([function("f", strict="yes")], "tools[0].strict"),
-    ([function("f"), function("f")], "tools[1].name"),
-    ([function("f"), custom("f")], "tools[1].name"),
-    ([NESTED, NESTED], "tools[1].tools[0].name"),
-    ([NESTED | {"tools": [function("f"), custom("f")]}], "tools[0].tools[1].name"),
-    ([NESTED | {"tools": [{}]}], "tools[0].tools[0].type"),
+    ([function_tool("")], "tools[0].name"),
+    ([function_tool("f", parameters="{}")], "tools[0].parameters"),
+    ([function_tool("f", strict="yes")], "tools[0].strict"),
+    ([function_tool("f"), function_tool("f")], "tools[1].name"),
+    ([function_tool("f"), custom_tool("f")], "tools[1].name"),
+    ([NAMESPACE, NAMESPACE], "tools[1].tools[0].name"),
+    ([NAMESPACE | {"tools": [function_tool("f"), custom_tool("f")]}], "tools[0].tools[1].name"),
+    ([NAMESPACE | {"tools": [{}]}], "tools[0].tools[0].type"),
     ([{"type": "namespace", "name": "n"}], "tools[0].tools"),
-    ([custom("g", type="yaml")], "tools[0].format.type"),
-    ([custom("g", type="grammar", syntax="lark")], "tools[0].format.definition"),
-    ([custom("g", type="grammar", syntax="peg", definition="x")], "tools[0].format.syntax"),
-    ([custom("g", type="grammar", syntax="lark", definition="")], "tools[0].format.definition"),
+    ([custom_tool("g", type="yaml")], "tools[0].format.type"),
+    ([custom_tool("g", type="grammar", syntax="lark")], "tools[0].format.definition"),
+    ([custom_tool("g", type="grammar", syntax="peg", definition="x")], "tools[0].format.syntax"),
+    (
+        [custom_tool("g", type="grammar", syntax="lark", definition="")],
+        "tools[0].format.definition",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("said", "param"), BAD_TOOLS)
-def test_a_wrong_tool_is_named(said: Any, param: str) -> None:
-    assert refused(tools=said).param == param
+@pytest.mark.parametrize(("tools", "param"), BAD_TOOLS)
+def test_an_invalid_tool_is_named(tools: Any, param: str) -> None:
+    assert get_error(tools=tools).param == param
 
 
-# remote servers
+# Remote servers
 
 
-def server(label: str = "docs", **more: Any) -> Item:
-    return {"type": "mcp", "server_label": label, "server_url": "https://x.example/mcp"} | more
+def mcp_tool(label: str = "docs", **fields: Any) -> Item:
+    return {"type": "mcp", "server_label": label, "server_url": "https://x.example/mcp"} | fields
 
 
-SECRET: dict[str, Any] = {"authorization": "tok-secret", "headers": {"x-key": "key-secret"}}
+SECRETS: dict[str, Any] = {"authorization": "tok-secret", "headers": {"x-key": "key-secret"}}
 
 
-def test_servers_are_for_the_caller() -> None:
-    added = {"type": "additional_tools", "tools": [server("more", **SECRET)]}
-    found = asked(tools=[server(**SECRET), function("f")], input=[added, message("user", "a")])
-    first, second = responses.get_mcp_servers(found)
+def test_mcp_servers_are_returned_to_the_caller() -> None:
+    tools_item = {"type": "additional_tools", "tools": [mcp_tool("more", **SECRETS)]}
+    decoded = decode(
+        tools=[mcp_tool(**SECRETS), function_tool("f")],
+        input=[tools_item, message_item("user", "a")],
+    )
+    first, second = responses.get_mcp_servers(decoded)
     assert (first.server_label, first.server_url) == ("docs", "https://x.example/mcp")
     assert first.authorization == second.authorization == "tok-secret"
     assert first.headers == {"x-key": "key-secret"}
-    chat = ask(found).prompts[0]
+    chat = make_request(decoded).prompts[0]
     assert isinstance(chat, Chat)
     assert [tool.name for tool in chat.tools] == ["f"]
 
 
-def test_secrets_are_neither_kept_nor_shown() -> None:
+def test_secrets_are_neither_stored_nor_shown() -> None:
     url = "https://me:url-secret@x.example:81/url-secret?key=url-secret"
-    tools = [server(**SECRET, server_url=url), {"type": "code_interpreter", "x": [SECRET]}]
-    added = {"type": "additional_tools", "tools": [server("more", **SECRET, server_url=url)]}
-    found = asked(tools=tools, input=[added, message("user", "a")])
-    shown = json.dumps(echoed(found)) + json.dumps(found.items)
-    shown += repr(responses.get_mcp_servers(found))
-    assert "secret" not in shown
-    assert "https://x.example:81/<redacted>" in shown
+    tools = [mcp_tool(**SECRETS, server_url=url), {"type": "code_interpreter", "x": [SECRETS]}]
+    tools_item = {
+        "type": "additional_tools",
+        "tools": [mcp_tool("more", **SECRETS, server_url=url)],
+    }
+    decoded = decode(tools=tools, input=[tools_item, message_item("user", "a")])
+    visible = json.dumps(make_echo(decoded)) + json.dumps(decoded.items)
+    visible += repr(responses.get_mcp_servers(decoded))
+    assert "secret" not in visible
+    assert "https://x.example:81/<redacted>" in visible
     schema = {"type": "object", "properties": {"headers": {"type": "string"}}}
-    (tool,) = echoed(asked(tools=[function("f", parameters=schema)]))["tools"]
+    (tool,) = make_echo(decode(tools=[function_tool("f", parameters=schema)]))["tools"]
     assert tool["parameters"] == schema
 
 
-ALLOWED: list[tuple[Any, list[str]]] = [
+ALLOWED_TOOLS: list[tuple[Any, list[str]]] = [
     (None, ["r", "w"]),
     ([], []),
     (["w", "x"], ["w"]),
@@ -687,11 +830,11 @@ ALLOWED: list[tuple[Any, list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("said", "names"), ALLOWED)
-def test_only_allowed_tools_are_known(said: Any, names: list[str]) -> None:
-    (found,) = responses.get_mcp_servers(asked(tools=[server(allowed_tools=said)]))
-    offered = {"r": True, "w": False}
-    assert [name for name, reads in offered.items() if found.allows(name, reads)] == names
+@pytest.mark.parametrize(("value", "names"), ALLOWED_TOOLS)
+def test_only_allowed_tools_are_visible(value: Any, names: list[str]) -> None:
+    (mcp_server,) = responses.get_mcp_servers(decode(tools=[mcp_tool(allowed_tools=value)]))
+    tools = {"r": True, "w": False}
+    assert [name for name, reads in tools.items() if mcp_server.allows(name, reads)] == names
 
 
 APPROVALS: list[tuple[Any, list[str]]] = [
@@ -706,11 +849,15 @@ APPROVALS: list[tuple[Any, list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("said", "names"), APPROVALS)
-def test_calls_are_approved_unless_they_need_not_be(said: Any, names: list[str]) -> None:
-    (found,) = responses.get_mcp_servers(asked(tools=[server(require_approval=said)]))
-    offered = {"r": True, "w": False}
-    assert [name for name, reads in offered.items() if found.needs_approval(name, reads)] == names
+@pytest.mark.parametrize(("value", "names"), APPROVALS)
+def test_calls_need_approval_unless_the_request_says_otherwise(
+    value: Any, names: list[str]
+) -> None:
+    (mcp_server,) = responses.get_mcp_servers(decode(tools=[mcp_tool(require_approval=value)]))
+    tools = {"r": True, "w": False}
+    assert [
+        name for name, reads in tools.items() if mcp_server.needs_approval(name, reads)
+    ] == names
 
 
 BAD_SERVERS = [
@@ -729,30 +876,37 @@ BAD_SERVERS = [
 
 
 @pytest.mark.parametrize(("fields", "param"), BAD_SERVERS)
-def test_a_wrong_server_is_named(fields: Item, param: str) -> None:
-    assert refused(tools=[server() | fields]).param == param
-    assert refused(tools=[server(), server()]).param == "tools[1].server_label"
+def test_an_invalid_server_is_named(fields: Item, param: str) -> None:
+    assert get_error(tools=[mcp_tool() | fields]).param == param
+    assert get_error(tools=[mcp_tool(), mcp_tool()]).param == "tools[1].server_label"
 
 
-REMOTES = tuple(Tool(name=name) for name in ("docs__read", "docs__look_up", "docs__x__read"))
+REMOTE_TOOLS = tuple(Tool(name=name) for name in ("docs__read", "docs__look_up", "docs__x__read"))
 
 
-def test_remote_tools_stand_beside_the_others() -> None:
-    found = asked(tools=[function("f"), server()])
-    chat = ask(found, remote=REMOTES).prompts[0]
+def test_remote_tools_are_added_to_the_declared_ones() -> None:
+    decoded = decode(tools=[function_tool("f"), mcp_tool()])
+    chat = make_request(decoded, remote=REMOTE_TOOLS).prompts[0]
     assert isinstance(chat, Chat)
-    assert [tool.name for tool in chat.tools] == ["f", *(tool.name for tool in REMOTES)]
+    assert [tool.name for tool in chat.tools] == ["f", *(tool.name for tool in REMOTE_TOOLS)]
     assert responses.make_remote_name("docs", "look.up") == "docs__look_up"
     with pytest.raises(BadRequest):
-        ask(asked(tools=[function("docs__read"), server()]), remote=REMOTES)
+        make_request(decode(tools=[function_tool("docs__read"), mcp_tool()]), remote=REMOTE_TOOLS)
 
 
-# the choice
+# Tool choice
 
-TOOLS = [function("f"), custom("g"), NESTED, server(), server("docs__x"), {"type": "web_search"}]
+TOOLS = [
+    function_tool("f"),
+    custom_tool("g"),
+    NAMESPACE,
+    mcp_tool(),
+    mcp_tool("docs__x"),
+    {"type": "web_search"},
+]
 
 
-def allowed(*tools: Item, mode: str = "auto") -> Item:
+def allowed_tools(*tools: Item, mode: str = "auto") -> Item:
     return {"type": "allowed_tools", "mode": mode, "tools": list(tools)}
 
 
@@ -760,7 +914,7 @@ F, G = {"type": "function", "name": "f"}, {"type": "custom", "name": "g"}
 FIND = {"type": "function", "name": "find"}
 DOCS = {"type": "mcp", "server_label": "docs"}
 WEB = {"type": "web_search_preview"}
-# tool_choice -> mode, the tools that may be called, whether one was named, whether it is kept to
+# tool_choice -> mode, allowed tools, whether it forces one tool, whether it is honoured
 CHOICES: list[tuple[Any, str, tuple[str, ...] | None, bool, bool]] = [
     (None, "auto", None, False, True),
     ("auto", "auto", None, False, True),
@@ -776,37 +930,43 @@ CHOICES: list[tuple[Any, str, tuple[str, ...] | None, bool, bool]] = [
     ({"type": "namespace", "name": "crm"}, "required", ("crm__find", "crm__query"), False, True),
     (WEB, "auto", None, False, False),
     ({"type": "apply_patch"}, "auto", None, False, False),
-    (allowed(G, F), "auto", ("f", "g"), False, True),
-    (allowed(F, F, mode="required"), "required", ("f",), False, True),
-    (allowed(FIND, WEB, mode="required"), "required", ("crm__find",), False, True),
-    (allowed(F, DOCS), "auto", ("f", "docs__read", "docs__look_up"), False, True),
-    (allowed(WEB), "auto", (), False, True),
-    (allowed(WEB, mode="required"), "auto", (), False, False),
+    (allowed_tools(G, F), "auto", ("f", "g"), False, True),
+    (allowed_tools(F, F, mode="required"), "required", ("f",), False, True),
+    (allowed_tools(FIND, WEB, mode="required"), "required", ("crm__find",), False, True),
+    (allowed_tools(F, DOCS), "auto", ("f", "docs__read", "docs__look_up"), False, True),
+    (allowed_tools(WEB), "auto", (), False, True),
+    (allowed_tools(WEB, mode="required"), "auto", (), False, False),
 ]
 
 
 @pytest.mark.parametrize("parallel", [None, True, False])
-@pytest.mark.parametrize(("said", "mode", "names", "named", "kept"), CHOICES)
-def test_a_tool_choice_arrives(
-    said: Any,
+@pytest.mark.parametrize(
+    ("tool_choice", "mode", "names", "forces_named_tool", "is_honoured"), CHOICES
+)
+def test_a_tool_choice_is_decoded(
+    tool_choice: Any,
     mode: str,
     names: tuple[str, ...] | None,
-    named: bool,
-    kept: bool,
+    forces_named_tool: bool,
+    is_honoured: bool,
     parallel: bool | None,
 ) -> None:
-    found = asked(tools=TOOLS, tool_choice=said, parallel_tool_calls=parallel)
-    request = ask(found, remote=REMOTES)
+    decoded = decode(tools=TOOLS, tool_choice=tool_choice, parallel_tool_calls=parallel)
+    request = make_request(decoded, remote=REMOTE_TOOLS)
     chat = request.prompts[0]
     assert isinstance(chat, Chat)
-    assert (chat.tool_choice, chat.allowed_tools, chat.forces_named_tool) == (mode, names, named)
-    assert chat.parallel_tool_calls == (parallel is not False and not named)
-    assert any("`tool_choice`" in warning for warning in request.warnings) == (not kept)
-    again = responses.continue_request(found, [])
-    chat = ask(again, remote=REMOTES).prompts[0]
+    assert (chat.tool_choice, chat.allowed_tools, chat.forces_named_tool) == (
+        mode,
+        names,
+        forces_named_tool,
+    )
+    assert chat.parallel_tool_calls == (parallel is not False and not forces_named_tool)
+    assert any("`tool_choice`" in warning for warning in request.warnings) == (not is_honoured)
+    next_round = responses.continue_request(decoded, [])
+    chat = make_request(next_round, remote=REMOTE_TOOLS).prompts[0]
     assert isinstance(chat, Chat)
     assert chat.tool_choice == ("none" if mode == "none" else "auto")
-    if isinstance(said, dict) and said["type"] == "allowed_tools":
+    if isinstance(tool_choice, dict) and tool_choice["type"] == "allowed_tools":
         assert chat.allowed_tools == names
 
 
@@ -823,75 +983,79 @@ BAD_CHOICES = [
     ({"type": "namespace", "name": "gone"}, TOOLS),
     ({"type": "mcp"}, TOOLS),
     ({"type": "mcp", "server_label": "gone"}, TOOLS),
-    (allowed(), TOOLS),
-    (allowed(F, mode="never"), TOOLS),
-    (allowed({"type": "function", "name": "gone"}), TOOLS),
-    (allowed(allowed(F)), TOOLS),
+    (allowed_tools(), TOOLS),
+    (allowed_tools(F, mode="never"), TOOLS),
+    (allowed_tools({"type": "function", "name": "gone"}), TOOLS),
+    (allowed_tools(allowed_tools(F)), TOOLS),
 ]
 
 
-@pytest.mark.parametrize(("said", "tools"), BAD_CHOICES)
-def test_a_wrong_choice_is_named(said: Any, tools: Any) -> None:
-    assert (refused(tool_choice=said, tools=tools).param or "").startswith("tool_choice")
+@pytest.mark.parametrize(("tool_choice", "tools"), BAD_CHOICES)
+def test_an_invalid_choice_is_named(tool_choice: Any, tools: Any) -> None:
+    assert (get_error(tool_choice=tool_choice, tools=tools).param or "").startswith("tool_choice")
 
 
-@pytest.mark.parametrize("tools", [[{"type": "web_search"}], [server()]])
-def test_a_demand_for_tools_that_are_not_there_is_only_a_warning(tools: list[Item]) -> None:
-    request = ask(tools=tools, tool_choice="required")
+@pytest.mark.parametrize("tools", [[{"type": "web_search"}], [mcp_tool()]])
+def test_requiring_tools_that_cannot_run_is_only_a_warning(tools: list[Item]) -> None:
+    request = make_request(tools=tools, tool_choice="required")
     chat = request.prompts[0]
     assert isinstance(chat, Chat)
     assert chat.tool_choice == "auto"
     assert any("`tool_choice`" in warning for warning in request.warnings)
 
 
-# the rest of the fields
+# Other fields
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
 
 
-def content(value: Any, param: str, strict: bool | None = None) -> Constraint:
+def json_constraint(value: Any, param: str, strict: bool | None = None) -> Constraint:
     return Constraint(kind="json", value=value, param=param, strict=strict, allows_tool_calls=True)
 
 
-def form(**more: Any) -> Item:
-    return {"type": "json_schema", "name": "n", "schema": SCHEMA} | more
+def text_format(**fields: Any) -> Item:
+    return {"type": "json_schema", "name": "n", "schema": SCHEMA} | fields
 
 
-INNER = {"name": "n", "schema": SCHEMA}
+NAMED_SCHEMA = {"name": "n", "schema": SCHEMA}
 FORMATS: list[tuple[Any, Constraint | None, Any]] = [
     (None, None, None),
     ({"type": "text"}, None, None),
-    ({"type": "json_object"}, content(None, "text.format"), {"type": "json_object"}),
+    ({"type": "json_object"}, json_constraint(None, "text.format"), {"type": "json_object"}),
     (
-        form(),
-        content(SCHEMA, "text.format.schema"),
-        {"type": "json_schema", "json_schema": INNER},
+        text_format(),
+        json_constraint(SCHEMA, "text.format.schema"),
+        {"type": "json_schema", "json_schema": NAMED_SCHEMA},
     ),
     (
-        form(strict=True, description="d"),
-        content(SCHEMA, "text.format.schema", True),
-        {"type": "json_schema", "json_schema": INNER | {"strict": True, "description": "d"}},
+        text_format(strict=True, description="d"),
+        json_constraint(SCHEMA, "text.format.schema", True),
+        {"type": "json_schema", "json_schema": NAMED_SCHEMA | {"strict": True, "description": "d"}},
     ),
 ]
 
 
-@pytest.mark.parametrize(("said", "shape", "shown"), FORMATS)
-def test_a_text_format_arrives(said: Any, shape: Constraint | None, shown: Any) -> None:
-    request = ask(text={"format": said, "verbosity": "low"})
-    assert request.constraint == shape
+@pytest.mark.parametrize(("text_format", "constraint", "template_format"), FORMATS)
+def test_a_text_format_is_decoded(
+    text_format: Any, constraint: Constraint | None, template_format: Any
+) -> None:
+    request = make_request(text={"format": text_format, "verbosity": "low"})
+    assert request.constraint == constraint
     chat = request.prompts[0]
     assert isinstance(chat, Chat)
-    assert chat.response_format == shown
+    assert chat.response_format == template_format
 
 
-def test_an_explicit_shape_wins_over_a_loose_format() -> None:
-    request = ask(regex="[0-9]", text={"format": form()})
+def test_an_explicit_constraint_replaces_a_format_that_is_not_strict() -> None:
+    request = make_request(regex="[0-9]", text={"format": text_format()})
     assert request.constraint == Constraint(kind="regex", value="[0-9]", param="regex")
     assert "`text.format`" in request.warnings[0]
-    assert refused(regex="[0-9]", text={"format": form(strict=True)}).param == "text.format"
+    assert (
+        get_error(regex="[0-9]", text={"format": text_format(strict=True)}).param == "text.format"
+    )
 
 
-SAMPLED: dict[str, Any] = {
+SAMPLING: dict[str, Any] = {
     "temperature": 0.5,
     "top_p": 0.9,
     "top_k": 5,
@@ -901,9 +1065,9 @@ SAMPLED: dict[str, Any] = {
 }
 
 
-def test_fields_arrive() -> None:
-    request = ask(
-        **SAMPLED,
+def test_fields_are_decoded() -> None:
+    request = make_request(
+        **SAMPLING,
         max_output_tokens=9,
         stop="x",
         stream=True,
@@ -916,8 +1080,8 @@ def test_fields_arrive() -> None:
         include=["message.output_text.logprobs"],
         top_logprobs=2,
     )
-    found = msgspec.to_builtins(request.sampling)
-    assert found == SAMPLED | {"max_tokens": 9}
+    sampling = msgspec.to_builtins(request.sampling)
+    assert sampling == SAMPLING | {"max_tokens": 9}
     assert (request.stop, request.stream, request.obfuscate) == (("x",), True, True)
     assert (request.lora, request.cache_prompt, request.logprobs) == ((Adapter("l"),), False, 2)
     assert (request.model, request.owner, request.warnings) == ("m", "me", ())
@@ -929,16 +1093,16 @@ def test_fields_arrive() -> None:
     assert chat.get_client_field_name("reasoning_effort") == "reasoning.effort"
 
 
-def test_what_has_no_effect_is_said() -> None:
-    assert ask(include=["message.output_text.logprobs"]).logprobs == 0
-    request = ask(top_logprobs=2, context_management=[{"type": "compaction"}])
+def test_logprobs_and_context_management_without_effect_are_warned_about() -> None:
+    assert make_request(include=["message.output_text.logprobs"]).logprobs == 0
+    request = make_request(top_logprobs=2, context_management=[{"type": "compaction"}])
     assert request.logprobs is None
-    one, other = request.warnings
-    assert "`top_logprobs`" in one
-    assert "`context_management`" in other
+    first, second = request.warnings
+    assert "`top_logprobs`" in first
+    assert "`context_management`" in second
 
 
-REFUSED: list[tuple[dict[str, Any], str]] = [
+INVALID_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"model": ""}, "model"),
     ({"model": None}, "model"),
     ({"prompt": {"id": "pmpt_1"}}, "prompt"),
@@ -962,42 +1126,48 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"text": {"format": {"type": "yaml"}}}, "text.format.type"),
     ({"text": {"format": {"type": "json_schema", "name": "n"}}}, "text.format.schema"),
     ({"text": {"format": {"type": "json_schema", "schema": {}}}}, "text.format.name"),
-    ({"text": {"format": form(name="a b")}}, "text.format.name"),
-    ({"text": {"format": form(schema=[])}}, "text.format.schema"),
+    ({"text": {"format": text_format(name="a b")}}, "text.format.name"),
+    ({"text": {"format": text_format(schema=[])}}, "text.format.schema"),
     ({"include": "x"}, "include"),
     ({"instructions": 5}, "instructions"),
     ({"reasoning": "high"}, "reasoning"),
 ]
 
 
-@pytest.mark.parametrize(("fields", "param"), REFUSED)
-def test_what_cannot_be_is_refused_by_name(fields: dict[str, Any], param: str) -> None:
-    assert refused(**fields).param == param
+@pytest.mark.parametrize(("fields", "param"), INVALID_FIELDS)
+def test_invalid_fields_are_rejected_by_name(fields: dict[str, Any], param: str) -> None:
+    assert get_error(**fields).param == param
 
 
-def test_large_texts_are_welcome_and_large_schemas_are_not() -> None:
+def test_large_texts_are_accepted_and_large_schemas_are_rejected() -> None:
     text = "x" * 700_000
-    assert told(message("user", text), instructions=text) == [system(text), user(text)]
-    large = [function("f", parameters={"x": text})]
-    assert refused(tools=large).param == "tools"
-    added = {"type": "additional_tools", "tools": large}
-    assert refused(input=[added, message("user", "a")]).param == "input[0].tools"
+    assert make_messages(message_item("user", text), instructions=text) == [
+        system_message(text),
+        user_message(text),
+    ]
+    large = [function_tool("f", parameters={"x": text})]
+    assert get_error(tools=large).param == "tools"
+    tools_item = {"type": "additional_tools", "tools": large}
+    assert get_error(input=[tools_item, message_item("user", "a")]).param == "input[0].tools"
 
 
-def nested(depth: int) -> Any:
+def nest(depth: int) -> Any:
     value: Any = 1
     for _ in range(depth):
         value = [value]
     return value
 
 
-def test_what_is_nested_without_end_is_refused() -> None:
-    assert refused(input=[{"type": "strange", "x": nested(300)}]).param == "input[0]"
-    tool = function("f", parameters={"x": nested(300)})
-    assert refused(tools=[tool]).param == "tools[0]"
-    assert refused(text={"format": form(schema={"x": nested(300)})}).param == "text.format.schema"
-    assert refused(tool_choice={"type": "x", "y": nested(300)}).param == "tool_choice"
-    assert ask(tools=[function("f", parameters={"x": nested(200)})])
+def test_deep_nesting_is_rejected() -> None:
+    assert get_error(input=[{"type": "strange", "x": nest(300)}]).param == "input[0]"
+    tool = function_tool("f", parameters={"x": nest(300)})
+    assert get_error(tools=[tool]).param == "tools[0]"
+    assert (
+        get_error(text={"format": text_format(schema={"x": nest(300)})}).param
+        == "text.format.schema"
+    )
+    assert get_error(tool_choice={"type": "x", "y": nest(300)}).param == "tool_choice"
+    assert make_request(tools=[function_tool("f", parameters={"x": nest(200)})])
 
 
 def test_unknown_fields_are_ignored_unless_the_server_is_strict() -> None:
@@ -1006,39 +1176,39 @@ def test_unknown_fields_are_ignored_unless_the_server_is_strict() -> None:
     with pytest.raises(BadRequest):
         responses.decode_request(body, strict=True)
     body = json.dumps({"model": "m", "input": "hi", "include": ["x"]}).encode()
-    with pytest.raises(BadRequest) as refusal:
+    with pytest.raises(BadRequest) as caught:
         responses.decode_request(body, strict=True)
-    assert refusal.value.param == "include[0]"
+    assert caught.value.param == "include[0]"
 
 
-# the other bodies
+# Other request bodies
 
 
 def test_a_frame_is_a_request() -> None:
     body = {"type": "response.create", "model": "m", "input": "hi"}
-    for more, generates in (({}, True), ({"stream": True, "generate": False}, False)):
-        found = responses.decode_websocket_request(json.dumps(body | more))
-        assert found.fields.stream
-        assert found.wants_answer == generates
-        assert ask(found).prompts == ask().prompts
-    for wrong, param in (
+    for fields, wants_answer in (({}, True), ({"stream": True, "generate": False}, False)):
+        decoded = responses.decode_websocket_request(json.dumps(body | fields))
+        assert decoded.fields.stream
+        assert decoded.wants_answer == wants_answer
+        assert make_request(decoded).prompts == make_request().prompts
+    for invalid, param in (
         ({"type": "response.cancel"}, "type"),
         ({"stream": False}, "stream"),
         ({"background": True}, "background"),
         ({"input": 5}, "input"),
     ):
-        with pytest.raises(BadRequest) as refusal:
-            responses.decode_websocket_request(json.dumps(body | wrong).encode())
-        assert refusal.value.param == param
+        with pytest.raises(BadRequest) as caught:
+            responses.decode_websocket_request(json.dumps(body | invalid).encode())
+        assert caught.value.param == param
     with pytest.raises(BadRequest):
         responses.decode_websocket_request("\ud800")
 
 
 def test_compacting_needs_a_model() -> None:
-    found = responses.decode_compact_request(
+    decoded = responses.decode_compact_request(
         b'{"model":"m","input":"hi","instructions":"I","stream":true}'
     )
-    assert (found.fields.instructions, found.fields.stream) == ("I", None)
+    assert (decoded.fields.instructions, decoded.fields.stream) == ("I", None)
     for body in (b'{"input":"hi"}', b'{"model":"m"}'):
         with pytest.raises(BadRequest):
             responses.decode_compact_request(body)
@@ -1046,49 +1216,55 @@ def test_compacting_needs_a_model() -> None:
         responses.decode_compact_request(b'{"model":"m","input":"hi","stream":true}', strict=True)
 
 
-def test_counting_needs_nothing() -> None:
+def test_counting_needs_no_fields() -> None:
     assert responses.decode_count_request(b"{}").fields.model == ""
-    body = json.dumps({"model": "m", "input": "hi", "tools": [function("f")], "personality": "x"})
-    found = responses.decode_count_request(body.encode(), strict=True)
-    assert ask(found).prompts == ask(tools=[function("f")]).prompts
+    body = json.dumps(
+        {"model": "m", "input": "hi", "tools": [function_tool("f")], "personality": "x"}
+    )
+    decoded = responses.decode_count_request(body.encode(), strict=True)
+    assert make_request(decoded).prompts == make_request(tools=[function_tool("f")]).prompts
     with pytest.raises(BadRequest):
         responses.decode_count_request(b'{"tools":[{}]}')
 
 
-def test_rounds_go_on_from_what_was_said() -> None:
-    first = asked(tools=[function("f")], tool_choice="required")
-    then = responses.continue_request(first, [call(1), output(1, "x")])
-    chat = ask(then).prompts[0]
+def test_the_next_round_continues_from_the_output() -> None:
+    first = decode(tools=[function_tool("f")], tool_choice="required")
+    next_round = responses.continue_request(first, [call_item(1), output_item(1, "x")])
+    chat = make_request(next_round).prompts[0]
     assert isinstance(chat, Chat)
-    assert list(chat.messages) == [user("hi"), says(None, made(1)), result("c1", "x")]
-    assert echoed(first)["tool_choice"] == "required"
+    assert list(chat.messages) == [
+        user_message("hi"),
+        assistant_message(None, make_call(1)),
+        tool_message("c1", "x"),
+    ]
+    assert make_echo(first)["tool_choice"] == "required"
 
 
-def test_a_conversation_goes_on_from_what_a_response_said() -> None:
-    found = asked(tools=[NESTED, function("f"), server(require_approval="never")])
+def test_a_conversation_continues_from_the_output_of_a_response() -> None:
+    decoded = decode(tools=[NAMESPACE, function_tool("f"), mcp_tool(require_approval="never")])
     remote = {"docs__read": ToolOrigin(kind="mcp", name="read", server_label="docs")}
-    tools = responses.get_tool_origins(found) | remote
-    sealed = frozenset({"reasoning.encrypted_content"})
-    frame = responses.ResponseInfo(
+    tools = responses.get_tool_origins(decoded) | remote
+    include = frozenset({"reasoning.encrypted_content"})
+    info = responses.ResponseInfo(
         id="resp_1",
         created=1,
         model="m",
-        echoed_fields=echoed(found),
+        echoed_fields=make_echo(decoded),
         tools=tools,
-        include=sealed,
-        packer=Paper(),
+        include=include,
+        packer=PlainPacker(),
     )
-    writer = responses.ResponseEncoder(frame, ask(found))
-    writer.start()
+    encoder = responses.ResponseEncoder(info, make_request(decoded))
+    encoder.start()
     for delta in (
         Delta(channel="reasoning", text="hm"),
         Delta(channel="tool_name", text="docs__read", id="call_0"),
         Delta(channel="tool_args", text='{"a":1}'),
         Delta(finish="tool_calls", usage=Usage()),
     ):
-        writer.encode_delta(delta)
-    for wanted in writer.get_remote_calls():
-        writer.finish_remote_call(wanted, "page", None)
+        encoder.encode_delta(delta)
+    for remote_call in encoder.get_remote_calls():
+        encoder.finish_remote_call(remote_call, "page", None)
     for delta in (
         Delta(text="So."),
         Delta(channel="tool_name", text="crm__find", id="call_1"),
@@ -1097,30 +1273,30 @@ def test_a_conversation_goes_on_from_what_a_response_said() -> None:
         Delta(channel="tool_args", text='{"input":"é"}', call=1),
         Delta(finish="tool_calls", usage=Usage()),
     ):
-        writer.encode_delta(delta)
-    writer.end(Usage())
+        encoder.encode_delta(delta)
+    encoder.end(Usage())
     items = [
-        item | {"content": None} if "summary" in item else item for item in writer.finished_items
+        item | {"content": None} if "summary" in item else item for item in encoder.finished_items
     ]
-    history = (*found.items, *items)
-    chat = ask(asked(input=[output(1, "x")], tools=[NESTED]), history).prompts[0]
+    history = (*decoded.items, *items)
+    chat = make_request(decode(input=[output_item(1, "x")], tools=[NAMESPACE]), history).prompts[0]
     assert isinstance(chat, Chat)
-    _, first, heard, second, _ = chat.messages
+    _, first, tool_result, second, _ = chat.messages
     assert first.reasoning == "hm"
-    (read,) = first.tool_calls
-    assert (read.name, read.arguments) == ("docs__read", '{"a":1}')
-    assert heard == result(read.id, "page")
-    one = ToolCall(id="call_1", name="crm__find", arguments="{}")
-    two = ToolCall(id="call_2", name="crm__query", arguments='{"input": "é"}')
-    assert second == says("So.", one, two)
+    (read_call,) = first.tool_calls
+    assert (read_call.name, read_call.arguments) == ("docs__read", '{"a":1}')
+    assert tool_result == tool_message(read_call.id, "page")
+    first_call = ToolCall(id="call_1", name="crm__find", arguments="{}")
+    second_call = ToolCall(id="call_2", name="crm__query", arguments='{"input": "é"}')
+    assert second == assistant_message("So.", first_call, second_call)
 
 
-# what a response repeats
+# Echoed fields
 
 
 def test_a_response_repeats_its_request() -> None:
-    found = echoed(asked())
-    assert found == {
+    decoded = make_echo(decode())
+    assert decoded == {
         "model": "m",
         "instructions": None,
         "previous_response_id": None,
@@ -1149,14 +1325,14 @@ def test_a_response_repeats_its_request() -> None:
     }
 
 
-SAID: dict[str, Any] = {
+FIELDS: dict[str, Any] = {
     "instructions": "I",
     "previous_response_id": "resp_1",
-    "tool_choice": allowed(F),
+    "tool_choice": allowed_tools(F),
     "parallel_tool_calls": False,
     "max_tool_calls": 3,
     "max_output_tokens": 9,
-    "text": {"format": form(strict=True, description=None), "verbosity": "low"},
+    "text": {"format": text_format(strict=True, description=None), "verbosity": "low"},
     "reasoning": {"effort": "high", "summary": "auto"},
     "temperature": 0.0,
     "top_p": 0.5,
@@ -1171,75 +1347,85 @@ SAID: dict[str, Any] = {
 
 
 def test_what_was_said_is_repeated() -> None:
-    inner = NESTED | {"tools": [function("find", defer_loading=True), custom("query")]}
-    found = asked(**SAID, tools=[function("f"), custom("g"), inner, server(), *TOOLS[-1:]])
-    shown = echoed(found)
-    assert {name: shown[name] for name in SAID} == SAID
-    assert shown["tools"][0] == function("f", description=None, parameters=None, strict=None)
-    assert shown["tools"][1] == custom("g", type="text") | {"description": None}
-    resource = shown | {"id": "r", "object": "response", "created_at": 1, "output": []}
+    inner = NAMESPACE | {"tools": [function_tool("find", defer_loading=True), custom_tool("query")]}
+    decoded = decode(
+        **FIELDS, tools=[function_tool("f"), custom_tool("g"), inner, mcp_tool(), *TOOLS[-1:]]
+    )
+    template_format = make_echo(decoded)
+    assert {name: template_format[name] for name in FIELDS} == FIELDS
+    assert template_format["tools"][0] == function_tool(
+        "f", description=None, parameters=None, strict=None
+    )
+    assert template_format["tools"][1] == custom_tool("g", type="text") | {"description": None}
+    resource = template_format | {"id": "r", "object": "response", "created_at": 1, "output": []}
     Response.model_validate(resource)
-    assert echoed(asked(conversation="conv_1"))["conversation"] == {"id": "conv_1"}
-    assert asked(reasoning={"generate_summary": "auto"}).wants_summary
+    assert make_echo(decode(conversation="conv_1"))["conversation"] == {"id": "conv_1"}
+    assert decode(reasoning={"generate_summary": "auto"}).wants_summary
 
 
-# nothing but an answer or a refusal
+# Arbitrary bodies
 
-JSON = st.recursive(
+ANY_JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
     lambda inner: (
         st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
     ),
     max_leaves=8,
 )
-KINDS = sorted({item["type"] for items, _ in TOLD for item in items if "type" in item})
-KEYS = sorted({key for items, _ in TOLD for item in items for key in item})
-ITEMS = st.fixed_dictionaries(
-    {"type": st.sampled_from([*KINDS, "x"]) | JSON},
-    optional=dict.fromkeys((key for key in KEYS if key != "type"), JSON | st.just("a")),
+ITEM_TYPES = sorted(
+    {item["type"] for items, _ in CONVERSATIONS for item in items if "type" in item}
 )
-TOOL = st.fixed_dictionaries(
+ITEM_FIELDS = sorted({key for items, _ in CONVERSATIONS for item in items for key in item})
+ANY_ITEM = st.fixed_dictionaries(
+    {"type": st.sampled_from([*ITEM_TYPES, "x"]) | ANY_JSON},
+    optional=dict.fromkeys((key for key in ITEM_FIELDS if key != "type"), ANY_JSON | st.just("a")),
+)
+ANY_TOOL = st.fixed_dictionaries(
     {"type": st.sampled_from(["function", "custom", "namespace", "mcp", "x"])},
     optional={
-        "name": st.sampled_from(["f", "g"]) | JSON,
-        "tools": st.lists(st.fixed_dictionaries({"type": st.just("function")}) | JSON, max_size=2),
-        "format": JSON,
-        "server_label": st.just("a") | JSON,
-        "require_approval": JSON,
+        "name": st.sampled_from(["f", "g"]) | ANY_JSON,
+        "tools": st.lists(
+            st.fixed_dictionaries({"type": st.just("function")}) | ANY_JSON, max_size=2
+        ),
+        "format": ANY_JSON,
+        "server_label": st.just("a") | ANY_JSON,
+        "require_approval": ANY_JSON,
     },
 )
-BODY = st.fixed_dictionaries(
+ANY_BODY = st.fixed_dictionaries(
     {"model": st.just("m")},
     optional={
-        "input": st.lists(ITEMS | JSON, max_size=4) | JSON,
-        "tools": st.lists(TOOL, max_size=3) | JSON,
-        "tool_choice": TOOL | JSON,
-        "text": JSON | st.fixed_dictionaries({"format": JSON}),
-        "metadata": JSON,
-        "include": JSON,
-        "conversation": JSON,
+        "input": st.lists(ANY_ITEM | ANY_JSON, max_size=4) | ANY_JSON,
+        "tools": st.lists(ANY_TOOL, max_size=3) | ANY_JSON,
+        "tool_choice": ANY_TOOL | ANY_JSON,
+        "text": ANY_JSON | st.fixed_dictionaries({"format": ANY_JSON}),
+        "metadata": ANY_JSON,
+        "include": ANY_JSON,
+        "conversation": ANY_JSON,
     },
 )
 
 
 @settings(max_examples=400, deadline=None)
-@given(BODY | JSON)
-def test_any_json_is_an_answer_or_a_refusal(body: Any) -> None:
-    refusals = []
+@given(ANY_BODY | ANY_JSON)
+def test_any_json_is_a_request_or_a_bad_request(body: Any) -> None:
+    messages = []
     try:
-        found = responses.decode_request(json.dumps(body).encode())
-        json.dumps(echoed(found))
-        assert all({"id", "type"} <= item.keys() for item in found.items)
-        ask(found)
-    except BadRequest as refusal:
-        refusals.append(refusal.message)
-    assert not any("Struct" in message for message in refusals)
+        decoded = responses.decode_request(json.dumps(body).encode())
+        json.dumps(make_echo(decoded))
+        assert all({"id", "type"} <= item.keys() for item in decoded.items)
+        make_request(decoded)
+    except BadRequest as error:
+        messages.append(error.message)
+    assert not any("Struct" in message_item for message_item in messages)
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.sampled_from([item for items, _ in TOLD for item in items]), max_size=8))
+@given(
+    st.lists(st.sampled_from([item for items, _ in CONVERSATIONS for item in items]), max_size=8)
+)
 def test_any_order_of_items_is_a_conversation(items: list[Item]) -> None:
-    found = told(message("user", "a"), *items, message("user", "z"))
-    assert [turn.role for turn in found if turn.role not in ("assistant", "tool")]
-    for before, after in pairwise(found):
+    messages = make_messages(message_item("user", "a"), *items, message_item("user", "z"))
+    assert [message.role for message in messages if message.role not in ("assistant", "tool")]
+    for before, after in pairwise(messages):
         assert not (before.role == after.role == "assistant")

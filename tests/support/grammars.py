@@ -128,7 +128,7 @@ class Pair:
         self._words = collect_markers(find_tools(name), find_reasoning(self.reasoning))
 
     def grammar(self, **order: Any) -> str:
-        order = {"inside": False} | order
+        order = {"starts_in_reasoning": False} | order
         return grammar(self.tools, tool_format=self.name, reasoning_format=self.reasoning, **order)
 
     def walks(self, source: str, chance: random.Random, starts: Iterable[str]) -> Iterator[str]:

@@ -92,8 +92,8 @@ class ParserMachine:
                 return rules.in_reasoning_with_calls
         return rules.in_reasoning
 
-    def _enter(self, place: ParserState) -> None:
-        self._state = place
+    def _enter(self, state: ParserState) -> None:
+        self._state = state
         self._is_leading = True
         self._leading_space.clear()
 
@@ -117,6 +117,12 @@ class ParserMachine:
             self._leading_space.clear()
         self._no_text = False
         self._spans.append(span)
+
+    def _emit_up_to(self, end: int) -> None:
+        """Emit and read the text up to a position."""
+        buffer = self._buffer
+        self._emit(buffer.text[buffer.pos : end], buffer.base + buffer.pos)
+        buffer.pos = end
 
     def _emit_held(self) -> None:
         text, start = self._buffer.take_held()
@@ -219,7 +225,7 @@ class ParserMachine:
                 yield from self._skip_pair(marker, end)
             case "ended_by":
                 self._enter(self._rules.in_text)
-                self._emit(buffer.text[buffer.pos : end], buffer.base + buffer.pos)
+                self._emit_up_to(end)
                 buffer.pos = end
             case "wrap" | "unwrap":
                 self._handle_wrapper(meaning == "wrap", end)
@@ -239,28 +245,18 @@ class ParserMachine:
         if self._is_leading and not self._in_wrapper if opening else is_open:
             self._in_wrapper = opening
         else:
-            self._emit(buffer.text[buffer.pos : end], buffer.base + buffer.pos)
+            self._emit_up_to(end)
         buffer.pos = end
 
     def _switch_channel(self, meaning: MarkerMeaning, end: int) -> ReadSteps[None]:
         """Switch between text and reasoning, unless the marker is a plain word here."""
         buffer, reasoning = self._buffer, self._rules.reasoning
         in_reasoning = self._state.channel == "reasoning"
-        is_plain_text = not self._is_leading and (
-            meaning == "open" if in_reasoning else meaning == "close"
-        )
-        is_plain_text = (
-            is_plain_text
-            and not reasoning.special_token_markers
-            and (in_reasoning or self._only_text or reasoning.plain_word_markers)
-        )
-        is_plain_text = is_plain_text or (
-            reasoning.plain_word_markers and meaning == "open" and not self._only_text
-        )
-        if is_plain_text or reasoning.keeps_markers:
-            self._emit(buffer.text[buffer.pos : end], buffer.base + buffer.pos)
+        is_word = self._is_plain_word(meaning)
+        if is_word or reasoning.keeps_markers:
+            self._emit_up_to(end)
         buffer.pos = end
-        if is_plain_text:
+        if is_word:
             return
         self._only_text = False
         if meaning == "open":
@@ -277,8 +273,18 @@ class ParserMachine:
         if in_reasoning:
             yield from self._read_unmarked_call()
 
+    def _is_plain_word(self, meaning: MarkerMeaning) -> bool:
+        """Whether an opening or closing marker of reasoning is only a word in the text."""
+        reasoning, in_reasoning = self._rules.reasoning, self._state.channel == "reasoning"
+        if reasoning.plain_word_markers and meaning == "open" and not self._only_text:
+            return True
+        if self._is_leading or meaning != ("open" if in_reasoning else "close"):
+            return False
+        can_be_word = in_reasoning or self._only_text or reasoning.plain_word_markers
+        return can_be_word and not reasoning.special_token_markers
+
     def _skip_pair(self, marker: str, end: int) -> ReadSteps[None]:
-        """Skip a pair of markers inside text, with meaning they enclose."""
+        """Skip a pair of markers inside text, with what they enclose."""
         buffer = self._buffer
         close = next(pair.close for pair in self._rules.skipped if marker in pair.open)
         buffer.hold()
@@ -394,10 +400,8 @@ class ParserMachine:
             yield from skip_space(buffer)
             while (yield from read_marker(buffer, self._rules.ignorable)) >= 0:
                 yield from skip_space(buffer)
-        is_call = (
-            calls.has_call and not calls.has_rejected_call and buffer.ended and not buffer.has_more
-        )
-        is_call = is_call and not buffer.is_stopped
+        at_end = buffer.ended and not buffer.has_more and not buffer.is_stopped
+        is_call = at_end and calls.has_call and not calls.has_rejected_call
         calls.resolve_draft(is_call)
         if is_call:
             buffer.drop_held()
@@ -410,7 +414,7 @@ class ParserMachine:
             self._calls.close_call()
 
     def _handle_end_inside_call(self) -> None:
-        """Handle an answer that ends inside a call or meaning looked like one."""
+        """Handle an answer that ends inside a call or what looked like one."""
         calls = self._calls
         if not self._truncated:
             self._complete_call()

@@ -31,7 +31,7 @@ from dragoman.tokenizers.vocabulary import (
     parse_byte_token,
 )
 
-log = logging.getLogger("dragoman.tokenizer")
+log = logging.getLogger("dragoman.tokenizers")
 
 Metadata: TypeAlias = Mapping[str, Any]  # of a GGUF file, whose values have many types
 

@@ -30,7 +30,7 @@ from dragoman.tokenizers.vocabulary import (
 )
 from dragoman.types import Json
 
-log = logging.getLogger("dragoman.tokenizer")
+log = logging.getLogger("dragoman.tokenizers")
 
 JsonObject: TypeAlias = dict[str, Json]
 

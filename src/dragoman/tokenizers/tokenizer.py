@@ -26,7 +26,7 @@ from dragoman.tokenizers.from_gguf import backend_from_gguf, vocabulary_from_ggu
 from dragoman.tokenizers.from_json import backend_from_directory, vocabulary_from_directory
 from dragoman.tokenizers.vocabulary import Vocabulary
 
-log = logging.getLogger("dragoman.tokenizer")
+log = logging.getLogger("dragoman.tokenizers")
 
 MAX_INLINE = 20_000  # characters that may be encoded on the event loop: a few milliseconds
 

@@ -54,7 +54,7 @@ from dragoman.prompt.template.filters import (
 )
 from dragoman.prompt.template.jinja_codegen import BudgetCodeGenerator
 
-log = logging.getLogger("dragoman.template")
+log = logging.getLogger("dragoman.prompt")
 
 MAX_SOURCE = 256 * 1024  # characters of a template
 FORBIDDEN_NODES: tuple[type[nodes.Node], ...] = (

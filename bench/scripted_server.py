@@ -1,4 +1,4 @@
-"""Dragoman over the scripted engine. Run as `python -m bench.ours PORT PACE`."""
+"""Dragoman with the scripted engine. Run as `python -m bench.scripted_server PORT PACE`."""
 
 from __future__ import annotations
 

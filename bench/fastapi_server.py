@@ -1,8 +1,8 @@
-"""The usual stack, as a peer: FastAPI, a pydantic chunk per token, a queue per request.
+"""A server built the usual way, as a peer: FastAPI, a pydantic chunk per token, a queue per request.
 
-One coroutine is the engine: each step it puts a token into the queue of every open request. Each
-request's handler waits for its queue, builds the chunk's objects, dumps them to JSON and yields.
-Run as `python -m bench.reference PORT PACE`.
+One coroutine is the engine: at each step it puts a token into the queue of every open request. The
+handler of a request waits for its queue, builds the objects of a chunk, encodes them as JSON and
+yields the event. Run as `python -m bench.fastapi_server PORT PACE`.
 """
 
 from __future__ import annotations
@@ -61,18 +61,18 @@ class Chunk(BaseModel):
     usage: Usage | None = None
 
 
-async def engine() -> None:
-    """One token for every open request, each step."""
+async def run_engine() -> None:
+    """Generate one token for every open request at each step."""
     while True:
         await asyncio.sleep(PACE if queues else PACE or 0.01)
         for queue in queues:
-            if PACE or queue.empty():  # without a pace nothing else would bound the queues
+            if PACE or queue.empty():  # nothing else bounds the queues if there is no pace
                 queue.put_nowait(TOKEN)
 
 
 @asynccontextmanager
 async def lifespan(_: FastAPI) -> AsyncGenerator[None, None]:
-    task = asyncio.create_task(engine())
+    task = asyncio.create_task(run_engine())
     yield
     task.cancel()
 
@@ -82,27 +82,27 @@ app = FastAPI(lifespan=lifespan)
 
 @app.post("/v1/chat/completions")
 async def chat(request: ChatRequest) -> StreamingResponse:
-    return StreamingResponse(stream(request), media_type="text/event-stream")
+    return StreamingResponse(stream_events(request), media_type="text/event-stream")
 
 
-async def stream(request: ChatRequest) -> AsyncGenerator[str, None]:
+async def stream_events(request: ChatRequest) -> AsyncGenerator[str, None]:
     queue: asyncio.Queue[str] = asyncio.Queue()
-    fixed: dict[str, Any] = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time())}
+    common: dict[str, Any] = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time())}
 
-    def chunk(delta: Message, finish: str | None = None) -> str:
+    def encode_chunk(delta: Message, finish: str | None = None) -> str:
         choice = Choice(index=0, delta=delta, finish_reason=finish)
-        made = Chunk(model=request.model, choices=[choice], **fixed)
-        return f"data: {made.model_dump_json(exclude_unset=True)}\n\n"
+        chunk = Chunk(model=request.model, choices=[choice], **common)
+        return f"data: {chunk.model_dump_json(exclude_unset=True)}\n\n"
 
     queues.add(queue)
     try:
-        yield chunk(Message(role="assistant", content=""))
+        yield encode_chunk(Message(role="assistant", content=""))
         for _ in range(request.max_tokens):
-            yield chunk(Message(content=await queue.get()))
-        yield chunk(Message(), "length")
+            yield encode_chunk(Message(content=await queue.get()))
+        yield encode_chunk(Message(), "length")
         count = request.max_tokens
         usage = Usage(prompt_tokens=1, completion_tokens=count, total_tokens=count + 1)
-        last = Chunk(model=request.model, choices=[], usage=usage, **fixed)
+        last = Chunk(model=request.model, choices=[], usage=usage, **common)
         yield f"data: {last.model_dump_json(exclude_unset=True)}\n\n"
         yield "data: [DONE]\n\n"
     finally:

@@ -1,8 +1,8 @@
-"""The least a Python server can do, as a yardstick: prepared bytes, written from the step loop.
+"""The least that a Python server can do, as a lower bound for CPU time.
 
-No parsing worth the name, no JSON, no task per stream: each step writes one ready-made chunk to
-every open connection. Nothing that is useful can be cheaper. Run as `python -m bench.floor PORT
-PACE`.
+It hardly parses the request, encodes no JSON and has no task per stream: each step writes one
+prebuilt chunk to every open connection. No useful server can be cheaper.
+Run as `python -m bench.minimal_server PORT PACE`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from typing import Any
 
 import uvloop
 
@@ -28,42 +27,42 @@ EVENT = (
 CHUNK = b"%x\r\n%s\r\n" % (len(EVENT), EVENT)
 
 
-class Stream(asyncio.Protocol):
+class StreamConnection(asyncio.Protocol):
     """One connection: streams from the end of its request until it is closed."""
 
-    open: set[Stream] = set()  # noqa: RUF012, every connection that can take more
+    writable: set[StreamConnection] = set()  # noqa: RUF012, shared by all connections
 
-    def connection_made(self, transport: Any) -> None:
-        self._transport = transport
-        self._heard = b""
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
+        self._received = b""
         self.write = transport.write
 
     def data_received(self, data: bytes) -> None:
-        self._heard += data
-        head, blank, body = self._heard.partition(b"\r\n\r\n")
+        self._received += data
+        head, blank, body = self._received.partition(b"\r\n\r\n")
         length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0] or 0)
         if blank and len(body) >= length:
-            self._heard = b""
+            self._received = b""
             self.write(HEAD)
-            self.open.add(self)
+            self.writable.add(self)
 
     def pause_writing(self) -> None:
-        self.open.discard(self)
+        self.writable.discard(self)
 
     def resume_writing(self) -> None:
-        self.open.add(self)
+        self.writable.add(self)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.open.discard(self)
+        self.writable.discard(self)
 
 
 async def main(port: int, pace: float) -> None:
     loop = asyncio.get_running_loop()
-    await loop.create_server(Stream, "127.0.0.1", port)
+    await loop.create_server(StreamConnection, "127.0.0.1", port)
     while True:
-        await asyncio.sleep(pace if Stream.open else pace or 0.01)
-        for stream in tuple(Stream.open):
-            stream.write(CHUNK)
+        await asyncio.sleep(pace if StreamConnection.writable else pace or 0.01)
+        for connection in tuple(StreamConnection.writable):
+            connection.write(CHUNK)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""The HTTP server inside the engine's own wheel, as a peer.
+"""The HTTP server in the wheel of our default engine, as a peer.
 
-Run as `python -m bench.wheel PORT MODEL SLOTS CONTEXT`.
+Run as `python -m bench.xllamacpp_server PORT MODEL SLOTS CONTEXT`.
 """
 
 from __future__ import annotations
