@@ -1,0 +1,122 @@
+"""Engines list the sampling fields they honour; a field that is not listed returns 400.
+
+So a field that is added to `Sampling` is rejected by every engine until the engine lists it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from dragoman.engines import FACTORIES, get_capabilities
+from dragoman.engines.adapter import adapt
+from dragoman.engines.logits import LogitsEngine
+from dragoman.errors import Unsupported
+from dragoman.models.model import Model
+from dragoman.pipeline.validate import validate_request
+from dragoman.prompt.renderer import PromptRenderer
+from dragoman.testing import ByteTokenizer, ScriptedEngine
+from dragoman.types import Capabilities, Engine, Job, Prompt, Request, Sampling, Step
+from tests.support.tiny_model import TinyModel
+
+ALL_FIELDS = frozenset(Sampling.__struct_fields__)
+VALUES: dict[str, Any] = {
+    "logit_bias": {1: 2.0},
+    "ignore_eos": True,
+    "stop_token_ids": (1,),
+}
+
+
+class UndeclaredEngine:
+    """An engine that declares no capabilities."""
+
+    async def generate(self, job: Job) -> AsyncIterator[Step]:
+        yield Step(finish="stop")
+
+
+class RequestEngine:
+    async def generate_request(self, obj: object) -> AsyncIterator[dict[str, Any]]:
+        yield {"text": "", "meta_info": {"finish_reason": "stop"}}
+
+
+class FutureSampling(Sampling, frozen=True, kw_only=True):
+    """`Sampling` as it may look tomorrow."""
+
+    new_field: float | None = None
+
+
+def get_fields(engine: Engine) -> frozenset[str]:
+    return get_capabilities(engine).sampling
+
+
+def get_registered_fields(name: str) -> frozenset[str]:
+    """Return the list of an engine that needs a model file, without loading one."""
+    module = importlib.import_module(FACTORIES[name].partition(":")[0])
+    fields: frozenset[str] = module.SAMPLING_FIELDS
+    return fields
+
+
+FIELDS = {
+    **{name: get_registered_fields(name) for name in FACTORIES},
+    "logits": get_fields(LogitsEngine(TinyModel(), ByteTokenizer())),
+    "scripted": get_fields(ScriptedEngine()),
+    "scripted with tokens": get_fields(ScriptedEngine(tokens=True)),
+    "generate only": get_fields(adapt(UndeclaredEngine())),
+    "generate_request only": get_fields(adapt(RequestEngine())),
+}
+
+
+def validate(fields: frozenset[str], sampling: Sampling) -> None:
+    model = Model(
+        id="model",
+        engine=ScriptedEngine(),
+        capabilities=Capabilities(sampling=fields),
+        renderer=PromptRenderer(None, None),
+    )
+    request = Request(model="model", prompts=(Prompt(content="x"),), sampling=sampling)
+    validate_request(request, model)
+
+
+@pytest.mark.parametrize("engine", FIELDS)
+def test_every_listed_field_exists(engine: str) -> None:
+    assert FIELDS[engine] <= ALL_FIELDS
+
+
+def test_today_every_engine_lists_what_it_honours() -> None:
+    assert {name: ALL_FIELDS - fields for name, fields in FIELDS.items()} == {
+        "llamacpp": set(),
+        "logits": set(),
+        "scripted": {"stop_token_ids", "logit_bias"},
+        "scripted with tokens": set(),
+        "generate only": set(),
+        "generate_request only": {"typical_p", "repeat_last_n", "logit_bias"},
+    }
+
+
+@pytest.mark.parametrize("field", sorted(ALL_FIELDS))
+@pytest.mark.parametrize("engine", FIELDS)
+def test_a_field_that_is_not_listed_is_rejected_by_name(engine: str, field: str) -> None:
+    sampling = Sampling(**{field: VALUES.get(field, 1)})
+    if field in FIELDS[engine]:
+        validate(FIELDS[engine], sampling)
+    with pytest.raises(Unsupported) as rejected:
+        validate(FIELDS[engine] - {field}, sampling)
+    assert (rejected.value.status, rejected.value.param) == (400, field)
+    assert f"`{field}`" in rejected.value.message
+
+
+@pytest.mark.parametrize("engine", FIELDS)
+def test_a_new_field_is_rejected_by_every_engine(engine: str) -> None:
+    with pytest.raises(Unsupported) as rejected:
+        validate(FIELDS[engine], FutureSampling(new_field=0.5))
+    assert (rejected.value.status, rejected.value.param) == (400, "new_field")
+
+
+def test_an_engine_that_lists_nothing_honours_nothing() -> None:
+    validate(Capabilities().sampling, Sampling())
+    for field in ALL_FIELDS:
+        with pytest.raises(Unsupported):
+            validate(Capabilities().sampling, Sampling(**{field: VALUES.get(field, 1)}))
