@@ -123,6 +123,24 @@ class CallRecorder:
             self.commit()
         self._is_emitting = self._is_open = self.is_undeclared = False
 
+    def complete_call(self) -> None:
+        """Complete the arguments of a call that was emitted in part, and finish it."""
+        if self._is_emitting:
+            self.write_arguments(self.missing_end())
+            self.close_call()
+
+    def end_inside_call(self, *, truncated: bool) -> None:
+        """Handle an answer that ends inside a call or what looked like one.
+
+        The arguments of a truncated answer stay as they are; otherwise they are completed.
+        """
+        if not truncated:
+            self.complete_call()
+        elif self._is_open and not self.is_undeclared:
+            self.write_arguments("" if self._is_emitting else self.held_arguments())
+            self._buffer.pos = len(self._buffer.text)
+            self.commit()
+
     def emit_undeclared(self) -> None:
         """Emit a call of an undeclared tool as text."""
         self.has_rejected_call = True

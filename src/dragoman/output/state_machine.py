@@ -136,18 +136,17 @@ class ParserMachine:
             yield from self._emit_opening_marker()
         yield from self._read_start()
         while True:
-            place = self._state
-            start, end, number = place.markers.search(buffer)
+            state = self._state
+            start, end, number = state.markers.search(buffer)
             if start > buffer.pos:
-                self._emit(buffer.text[buffer.pos : start], buffer.base + buffer.pos)
-                buffer.pos = start
+                self._emit_up_to(start)
             if number >= 0:
-                marker = place.markers.markers[number]
-                yield from self._handle_marker(place.meanings[marker], marker, end)
+                marker = state.markers.markers[number]
+                yield from self._handle_marker(state.meanings[marker], marker, end)
             elif buffer.is_stopped:
                 buffer.resume()
             elif buffer.ended:
-                self._emit(buffer.text[buffer.pos :], buffer.base + buffer.pos)
+                self._emit_up_to(len(buffer.text))
                 return
             else:
                 yield
@@ -226,7 +225,6 @@ class ParserMachine:
             case "ended_by":
                 self._enter(self._rules.in_text)
                 self._emit_up_to(end)
-                buffer.pos = end
             case "wrap" | "unwrap":
                 self._handle_wrapper(meaning == "wrap", end)
             case "drop":
@@ -378,9 +376,9 @@ class ParserMachine:
         except Mismatch:
             rejected = True
             rest = buffer.take_held() if calls.is_emitting and not draft else None
-            self._complete_call()
+            calls.complete_call()
         except UnexpectedEnd:
-            self._handle_end_inside_call()
+            calls.end_inside_call(truncated=self._truncated)
             buffer.pos = len(buffer.text)
         if draft:
             yield from self._resolve_draft()
@@ -407,18 +405,3 @@ class ParserMachine:
             buffer.drop_held()
         if not buffer.is_stopped:
             buffer.resume()
-
-    def _complete_call(self) -> None:
-        if self._calls.is_emitting:
-            self._calls.write_arguments(self._calls.missing_end())
-            self._calls.close_call()
-
-    def _handle_end_inside_call(self) -> None:
-        """Handle an answer that ends inside a call or what looked like one."""
-        calls = self._calls
-        if not self._truncated:
-            self._complete_call()
-        elif calls.is_open and not calls.is_undeclared:
-            calls.write_arguments("" if calls.is_emitting else calls.held_arguments())
-            self._buffer.pos = len(self._buffer.text)
-            calls.commit()

@@ -240,8 +240,8 @@ class PromptRenderer:
         """Render a chat by the template; turns with a replay get a marker (`turn_markers`).
 
         The pieces are plain text and special tokens by turns, plain text first and last. With
-        markers in them, break marks stay in the pieces too, so that no text of the client's turns
-        into a marker.
+        markers in them, breaks stay in the pieces, too, so that no text of the client's turns into a
+        marker.
         """
         template = self._require_template()
         tools = self._written_tools(chat)
@@ -269,7 +269,7 @@ class PromptRenderer:
                 pieces = render(marked)
         except RecursionError:
             raise BadRequest("The request is nested too deeply.", param="messages") from None
-        except TemplateRejected as error:  # it may quote the client, with break marks inside
+        except TemplateRejected as error:  # it may quote the client, with breaks inside
             message = remove_breaks(error.message)
             raise type(error)(message, param=error.param) from None
         has_breaks = marked.changed and not replayed

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections import defaultdict, deque
 from collections.abc import Collection, Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import msgspec
 
@@ -24,6 +24,12 @@ ENTRY_OVERHEAD = 400  # bytes of an entry besides its tokens
 MAX_QUEUED = 1024  # entries that may wait to be written
 READ_TIMEOUT = 1.0  # seconds
 CLOSE_TIMEOUT = 5.0  # seconds to write what is queued when the server stops
+
+
+CacheKey: TypeAlias = tuple[str, str]  # an owner and a key
+SourcedEntry: TypeAlias = tuple[
+    ReplayEntry, str | None
+]  # with the response that it is deleted with
 
 
 class ReplayStore(Protocol):

@@ -1,15 +1,16 @@
-"""What a format's reader will make of a tool's arguments, before any of them is written.
+"""Adapts a tool's schema to what the parser of a format can read back.
 
-Between tags all is text, and the reader asks the tool's schema what it means: of one parameter,
-all that any option of the schema allows. So a tool's nodes are fitted to that. A text is none that
-would be read as something else, and of listed values those are left which come back as they are.
-What cannot be fitted, and what a format cannot write as a schema demands, is told by its place.
+Between tags everything is text, and the parser consults the tool's schema for the type of a
+parameter: any type that any option of the schema allows. So the nodes of a tool are adapted before
+they are written. A string excludes text that would be read as another type, and of listed values
+only those remain that are read back unchanged. What cannot be adapted, and what a format has no
+syntax for, is reported with its JSON pointer.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -53,218 +54,219 @@ from dragoman.output.arguments.parameter_types import STRING, Types, read_parame
 from dragoman.output.arguments.tags import CDATA
 from dragoman.types import Json
 
-UNKNOWN = "\0"  # a name that no schema knows
-MAX_VISITED = 256  # places that are looked at for a name
+UNLISTED = "\0"  # a name that no schema lists
+MAX_VISITED = 256  # schemas that are searched for a name
 
 
 def adapt_tool(
-    tools: spec.ToolFormat, offer: ParsedTool, parameters: Json
+    tool_format: spec.ToolFormat, tool: ParsedTool, parameters: Json
 ) -> tuple[ParsedTool, list[str]]:
-    """The tool as this format can write it, and the pointers of what is not enforced then."""
-    found = offer
-    loose: list[str] = []
-    for body in tools.bodies:
-        fit = _ToolAdapter(tools, body, found, parameters)
-        loose += fit.iter_unwritable()
-        found = fit.adapt()
-        loose += fit.misread
-    return found, list(dict.fromkeys(loose))
+    """Adapt a tool to a format; also return the pointers of what is then not enforced."""
+    pointers: list[str] = []
+    for body in tool_format.bodies:
+        adapter = _ToolAdapter(tool_format, body, tool, parameters)
+        pointers += adapter.iter_unwritable()
+        tool = adapter.adapt()
+        pointers += adapter.misread
+    return tool, list(dict.fromkeys(pointers))
 
 
 class _ToolAdapter:
-    """Fits a tool to one way of writing arguments."""
+    """Adapts a tool to one kind of call body."""
 
     def __init__(
-        self, tools: spec.ToolFormat, body: spec.CallBody, offer: ParsedTool, parameters: Json
+        self, tool_format: spec.ToolFormat, body: spec.CallBody, tool: ParsedTool, parameters: Json
     ) -> None:
         self._body = body
-        self._tool = offer
+        self._tool = tool
         self._parameters = parameters
         self._reader = read_parameter_schema(parameters)
-        self._deep = isinstance(body, spec.NestedElements)
-        # whether the format itself says what a value is, or at least what a text is
+        self._is_nested = isinstance(body, spec.NestedElements)
+        # whether the format states the type of each value, or at least distinguishes strings
         self._states_types = _states_types(body)
-        self._marks_text = self._states_types or (
+        self._distinguishes_strings = self._states_types or (
             isinstance(body, spec.NamedObject) and not body.casts_strings
         )
         self._default_types = _list_default_types(body)
-        self._end_markers = _list_end_markers(tools, body)
+        self._end_markers = _list_end_markers(tool_format, body)
         self._types_by_name: dict[str, Types] = {}
         self._adapted: dict[tuple[Node, Types | None], Node] = {}
-        self._empty_pointer = ""  # the place of what no value is left of
+        self._empty_pointer = ""  # of a part that allows no value any more
         self.misread: list[str] = []
 
-    # what is written otherwise than a schema demands
+    # What the format cannot write
 
     def iter_unwritable(self) -> Iterator[str]:
-        """Places of what the format has no way to write."""
+        """The pointers of what the format has no syntax for."""
         body = self._body
-        bare = isinstance(body, spec.NamedObject) and body.unquoted_values
-        one_by_one = isinstance(body, spec.TaggedArguments | spec.NestedElements | spec.PythonCalls)
-        if not bare and not one_by_one:
+        is_bare = isinstance(body, spec.NamedObject) and body.unquoted_values
+        separate = isinstance(body, spec.TaggedArguments | spec.NestedElements | spec.PythonCalls)
+        if not is_bare and not separate:
             return
-        if any(isinstance(one, LlguidanceSchema) for one in self._tool.argument_nodes):
+        if any(isinstance(node, LlguidanceSchema) for node in self._tool.argument_nodes):
             yield ""
         if isinstance(body, spec.PythonCalls):
             return
-        for key, node in self._iter_members():
-            for one in (
-                self._iter_descendants(node) if bare or self._deep else self._list_leaves(node)
-            ):
-                if isinstance(one, LlguidanceSchema) and (bare or "string" in list_types(one)):
+        list_parts: Callable[[Node], Iterable[Node]]
+        list_parts = self._iter_descendants if is_bare or self._is_nested else self._list_options
+        for key, node in self._iter_properties():
+            for part in list_parts(node):
+                if isinstance(part, LlguidanceSchema) and (is_bare or "string" in list_types(part)):
                     yield _find_pointer(self._parameters, key)
-                elif (
-                    isinstance(one, String)
-                    and one.pattern
-                    and not is_supported_pattern(one.pattern)
-                ):
-                    yield _find_pattern_pointer(self._parameters, one.pattern)
+                elif pattern := _get_unsupported_pattern(part):
+                    yield _find_pattern_pointer(self._parameters, pattern)
 
-    def _iter_members(self) -> Iterator[tuple[str | None, Node]]:
-        """The members of all options; what others may be has no name."""
+    def _iter_properties(self) -> Iterator[tuple[str | None, Node]]:
+        """The properties of all options; additional properties have no name."""
         for node in self._tool.argument_nodes:
             if isinstance(node, Object):
                 yield from node.properties
                 yield None, node.additional
 
-    def _list_leaves(self, node: Node) -> list[Node]:
+    def _list_options(self, node: Node) -> list[Node]:
         return expand_options(node, self._tool.definitions)
 
     def _iter_descendants(self, node: Node) -> Iterator[Node]:
-        """A node and all that is in it."""
+        """A node and everything inside it."""
         queue, seen = [node], set[Node]()
         while queue:
-            one = queue.pop()
-            if one not in seen:
-                seen.add(one)
-                yield one
-                queue += (
-                    [self._tool.definitions[one.name]] if isinstance(one, SchemaReference) else []
-                )
-                queue += child_nodes(one)
+            part = queue.pop()
+            if part not in seen:
+                seen.add(part)
+                yield part
+                if isinstance(part, SchemaReference):
+                    queue.append(self._tool.definitions[part.name])
+                queue += child_nodes(part)
 
-    # what is read otherwise than it was meant
+    # What the parser would misread
 
     def adapt(self) -> ParsedTool:
-        """The tool with nothing left in it that is read as something else."""
-        body, offer = self._body, self._tool
+        """Return the tool without values that the parser would read as others."""
+        body, tool = self._body, self._tool
         typed = isinstance(body, spec.NamedObject) and body.types_from_schema
         if not typed and not isinstance(body, spec.TaggedArguments | spec.NestedElements):
-            return offer
-        made = [
-            self._adapt_option(one) if isinstance(one, Object) else one
-            for one in offer.argument_nodes
-        ]
-        kept = [one for one in made if not isinstance(one, Nothing)]
-        if not kept:
-            raise Unsupported(
-                f"`{offer.param}`: no value that `{self._empty_pointer}` allows can be written in this model's "
-                f"format.",
-                param=offer.param,
-            )
-        if self._deep:
-            known = {name: self._adapt_node(node, None) for name, node in offer.definitions.items()}
-            return replace(offer, root=union_nodes(kept), definitions=known)
-        return (
-            offer if tuple(made) == offer.argument_nodes else replace(offer, root=union_nodes(kept))
+            return tool
+        adapted = tuple(
+            self._adapt_option(node) if isinstance(node, Object) else node
+            for node in tool.argument_nodes
         )
+        possible = [node for node in adapted if not isinstance(node, Nothing)]
+        if not possible:
+            raise Unsupported(
+                f"`{tool.param}`: no value that `{self._empty_pointer}` allows can be written in "
+                f"this model's format.",
+                param=tool.param,
+            )
+        if self._is_nested:
+            definitions = {
+                name: self._adapt_node(node, None) for name, node in tool.definitions.items()
+            }
+            return replace(tool, root=union_nodes(possible), definitions=definitions)
+        if adapted == tool.argument_nodes:
+            return tool
+        return replace(tool, root=union_nodes(possible))
 
     def _adapt_option(self, node: Object) -> Node:
-        members = tuple(
-            (key, self._adapt_argument(key, one, (key,))) for key, one in node.properties
+        properties = tuple(
+            (key, self._adapt_argument(key, value, (key,))) for key, value in node.properties
         )
-        strange = [name for name, _ in self._iter_members() if name and name not in node.names]
-        others = self._adapt_argument(None, node.additional, (*strange, UNKNOWN))
-        return simplify_object(replace(node, properties=members, additional=others))
+        unlisted = [name for name, _ in self._iter_properties() if name and name not in node.names]
+        additional = self._adapt_argument(None, node.additional, (*unlisted, UNLISTED))
+        return simplify_object(replace(node, properties=properties, additional=additional))
 
     def _adapt_argument(self, key: str | None, node: Node, names: Sequence[str]) -> Node:
-        """A node of the root, which the reader reads by what it knows of these names."""
+        """Adapt an argument that the parser types by what the schema states of these names."""
         if isinstance(node, Anything | Nothing):
             return node
-        types = [self._get_types(name) for name in dict.fromkeys(names)]
-        sure = frozenset[str]().union(*map(_list_certain_types, self._list_leaves(node)))
-        if any(not _includes_type(some, kind) for some in types for kind in sure):
+        read_types = [self._get_read_types(name) for name in dict.fromkeys(names)]
+        certain = frozenset[str]().union(*map(_list_certain_types, self._list_options(node)))
+        if any(not _includes_type(types, name) for types in read_types for name in certain):
             self.misread.append(_find_pointer(self._parameters, key))
-        found = self._adapt_node(node, frozenset().union(*types))
-        if isinstance(found, Nothing):
+        adapted = self._adapt_node(node, frozenset().union(*read_types))
+        if isinstance(adapted, Nothing):
             self._empty_pointer = _find_pointer(self._parameters, key)
-        return found
+        return adapted
 
-    def _get_types(self, name: str) -> Types:
-        """What the reader takes a value for."""
+    def _get_read_types(self, name: str) -> Types:
+        """The types as which the parser may read the argument of this name."""
         if self._states_types:
             return ALL_TYPES
         if name not in self._types_by_name:
             self._types_by_name[name] = self._reader.member(name).types
         return self._types_by_name[name] or self._default_types
 
-    def _adapt_node(self, node: Node, types: Types | None) -> Node:
-        """A node where the reader knows these types; None where it knows those of the node."""
-        key = node, types
+    def _adapt_node(self, node: Node, read_types: Types | None) -> Node:
+        """Adapt a node that the parser reads as these types; None stands for the node's own."""
+        key = node, read_types
         if key not in self._adapted:
-            self._adapted[key] = node  # for whatever refers back to it
-            self._adapted[key] = self._adapt_new_node(node, types)
+            self._adapted[key] = node  # ends the recursion of nodes that refer back to it
+            self._adapted[key] = self._adapt_new_node(node, read_types)
         return self._adapted[key]
 
-    def _adapt_new_node(self, node: Node, types: Types | None) -> Node:
-        leaves = self._list_leaves(node)
-        if any(isinstance(one, Anything | GrammarText) for one in leaves):
+    def _adapt_new_node(self, node: Node, read_types: Types | None) -> Node:
+        options = self._list_options(node)
+        if any(isinstance(option, Anything | GrammarText) for option in options):
             return node
-        own = frozenset[str]().union(*map(list_types, leaves))
-        read = own if types is None else types
-        kept = [self._drop_unreadable_values(one, read) for one in leaves]
-        left = frozenset[str]().union(*map(list_types, kept))
-        taken = frozenset(kind for kind in read - STRING if not _includes_type(left, kind))
+        if read_types is None:
+            read_types = frozenset[str]().union(*map(list_types, options))
+        readable = [self._drop_unreadable_values(option, read_types) for option in options]
+        left = frozenset[str]().union(*map(list_types, readable))
+        excluded = frozenset(name for name in read_types - STRING if not _includes_type(left, name))
         if isinstance(self._body, spec.NamedObject):
-            taken |= list_restricted_types(kept)  # beside tags that is done where they are written
-        if self._marks_text:
-            taken = frozenset()
-        made = [self._adapt_leaf(one, taken, kept) for one in kept]
-        return node if made == leaves else union_nodes(made)
+            excluded |= list_restricted_types(readable)  # `TaggedValueWriter` does it for tags
+        if self._distinguishes_strings:
+            excluded = frozenset()
+        adapted = [self._adapt_single(option, excluded, readable) for option in readable]
+        return node if adapted == options else union_nodes(adapted)
 
-    def _drop_unreadable_values(self, node: Node, read: Types) -> Node:
-        """A node without the values that do not come back."""
+    def _drop_unreadable_values(self, node: Node, read_types: Types) -> Node:
+        """Drop the listed values that the parser does not read back unchanged."""
         if not isinstance(node, Literals):
             return node
-        return Literals(tuple(one for one in node.values if self._is_read_back(one, read)))
+        return Literals(
+            tuple(value for value in node.values if self._is_read_back(value, read_types))
+        )
 
-    def _adapt_leaf(self, node: Node, taken: Types, leaves: Sequence[Node]) -> Node:
+    def _adapt_single(self, node: Node, excluded: Types, options: Sequence[Node]) -> Node:
         match node:
             case Literals(()):
                 return Nothing()
-            case String() if taken:
+            case String() if excluded:
                 return UnambiguousText(
-                    node.min_length, node.max_length, node.pattern, node.format, taken
+                    node.min_length, node.max_length, node.pattern, node.format, excluded
                 )
-            case Object() if self._deep:
-                return self._adapt_object(node, [one for one in leaves if isinstance(one, Object)])
-            case Array() if self._deep:
-                first = tuple(self._adapt_node(one, None) for one in node.prefix_items)
-                return replace(node, prefix_items=first, items=self._adapt_node(node.items, None))
+            case Object() if self._is_nested:
+                objects = [option for option in options if isinstance(option, Object)]
+                return self._adapt_nested_object(node, objects)
+            case Array() if self._is_nested:
+                prefix = tuple(self._adapt_node(item, None) for item in node.prefix_items)
+                return replace(node, prefix_items=prefix, items=self._adapt_node(node.items, None))
         return node
 
-    def _adapt_object(self, node: Object, every: Sequence[Object]) -> Node:
-        """An object in another one; `every` are the objects that it may also be."""
+    def _adapt_nested_object(self, node: Object, objects: Sequence[Object]) -> Node:
+        """Adapt an object inside another one; `objects` are all the alternatives to it."""
 
-        def member(key: str, inner: Node) -> Node:
-            nodes = [dict(one.properties).get(key, one.additional) for one in every]
-            kinds = [list_types(leaf) for one in nodes for leaf in self._list_leaves(one)]
-            types = frozenset[str]().union(*(some for some in kinds if some != ALL_TYPES))
-            return self._adapt_node(inner, types if len(every) > 1 else None)
+        def adapt_property(key: str, value: Node) -> Node:
+            if len(objects) == 1:
+                return self._adapt_node(value, None)
+            values = [dict(other.properties).get(key, other.additional) for other in objects]
+            types = [list_types(option) for each in values for option in self._list_options(each)]
+            known = frozenset[str]().union(*(names for names in types if names != ALL_TYPES))
+            return self._adapt_node(value, known)
 
-        members = tuple((key, member(key, inner)) for key, inner in node.properties)
-        return simplify_object(replace(node, properties=members))
+        properties = tuple((key, adapt_property(key, value)) for key, value in node.properties)
+        return simplify_object(replace(node, properties=properties))
 
-    def _is_read_back(self, value: str, types: Types) -> bool:
-        """Whether the reader makes of a value what it is."""
-        meant = json.loads(value)
-        if isinstance(meant, str):
-            if any((meant + one).find(one) < len(meant) for one in self._end_markers):
+    def _is_read_back(self, literal: str, read_types: Types) -> bool:
+        """Whether the parser reads a value back unchanged."""
+        value = json.loads(literal)
+        if isinstance(value, str):
+            if any((value + marker).find(marker) < len(value) for marker in self._end_markers):
                 return False
-            return self._marks_text or json.loads(cast(meant, types)) == meant
-        return self._states_types or canonical_json(
-            json.loads(cast(value, types))
-        ) == canonical_json(meant)
+            return self._distinguishes_strings or json.loads(cast(value, read_types)) == value
+        if self._states_types:
+            return True
+        return canonical_json(json.loads(cast(literal, read_types))) == canonical_json(value)
 
 
 def _states_types(body: spec.CallBody) -> bool:
@@ -272,68 +274,71 @@ def _states_types(body: spec.CallBody) -> bool:
 
 
 def _list_default_types(body: spec.CallBody) -> Types:
-    """What a value is surely read as of which the reader's schema says nothing."""
+    """The types as which the parser reads a value that the schema does not type."""
     if isinstance(body, spec.TaggedArguments):
         return STRING if body.untyped == "text" else frozenset()
     return ALL_TYPES if isinstance(body, spec.NamedObject) else frozenset()
 
 
 def _list_certain_types(node: Node) -> Types:
-    """The kinds that must be read as such; of listed values, those are left that are."""
+    """The types that the parser must know; unreadable literals are dropped instead."""
     return frozenset() if isinstance(node, Literals) else list_types(node)
 
 
-def _includes_type(types: Types, kind: str) -> bool:
-    return kind in types or (kind == "integer" and "number" in types)
+def _includes_type(types: Types, name: str) -> bool:
+    return name in types or (name == "integer" and "number" in types)
 
 
-def _list_end_markers(tools: spec.ToolFormat, body: spec.CallBody) -> list[str]:
-    """What ends a value, wherever in it it stands."""
-    after = (*tools.call.close, *tools.section.close)
-    found: Iterable[str] = ()
+def _get_unsupported_pattern(node: Node) -> str | None:
+    pattern = node.pattern if isinstance(node, String) else None
+    return None if pattern is None or is_supported_pattern(pattern) else pattern
+
+
+def _list_end_markers(tool_format: spec.ToolFormat, body: spec.CallBody) -> list[str]:
+    """The markers that end a value, wherever in it they are."""
+    closing = (*tool_format.call.close, *tool_format.section.close)
+    markers: list[str] = []
     if isinstance(body, spec.TaggedArguments):
-        cdata = CDATA[:1] if body.cdata else ()
-        found = (
-            *body.value.close,
-            *((*body.key.open, *after) if body.implicit_end else ()),
-            *cdata,
-        )
+        markers += body.value.close
+        markers += (*body.key.open, *closing) if body.implicit_end else ()
+        markers += CDATA[:1] if body.cdata else ()
     elif isinstance(body, spec.NestedElements):
-        found = (f"{body.prefix}<", *after)
-    return [one for mark in found if (one := mark.split(spec.GAP)[0])]
+        markers += (f"{body.prefix}<", *closing)
+    return [start for marker in markers if (start := marker.split(spec.GAP)[0])]
 
 
-# places
+# Pointers
 
 
 def _find_pointer(root: Json, key: str | None) -> str:
-    """Where a schema speaks of a parameter, or of those that it does not name."""
+    """Find the schema of a parameter; a key of None stands for additional properties."""
     queue, seen = [("", root)], set[int]()
     while queue and len(seen) < MAX_VISITED:
-        where, node = queue.pop(0)
-        if not isinstance(node, dict) or id(node) in seen:
+        pointer, schema = queue.pop(0)
+        if not isinstance(schema, dict) or id(schema) in seen:
             continue
-        seen.add(id(node))
-        if key is None and isinstance(node.get("additionalProperties"), dict):
-            return f"{where}/additionalProperties"
-        if key is not None and key in node.get("properties", ()):
-            return f"{where}/properties/{escape_token(key)}"
-        for word in ("allOf", "anyOf", "oneOf"):
-            queue += [(f"{where}/{word}/{at}", one) for at, one in enumerate(node.get(word, ()))]
+        seen.add(id(schema))
+        if key is None and isinstance(schema.get("additionalProperties"), dict):
+            return f"{pointer}/additionalProperties"
+        if key is not None and key in schema.get("properties", ()):
+            return f"{pointer}/properties/{escape_token(key)}"
+        for keyword in ("allOf", "anyOf", "oneOf"):
+            for index, option in enumerate(schema.get(keyword, ())):
+                queue.append((f"{pointer}/{keyword}/{index}", option))
         with suppress(UnresolvedReference):
-            queue += [resolve_reference(root, node["$ref"])] if "$ref" in node else []
+            queue += [resolve_reference(root, schema["$ref"])] if "$ref" in schema else []
     return ""
 
 
 def _find_pattern_pointer(root: Json, pattern: str) -> str:
     queue: list[tuple[str, Json]] = [("", root)]
     while queue:
-        where, node = queue.pop()
-        if isinstance(node, list):
-            queue += [(f"{where}/{at}", one) for at, one in enumerate(node)]
-        elif isinstance(node, dict):
-            said = node.get("pattern")
-            if isinstance(said, str) and escape_class_operators(said) == pattern:
-                return f"{where}/pattern"
-            queue += [(f"{where}/{escape_token(name)}", one) for name, one in node.items()]
+        pointer, value = queue.pop()
+        if isinstance(value, list):
+            queue += [(f"{pointer}/{index}", item) for index, item in enumerate(value)]
+        elif isinstance(value, dict):
+            written = value.get("pattern")
+            if isinstance(written, str) and escape_class_operators(written) == pattern:
+                return f"{pointer}/pattern"
+            queue += [(f"{pointer}/{escape_token(name)}", item) for name, item in value.items()]
     return ""
