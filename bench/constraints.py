@@ -1,8 +1,9 @@
-"""What a schema costs: per token over HTTP, per mask in the masker, and with many at once.
+"""What a schema costs: per token over HTTP, per token mask, and with many schemas at once.
 
-Over HTTP the same server answers with and without a schema in turns, so that the ratio is of one
-engine with itself; the peer is the server in the engine's own wheel, which has a grammar engine of
-its own for schemas. Answers under a schema are as long as free ones: a list that must be long.
+Over HTTP the same server alternates between answers with and without a schema, so the ratio
+compares an engine with itself. The peer is the server in the wheel of the engine, which has its own
+grammar engine for schemas. The schema requires a long list, so that answers with a schema are as
+long as those without.
 """
 
 from __future__ import annotations
@@ -12,20 +13,28 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any
+from statistics import median
 
-from bench.measure import Report, ask, median, ratio
-from bench.parts import Plan, Table, body, in_turns, load, prompts, started
+from bench.http_serving import (
+    alternate,
+    make_body,
+    make_prompts,
+    measure,
+    start_model_servers,
+)
+from bench.measure import LoadResult, compute_ratio
+from bench.report import BenchOptions, Table
 from dragoman.engines.llamacpp import gguf
 from dragoman.engines.token_mask import TokenMasker
 from dragoman.grammar.compiler.compile import compile_grammar
 from dragoman.grammar.grammar_spec import GrammarSpec
 from dragoman.tokenizers.from_gguf import pieces_from_gguf
-from dragoman.types import Constraint
+from dragoman.types import Constraint, Json
 
-MANY = 64
+CONCURRENT = 64  # different schemas at once
+KINDS = ("free", "schema")
 WORDS = ("city", "days", "tags", "owner", "price", "notes", "state", "kind", "parts", "route")
-LONG: dict[str, Any] = {
+LONG_LIST: Json = {
     "type": "array",
     "minItems": 200,
     "items": {
@@ -41,139 +50,140 @@ LONG: dict[str, Any] = {
 }
 
 
-def varied(number: int) -> dict[str, Any]:
-    """A schema that no other number gives."""
-    dice = random.Random(number)
-    leaves: list[dict[str, Any]] = [
-        {"type": "string", "maxLength": dice.randint(8, 40)},
-        {"type": "integer", "minimum": dice.randint(0, 9), "maximum": dice.randint(10, 9999)},
-        {"enum": dice.sample(WORDS, 4)},
+def make_schema(number: int) -> Json:
+    """Make a schema that no other number makes."""
+    rng = random.Random(number)
+    leaves: list[dict[str, object]] = [
+        {"type": "string", "maxLength": rng.randint(8, 40)},
+        {"type": "integer", "minimum": rng.randint(0, 9), "maximum": rng.randint(10, 9999)},
+        {"enum": rng.sample(WORDS, 4)},
         {"type": "boolean"},
         {"type": "string", "pattern": "^[a-z]{2,12}$"},
-        {"type": "array", "items": {"type": "number"}, "maxItems": dice.randint(2, 6)},
+        {"type": "array", "items": {"type": "number"}, "maxItems": rng.randint(2, 6)},
         {"anyOf": [{"type": "null"}, {"type": "string", "format": "date"}]},
     ]
-    names = dice.sample(WORDS, dice.randint(4, 8))
-    members = {f"{name}_{number}": dice.choice(leaves) for name in names}
-    inner = {"type": "object", "properties": members, "required": list(members)[:3]}
-    return {"type": "array", "minItems": 100, "items": inner | {"additionalProperties": False}}
+    names = rng.sample(WORDS, rng.randint(4, 8))
+    properties = {f"{name}_{number}": rng.choice(leaves) for name in names}
+    item = {"type": "object", "properties": properties, "required": list(properties)[:3]}
+    return {"type": "array", "minItems": 100, "items": item | {"additionalProperties": False}}
 
 
-def demanded(schema: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+def make_format_fields(schema: Json) -> dict[str, object]:
+    """Make the request fields for a schema; without one there are none."""
+    if schema is None:
+        return {}
+    json_schema = {"name": "answer", "schema": schema}
+    return {"response_format": {"type": "json_schema", "json_schema": json_schema}}
 
 
-def constraints(plan: Plan) -> Table:
-    """(f) With a schema and without: token by token, and 64 different ones at once."""
-    slots, context = 8, 1024
-    flags = ["--slots", slots, "--threads", 1, "--context", context, "--served-name", "bench"]
-    flags += ["--queue", 2 * MANY]
-    seen: dict[tuple[str, str], list[Report]] = defaultdict(list)
-    many: dict[str, list[Report]] = defaultdict(list)
+def measure_constraints(options: BenchOptions) -> Table:
+    """(f) With and without a schema: per token, and with 64 different schemas at once."""
+    single: dict[tuple[str, str], list[LoadResult]] = defaultdict(list)
+    concurrent: dict[str, list[LoadResult]] = defaultdict(list)
     with ExitStack() as stack:
-        ours = started(stack, "ours", "dragoman", "serve", plan.model, "--port", "PORT", *flags)
-        wheel = started(stack, "wheel", "bench.wheel", "PORT", plan.model, slots, context)
-        for number, peer in in_turns([ours, wheel], plan.rounds):
-            for at, how in enumerate(("free", "schema")):
-                text = prompts(20 * number + 3 * at + 1, 1)[0]
-                extra: dict[str, Any] = {"response_format": demanded(LONG)} if at else {}
-                said = body(plan.tokens, text, temperature=1, seed=number + 2, **extra)
-                report = ask(load(peer, [said]))
+        peers = start_model_servers(stack, options.model, "--queue", 2 * CONCURRENT)
+        for number, peer in alternate(peers, options.rounds):
+            for index, kind in enumerate(KINDS):
+                text = make_prompts(20 * number + 3 * index + 1, 1)[0]
+                fields = make_format_fields(LONG_LIST if kind == "schema" else None)
+                body = make_body(options.tokens, text, temperature=1, seed=number + 2, **fields)
+                result = measure(peer, [body])
                 if number >= 0:
-                    seen[peer.name, how].append(report)
-        for number in range(-1, max(1, plan.rounds // 2)):
-            for how in ("free", "schema"):
-                report = ask(load(ours, _many(how, number)))
+                    single[peer.name, kind].append(result)
+        for number in range(-1, max(1, options.rounds // 2)):
+            for kind in KINDS:
+                result = measure(peers[0], _make_concurrent_bodies(kind, number))
                 if number >= 0:
-                    many[how].append(report)
-    rows = _token_rows(seen) + _many_rows(many)
+                    concurrent[kind].append(result)
     return Table(
-        "(f) With a schema and without, one thread",
-        ["answers", "server", "ms a token, free", "ms a token, schema", "schema against free"],
-        rows,
-        [_masks(plan.model)],
+        "(f) With and without a schema, one thread",
+        ["answers", "server", "ms per token, free", "ms per token, schema", "schema / free"],
+        _make_single_rows(single) + [_make_concurrent_row(concurrent)],
+        [_measure_masks(options.model)],
     )
 
 
-def _many(how: str, number: int) -> list[str]:
-    texts = prompts(1000 + 7 * number, MANY)
-    extra = [
-        {"response_format": demanded(varied(MANY * (number + 2) + at))} if how == "schema" else {}
-        for at in range(MANY)
+def _make_concurrent_bodies(kind: str, number: int) -> list[str]:
+    texts = make_prompts(1000 + 7 * number, CONCURRENT)
+    first = CONCURRENT * (number + 2)
+    schemas = [
+        make_schema(first + index) if kind == "schema" else None for index in range(CONCURRENT)
     ]
     return [
-        body(24, text, temperature=1, seed=7, **more)
-        for text, more in zip(texts, extra, strict=True)
+        make_body(24, text, temperature=1, seed=7, **make_format_fields(schema))
+        for text, schema in zip(texts, schemas, strict=True)
     ]
 
 
-def _token_rows(seen: dict[tuple[str, str], list[Report]]) -> list[list[str]]:
+def _make_single_rows(results: dict[tuple[str, str], list[LoadResult]]) -> list[list[str]]:
     rows = []
-    for name in ("ours", "wheel"):
-        free, bound = (_between(seen[name, how]) for how in ("free", "schema"))
-        against = str(ratio(bound, free))
-        rows.append(["one", name, f"{median(free):.1f}", f"{median(bound):.1f}", against])
+    for name in ("dragoman", "xllamacpp"):
+        free, schema = (_get_token_times(results[name, kind]) for kind in KINDS)
+        ratio = str(compute_ratio(schema, free))
+        rows.append(["one", name, f"{median(free):.1f}", f"{median(schema):.1f}", ratio])
     return rows
 
 
-def _between(reports: Sequence[Report]) -> list[float]:
-    """Milliseconds a token after the first."""
-    return [1000 / median(report.decode) for report in reports]
+def _get_token_times(results: Sequence[LoadResult]) -> list[float]:
+    """Return the milliseconds per token after the first."""
+    return [1000 / median(result.decode_rate) for result in results]
 
 
-def _many_rows(many: dict[str, list[Report]]) -> list[list[str]]:
-    cost = {
-        how: [1000 * report.seconds / report.tokens for report in reports]
-        for how, reports in many.items()
-    }
-    free, bound = cost["free"], cost["schema"]
-    numbers = [f"{median(free):.1f}", f"{median(bound):.1f}", str(ratio(bound, free))]
-    return [[f"{MANY} at once, each another schema", "ours", *numbers]]
+def _make_concurrent_row(results: dict[str, list[LoadResult]]) -> list[str]:
+    free, schema = (
+        [1000 * result.seconds / result.tokens for result in results[kind]] for kind in KINDS
+    )
+    numbers = [f"{median(free):.1f}", f"{median(schema):.1f}", str(compute_ratio(schema, free))]
+    return [f"{CONCURRENT} at once, all schemas different", "dragoman", *numbers]
 
 
-def _masks(model: str) -> str:
-    """First and later masks of varied schemas over the model's vocabulary, on random walks."""
+def _measure_masks(model: str) -> str:
+    """Measure the first and later masks of many schemas over the model's vocabulary.
+
+    Random allowed tokens advance the grammars.
+    """
     pieces = pieces_from_gguf(gguf.read_header(model).metadata)
     masker = TokenMasker(pieces, {0}, range(1, 17))
     masker.prepare()
-    dice = random.Random(1)
-    made, first, later = [], [], []
+    rng = random.Random(1)
+    writing, first_masks, later_masks = [], [], []
     for number in range(100):
-        order = GrammarSpec(
-            constraint=Constraint(kind="json", value=varied(number), param="schema")
-        )
-        begun = time.perf_counter()
-        grammar = compile_grammar(order).grammar or ""
-        made.append(time.perf_counter() - begun)
-        begun = time.perf_counter()
-        following = masker.start_grammar(grammar)
-        mask = following.get_mask()
-        first.append(time.perf_counter() - begun)
+        constraint = Constraint(kind="json", value=make_schema(number), param="schema")
+        started = time.perf_counter()
+        grammar = compile_grammar(GrammarSpec(constraint=constraint)).grammar or ""
+        writing.append(time.perf_counter() - started)
+        started = time.perf_counter()
+        state = masker.start_grammar(grammar)
+        mask = state.get_mask()
+        first_masks.append(time.perf_counter() - started)
         for _ in range(60):
-            following.advance(_picked(mask, dice))
-            if following.must_end:
+            state.advance(_choose_token(mask, rng))
+            if state.must_end:
                 break
-            begun = time.perf_counter()
-            mask = following.get_mask()
-            later.append(time.perf_counter() - begun)
+            started = time.perf_counter()
+            mask = state.get_mask()
+            later_masks.append(time.perf_counter() - started)
     return (
-        f"Over {len(pieces):,} tokens, 100 schemas, random walks: grammar written in "
-        f"{_at(made, 0.5)} (p99 {_at(made, 0.99)}), compiled with its first mask in "
-        f"{_at(first, 0.5)} (p99 {_at(first, 0.99)}), later masks {_at(later, 0.5)} "
-        f"(p99 {_at(later, 0.99)}). `wheel` is the HTTP server inside the engine's own wheel, "
-        "with its own grammars; 1.00× is what no schema costs."
+        f"{len(pieces):,} tokens, 100 schemas, random walks: writing the grammar takes "
+        f"{_format_times(writing)}, compiling it with its first mask {_format_times(first_masks)}, "
+        f"each later mask {_format_times(later_masks)}. `xllamacpp` is the HTTP server in the "
+        "wheel of the engine, with its own grammars; 1.00× means that a schema costs nothing."
     )
 
 
-def _picked(mask: bytes, dice: random.Random) -> int:
-    """A token that the mask allows, other than the end."""
+def _choose_token(mask: bytes, rng: random.Random) -> int:
+    """Choose a token that the mask allows, other than the end token."""
     while True:
-        at = dice.randrange(len(mask))
+        index = rng.randrange(len(mask))
         for bit in range(8):
-            if mask[at] >> bit & 1 and 8 * at + bit:
-                return 8 * at + bit
+            if mask[index] >> bit & 1 and 8 * index + bit:
+                return 8 * index + bit
 
 
-def _at(values: list[float], share: float) -> str:
+def _format_times(values: list[float]) -> str:
+    return f"{_format_quantile(values, 0.5)} (p99 {_format_quantile(values, 0.99)})"
+
+
+def _format_quantile(values: list[float], share: float) -> str:
     value = sorted(values)[min(len(values) - 1, int(share * len(values)))]
     return f"{1000 * value:.1f} ms" if value >= 0.001 else f"{1e6 * value:.0f} µs"

@@ -1,4 +1,4 @@
-"""A server built the usual way, as a peer: FastAPI, a pydantic chunk per token, a queue per request.
+"""A typical server, as a peer: FastAPI, a pydantic object per chunk, a queue per request.
 
 One coroutine is the engine: at each step it puts a token into the queue of every open request. The
 handler of a request waits for its queue, builds the objects of a chunk, encodes them as JSON and

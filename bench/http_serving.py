@@ -1,6 +1,6 @@
-"""What is measured over HTTP: CPU per token, the same model in two servers, long answers.
+"""Measurements over HTTP: CPU time per token, the same model in two servers, long answers.
 
-Each part starts its servers once, lets them take turns, and returns a `Table`.
+Each part starts its servers once, lets them alternate, and returns a `Table`.
 """
 
 from __future__ import annotations
@@ -10,178 +10,196 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack
+from statistics import median
 
-from msgspec import Struct
-
-from bench.measure import Load, Peer, Report, ask, cores, free_port, median, ratio, running
+from bench.measure import (
+    Load,
+    LoadResult,
+    RunningPeer,
+    choose_cores,
+    compute_ratio,
+    find_free_port,
+    run_client,
+    run_server,
+)
+from bench.report import BenchOptions, Table
 
 STREAMS = 200
-LONG = 10_000  # tokens; longer than any window
+ENDLESS = 10_000  # tokens; more than are generated in any window
+SLOTS, CONTEXT = 8, 1024  # of servers with the real model
+# servers whose tokens are scripted
+SCRIPTED_SERVERS = {
+    "dragoman": "bench.scripted_server",
+    "fastapi": "bench.fastapi_server",
+    "minimal": "bench.minimal_server",
+}
 
 
-class Table(Struct):
-    """A result as it is shown."""
-
-    title: str
-    head: list[str]
-    rows: list[list[str]]
-    notes: list[str] = []
-
-    def __str__(self) -> str:
-        lines = [f"## {self.title}", ""]
-        lines += [f"| {' | '.join(self.head)} |", f"|{'---|' * len(self.head)}"]
-        lines += [f"| {' | '.join(row)} |" for row in self.rows]
-        return "\n".join([*lines, "", *self.notes, ""])
-
-
-class Plan(Struct, frozen=True, kw_only=True):
-    """How often and how long."""
-
-    rounds: int = 5
-    window: float = 3.0
-    model: str = ""
-    tokens: int = 96  # of an answer by the real model
-
-
-def body(tokens: int, text: str = "Go on.", **fields: object) -> str:
-    said = {"model": "bench", "messages": [{"role": "user", "content": text}], "stream": True}
+def make_body(tokens: int, text: str = "Go on.", **fields: object) -> str:
+    chat = {"model": "bench", "messages": [{"role": "user", "content": text}], "stream": True}
     options = {"max_tokens": tokens, "stream_options": {"include_usage": True}}
-    return json.dumps(said | options | fields)
+    return json.dumps(chat | options | fields)
 
 
-def load(peer: Peer, bodies: list[str], window: float = 0.0) -> Load:
-    return Load(port=peer.port, pid=peer.pid, core=cores()[1], bodies=bodies, window=window)
+def measure(peer: RunningPeer, bodies: list[str], window: float = 0.0) -> LoadResult:
+    """Send requests to a server; read them to their end, or measure for `window` seconds."""
+    core = choose_cores()[1]
+    return run_client(
+        Load(port=peer.port, pid=peer.pid, core=core, bodies=bodies, window=window)
+    )
 
 
-def started(stack: ExitStack, name: str, module: str, *arguments: object) -> Peer:
-    port = free_port()
-    words = [str(port) if word == "PORT" else str(word) for word in arguments]
-    return stack.enter_context(running(name, [module, *words], port))
+def start_server(stack: ExitStack, name: str, module: str, *arguments: object) -> RunningPeer:
+    """Run a module as a server until the stack is closed; `PORT` stands for its port."""
+    port = find_free_port()
+    words = [str(port) if argument == "PORT" else str(argument) for argument in arguments]
+    return stack.enter_context(run_server(name, [module, *words], port))
 
 
-def in_turns(peers: list[Peer], rounds: int) -> Iterator[tuple[int, Peer]]:
-    """Every peer once a round, each round beginning with another; the first round is to warm up."""
+def start_model_servers(stack: ExitStack, model: str, *options: object) -> list[RunningPeer]:
+    """Start Dragoman and the server of its engine's wheel, with the same model and one thread."""
+    flags = ["--slots", SLOTS, "--threads", 1, "--context", CONTEXT, "--served-name", "bench"]
+    command = ["serve", model, "--port", "PORT", *flags, *options]
+    return [
+        start_server(stack, "dragoman", "dragoman", *command),
+        start_server(
+            stack, "xllamacpp", "bench.xllamacpp_server", "PORT", model, SLOTS, CONTEXT
+        ),
+    ]
+
+
+def alternate(peers: list[RunningPeer], rounds: int) -> Iterator[tuple[int, RunningPeer]]:
+    """Yield every peer once per round, rotating the order; round -1 is for warming up."""
     for number in range(-1, rounds):
-        for at in range(len(peers)):
-            time.sleep(0.3)  # let the one before finish closing its connections
-            yield number, peers[(at + number) % len(peers)]
+        for index in range(len(peers)):
+            time.sleep(0.3)  # until the previous server has closed its connections
+            yield number, peers[(index + number) % len(peers)]
 
 
-def stream_cpu(plan: Plan) -> Table:
-    """(a) Server CPU per token of many streams: ours, the usual stack, and the floor."""
+def measure_stream_cpu(options: BenchOptions) -> Table:
+    """(a) Server CPU time per token with many streams: Dragoman, FastAPI, and the lower bound."""
     rows = []
-    for title, pace in (("paced, a token each 20 ms", 0.02), ("saturated", 0.0)):
-        costs: dict[str, list[float]] = {"ours": [], "reference": [], "floor": []}
+    for title, pace in (("paced, one token per 20 ms", 0.02), ("saturated", 0.0)):
+        costs: dict[str, list[float]] = defaultdict(list)
         frames: dict[str, float] = {}
         with ExitStack() as stack:
-            peers = [started(stack, name, f"bench.{name}", "PORT", pace) for name in costs]
-            for number, peer in in_turns(peers, plan.rounds):
-                window = plan.window if number >= 0 else 0.5
-                report = ask(load(peer, [body(LONG)] * STREAMS, window))
+            peers = [
+                start_server(stack, name, module, "PORT", pace)
+                for name, module in SCRIPTED_SERVERS.items()
+            ]
+            for number, peer in alternate(peers, options.rounds):
+                window = options.window if number >= 0 else 0.5
+                result = measure(peer, [make_body(ENDLESS)] * STREAMS, window)
                 if number >= 0:
-                    costs[peer.name].append(report.cpu_ns / report.tokens / 1000)
-                    frames[peer.name] = report.frames / report.tokens
-        for name, cost in costs.items():
-            against = "" if name == "ours" else str(ratio(costs["ours"], cost))
-            rows.append([title, name, f"{median(cost):.1f}", f"{frames[name]:.2f}", against])
+                    costs[peer.name].append(result.cpu_ns / result.tokens / 1000)
+                    frames[peer.name] = result.frames / result.tokens
+        for name in SCRIPTED_SERVERS:
+            cost = costs[name]
+            ratio = "" if name == "dragoman" else str(compute_ratio(costs["dragoman"], cost))
+            rows.append([title, name, f"{median(cost):.1f}", f"{frames[name]:.2f}", ratio])
     return Table(
-        f"(a) Server CPU per token, {STREAMS} streams",
-        ["streams", "server", "µs CPU per token", "frames per token", "ours against it"],
+        f"(a) Server CPU time per token, {STREAMS} streams",
+        ["streams", "server", "µs CPU per token", "frames per token", "dragoman / server"],
         rows,
         [
-            "`reference` is FastAPI with a pydantic chunk per token and a queue per request; "
-            "`floor` is a bare protocol that writes prepared bytes. Lower is better."
+            "`fastapi` is FastAPI with a pydantic object per chunk and a queue per request; "
+            "`minimal` is a bare asyncio protocol that writes prebuilt bytes. Lower is better."
         ],
     )
 
 
-def prompts(number: int, count: int) -> list[str]:
-    """Prompts of about 64 tokens that no server has seen, alike for both."""
+def make_prompts(number: int, count: int) -> list[str]:
+    """Make prompts of about 64 tokens; different numbers make different prompts."""
     return [
-        f"Story {number}-{at}: a traveller came to town number {100 * number + at} by the sea, "
-        "carrying a lamp, three books and a letter that nobody could read. Tell me at length what "
-        "happened to the traveller, to the books and to the letter, one step after the other."
-        for at in range(count)
+        f"Story {number}-{index}: a traveller came to town number {100 * number + index} by the "
+        "sea, carrying a lamp, three books and a letter that nobody could read. Tell me at length "
+        "what happened to the traveller, to the books and to the letter, one step after the other."
+        for index in range(count)
     ]
 
 
-def same_model(plan: Plan) -> Table:
-    """(b) The same weights in the same wheel, behind our HTTP and behind its own."""
-    slots, context = 8, 1024
-    flags = ["--slots", slots, "--threads", 1, "--context", context, "--served-name", "bench"]
-    seen: dict[tuple[int, str], list[Report]] = defaultdict(list)
+def compare_model_servers(options: BenchOptions) -> Table:
+    """(b) The same weights and the same wheel, behind our HTTP server and behind its own."""
+    results: dict[tuple[int, str], list[LoadResult]] = defaultdict(list)
     with ExitStack() as stack:
-        peers = [
-            started(stack, "ours", "dragoman", "serve", plan.model, "--port", "PORT", *flags),
-            started(stack, "wheel", "bench.wheel", "PORT", plan.model, slots, context),
-        ]
-        for number, peer in in_turns(peers, plan.rounds):
-            for count in (1, slots):
+        peers = start_model_servers(stack, options.model)
+        for number, peer in alternate(peers, options.rounds):
+            for count in (1, SLOTS):
                 bodies = [
-                    body(plan.tokens, text, temperature=0, ignore_eos=True)
-                    for text in prompts(10 * number + count, count)
+                    make_body(options.tokens, text, temperature=0, ignore_eos=True)
+                    for text in make_prompts(10 * number + count, count)
                 ]
-                report = ask(load(peer, bodies))
+                result = measure(peer, bodies)
                 if number >= 0:
-                    seen[count, peer.name].append(report)
-    rows = [row for count in (1, slots) for row in _model_rows(count, seen)]
+                    results[count, peer.name].append(result)
+    rows = [row for count in (1, SLOTS) for row in _make_model_rows(count, results)]
     return Table(
-        "(b) The same GGUF on the same wheel, one thread",
+        "(b) The same GGUF file and the same wheel, one thread",
         [
             "streams",
             "server",
             "tokens/s",
             "first token, ms",
-            "tokens/s against it",
-            "first against it",
+            "tokens/s, dragoman / server",
+            "first token, dragoman − server",
         ],
         rows,
         [
-            "`wheel` is the HTTP server inside the engine's own wheel. Tokens/s of one stream are "
-            "those after its first token; of several, all tokens over all the time, prompts too."
+            "`xllamacpp` is the HTTP server in the wheel of the engine. With one stream, tokens/s "
+            "counts the tokens after the first; with several, all tokens over the whole time, "
+            "including the prompts."
         ],
     )
 
 
-def _model_rows(count: int, seen: dict[tuple[int, str], list[Report]]) -> Iterator[list[str]]:
-    speed = {name: [_speed(report) for report in seen[count, name]] for name in ("ours", "wheel")}
-    first = {
-        name: [median(report.first) for report in seen[count, name]] for name in ("ours", "wheel")
+def _make_model_rows(
+    count: int, results: dict[tuple[int, str], list[LoadResult]]
+) -> Iterator[list[str]]:
+    names = ("dragoman", "xllamacpp")
+    rates = {name: [_get_rate(result) for result in results[count, name]] for name in names}
+    first_tokens = {
+        name: [median(result.first_token) for result in results[count, name]] for name in names
     }
-    for name in ("ours", "wheel"):
-        row = [str(count), name, f"{median(speed[name]):.1f}", f"{1000 * median(first[name]):.1f}"]
-        if name == "ours":
+    for name in names:
+        rate, first_token = median(rates[name]), 1000 * median(first_tokens[name])
+        row = [str(count), name, f"{rate:.1f}", f"{first_token:.1f}"]
+        if name == "dragoman":
             yield [*row, "", ""]
         else:
-            added = median(
-                [ours - theirs for ours, theirs in zip(first["ours"], first[name], strict=True)]
-            )
-            yield [*row, str(ratio(speed["ours"], speed[name])), f"{1000 * added:+.1f} ms"]
+            pairs = zip(first_tokens["dragoman"], first_tokens[name], strict=True)
+            difference = 1000 * median([ours - theirs for ours, theirs in pairs])
+            ratio = compute_ratio(rates["dragoman"], rates[name])
+            yield [*row, str(ratio), f"{difference:+.1f} ms"]
 
 
-def _speed(report: Report) -> float:
-    """Of many streams only the sum counts: some decode while others wait for their first token."""
-    return report.decode[0] if len(report.decode) == 1 else report.tokens / report.seconds
+def _get_rate(result: LoadResult) -> float:
+    """Return tokens per second.
+
+    With several streams only the total counts: some decode while others wait for their first token.
+    """
+    if len(result.decode_rate) == 1:
+        return result.decode_rate[0]
+    return result.tokens / result.seconds
 
 
-def long_answers(plan: Plan) -> Table:
-    """(c) An answer eight times as long must cost eight times as much, no more."""
+def measure_long_answers(options: BenchOptions) -> Table:
+    """(c) An answer that is eight times as long must not cost more than eight times as much."""
     lengths = (1000, 8000)
     costs: dict[int, list[float]] = defaultdict(list)
     with ExitStack() as stack:
-        peer = started(stack, "ours", "bench.ours", "PORT", 0.0)
-        for number in range(-1, plan.rounds):
+        peer = start_server(stack, "dragoman", SCRIPTED_SERVERS["dragoman"], "PORT", 0.0)
+        for number in range(-1, options.rounds):
             for length in lengths:
-                report = ask(load(peer, [body(length)] * 4))
-                if report.tokens != 4 * length:
-                    raise SystemExit(f"{report.tokens} tokens came instead of {4 * length}")
+                result = measure(peer, [make_body(length)] * 4)
+                if result.tokens != 4 * length:
+                    raise SystemExit(f"got {result.tokens} tokens instead of {4 * length}")
                 if number >= 0:
-                    costs[length].append(report.cpu_ns / report.tokens / 1000)
+                    costs[length].append(result.cpu_ns / result.tokens / 1000)
     rows = [[f"{length:,}", f"{median(costs[length]):.1f}"] for length in lengths]
-    spread = ratio(costs[lengths[1]], costs[lengths[0]])
+    ratio = compute_ratio(costs[lengths[1]], costs[lengths[0]])
     return Table(
-        "(c) Server CPU per token of a short and a long answer",
+        "(c) Server CPU time per token of a short and a long answer",
         ["tokens of the answer", "µs CPU per token"],
         rows,
-        [f"A token of the long answer costs {spread} one of the short; 1 is linear."],
+        [f"A token of the long answer costs {ratio} a token of the short one; 1 is linear."],
     )

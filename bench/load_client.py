@@ -1,9 +1,9 @@
-"""A client that costs little: raw sockets, one epoll, no parsing of what it reads.
+"""A client that costs little CPU time: raw sockets, one epoll, no parsing of responses.
 
-It counts tokens, not frames, since a server may put several tokens into one frame: in a stream of
-known tokens by finding them, else from the usage the server reports. It reads the server's CPU time
-itself, at the very start and end of what it measures. Run as `python -m bench.client` with a `Load`
-as JSON on its standard input; a `Report` comes out.
+It counts tokens, not frames, since a server may put several tokens into one frame. If the text of
+the tokens is known, it counts its occurrences; otherwise it uses the usage that the server reports.
+It reads the server's CPU time itself, at the very start and end of the measurement. Run as
+`python -m bench.load_client` with a `Load` as JSON on standard input; it writes a `LoadResult`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 
 import msgspec
 
-from bench.measure import TOKEN, Load, Report, cpu_ns
+from bench.measure import TOKEN, Load, LoadResult, read_cpu_ns
 
 CONTENT = re.compile(rb'"content":"[^"]')
 USAGE = re.compile(rb'"completion_tokens":\s*(\d+)')
@@ -38,14 +38,15 @@ class Stream:
         )
         self._request = head.encode() + data
         self._tail = b""
-        self.first: float | None = None
-        self.last = 0.0
+        self.sent_at = 0.0
+        self.last_read_at = 0.0
+        self.first_token: float | None = None  # seconds after the request
         self.tokens = self.frames = 0
         self.usage: int | None = None
-        self.done = False
+        self.is_done = False
 
-    def ask(self) -> None:
-        self.begun = time.perf_counter()
+    def send(self) -> None:
+        self.sent_at = time.perf_counter()
         self.socket.sendall(self._request)
         self.socket.setblocking(False)
 
@@ -56,110 +57,117 @@ class Stream:
             return
         now = time.perf_counter()
         if not data:
-            self.done = True
+            self.is_done = True
             return
         if not self._tail and not data.startswith(b"HTTP/1.1 200"):
-            raise SystemExit(f"the server answered: {data[:500]!r}")
+            raise SystemExit(f"unexpected response: {data[:500]!r}")
         text = self._tail + data
-        if self.first is None and CONTENT.search(text):
-            self.first = now - self.begun
-        old = len(self._tail)
-        self.tokens += _count(text, TOKEN.encode(), old)
-        self.frames += _count(text, FRAME, old)
+        if self.first_token is None and CONTENT.search(text):
+            self.first_token = now - self.sent_at
+        old_length = len(self._tail)
+        self.tokens += _count_new(text, TOKEN.encode(), old_length)
+        self.frames += _count_new(text, FRAME, old_length)
         if b"completion_tokens" in text:
             for count in USAGE.findall(text):
                 self.usage = int(count)
-        self.done = DONE in text
-        self.last = now
+        self.is_done = DONE in text
+        self.last_read_at = now
         self._tail = text[-256:]
 
 
-def _count(text: bytes, wanted: bytes, old: int) -> int:
-    """How often it occurs, not counting what was there whole before."""
-    start = max(0, old - len(wanted) + 1)
-    return text.count(wanted, start)
+def _count_new(text: bytes, part: bytes, old_length: int) -> int:
+    """Count the occurrences of `part` that do not lie entirely in the old text."""
+    start = max(0, old_length - len(part) + 1)
+    return text.count(part, start)
 
 
-class Reader:
+class StreamReader:
     """Reads all streams until they end or the time is up."""
 
     def __init__(self, streams: list[Stream]) -> None:
-        self.left = {stream.socket.fileno(): stream for stream in streams}
+        self.unfinished = {stream.socket.fileno(): stream for stream in streams}
         self._poll = select.epoll()
-        for number in self.left:
-            self._poll.register(number, select.EPOLLIN)
+        for descriptor in self.unfinished:
+            self._poll.register(descriptor, select.EPOLLIN)
 
     def read(self, seconds: float) -> None:
-        until = time.perf_counter() + seconds
-        while self.left and (left := until - time.perf_counter()) > 0:
-            for number, _ in self._poll.poll(left):
-                stream = self.left[number]
+        deadline = time.perf_counter() + seconds
+        while self.unfinished and (time_left := deadline - time.perf_counter()) > 0:
+            for descriptor, _ in self._poll.poll(time_left):
+                stream = self.unfinished[descriptor]
                 stream.read()
-                if stream.done:
-                    self._poll.unregister(number)
-                    del self.left[number]
+                if stream.is_done:
+                    self._poll.unregister(descriptor)
+                    del self.unfinished[descriptor]
 
-    def totals(self) -> tuple[int, int]:
-        streams = self.left.values()
+    def count(self) -> tuple[int, int]:
+        """Return the tokens and the frames of all unfinished streams."""
+        streams = self.unfinished.values()
         return sum(s.tokens for s in streams), sum(s.frames for s in streams)
 
 
-def run(load: Load) -> Report:
+def run(load: Load) -> LoadResult:
     streams = [Stream(load, body) for body in load.bodies]
-    reader = Reader(streams)
-    before = cpu_ns(load.pid)
-    begun = time.perf_counter()
+    reader = StreamReader(streams)
+    cpu_before = read_cpu_ns(load.pid)
+    started = time.perf_counter()
     for stream in streams:
-        stream.ask()
+        stream.send()
     try:
         return (
-            watch(load, reader, streams)
+            measure_window(load, reader, streams)
             if load.window
-            else drain(load, reader, streams, begun, before)
+            else read_to_end(load, reader, streams, started, cpu_before)
         )
     finally:
         for stream in streams:
             stream.socket.close()
 
 
-def watch(load: Load, reader: Reader, streams: list[Stream]) -> Report:
-    """Wait until all streams run, then measure for a while."""
+def measure_window(load: Load, reader: StreamReader, streams: list[Stream]) -> LoadResult:
+    """Wait until all streams have started, then measure for `load.window` seconds."""
     deadline = time.perf_counter() + 30
-    while any(stream.first is None for stream in streams):
+    while any(stream.first_token is None for stream in streams):
         reader.read(0.05)
         if time.perf_counter() > deadline:
-            raise SystemExit("not every stream has begun within 30 s")
-    reader.read(load.warm)
-    cpu, begun, seen = cpu_ns(load.pid), time.perf_counter(), reader.totals()
+            raise SystemExit("not every stream has started within 30 s")
+    reader.read(load.warmup)
+    cpu, started, before = read_cpu_ns(load.pid), time.perf_counter(), reader.count()
     reader.read(load.window)
-    cpu, seconds, then = cpu_ns(load.pid) - cpu, time.perf_counter() - begun, reader.totals()
-    if len(reader.left) < len(streams):
-        raise SystemExit("a stream ended inside the window; ask for more tokens")
-    return Report(
+    cpu, seconds, after = (
+        read_cpu_ns(load.pid) - cpu,
+        time.perf_counter() - started,
+        reader.count(),
+    )
+    if len(reader.unfinished) < len(streams):
+        raise SystemExit("a stream ended inside the window; request more tokens")
+    return LoadResult(
         seconds=seconds,
         cpu_ns=cpu,
-        tokens=then[0] - seen[0],
-        frames=then[1] - seen[1],
-        first=[stream.first or 0.0 for stream in streams],
-        decode=[],
+        tokens=after[0] - before[0],
+        frames=after[1] - before[1],
+        first_token=[stream.first_token or 0.0 for stream in streams],
+        decode_rate=[],
     )
 
 
-def drain(load: Load, reader: Reader, streams: list[Stream], begun: float, before: int) -> Report:
-    """Read everything to its end."""
+def read_to_end(
+    load: Load, reader: StreamReader, streams: list[Stream], started: float, cpu_before: int
+) -> LoadResult:
+    """Read all streams to their end."""
     reader.read(300)
-    seconds = time.perf_counter() - begun
-    if reader.left:
+    seconds = time.perf_counter() - started
+    if reader.unfinished:
         raise SystemExit("a stream has not ended within 300 s")
     counts = [stream.tokens if stream.usage is None else stream.usage for stream in streams]
-    return Report(
+    return LoadResult(
         seconds=seconds,
-        cpu_ns=cpu_ns(load.pid) - before,
+        cpu_ns=read_cpu_ns(load.pid) - cpu_before,
         tokens=sum(counts),
         frames=sum(stream.frames for stream in streams),
-        first=[stream.first or 0.0 for stream in streams],
-        decode=[
-            (count - 1) / (stream.last - stream.begun - (stream.first or 0.0))
+        first_token=[stream.first_token or 0.0 for stream in streams],
+        decode_rate=[
+            (count - 1) / (stream.last_read_at - stream.sent_at - (stream.first_token or 0.0))
             for count, stream in zip(counts, streams, strict=True)
         ],
     )

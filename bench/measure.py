@@ -1,8 +1,8 @@
-"""Fair measuring: pinned processes, CPU time from the kernel, and peers that take turns.
+"""Fair measurements: pinned processes, CPU time from the kernel, alternating peers.
 
 A server runs on one core and the client on another. CPU time is the sum over all threads of the
 server and its children, in nanoseconds, from the scheduler. Peers alternate within a round, each
-round gives one ratio, and what is reported is the median of the ratios with its spread, so that a
+round yields one ratio, and the report is the median of the ratios with their range, so that a
 machine that is slower for a minute is slower for both.
 """
 
@@ -22,76 +22,76 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-TOKEN = " token"  # what every scripted server says
+TOKEN = " token"  # the text of every token of a scripted server
 ROOT = Path(__file__).resolve().parent.parent
 
 
 class Load(Struct, frozen=True, kw_only=True):
-    """What the client asks of a server, and for how long it watches."""
+    """What the client sends to a server, and how long it measures."""
 
     port: int
-    pid: int  # of the server, whose CPU time is read
+    pid: int  # of the server, whose CPU time the client reads
     core: int
-    bodies: list[str]  # one request each, all at once
+    bodies: list[str]  # one request each, all sent at once
     path: str = "/v1/chat/completions"
-    window: float = 0.0  # seconds to watch once all streams run; 0 is until they end
-    warm: float = 0.5  # seconds to wait before the window
+    window: float = 0.0  # seconds to measure once all streams run; 0 reads them to their end
+    warmup: float = 0.5  # seconds to wait before the window
 
 
-class Report(Struct, kw_only=True):
-    """What the client saw: in the window, or from the first request to the last byte."""
+class LoadResult(Struct, kw_only=True):
+    """What the client measured: in the window, or from the first request to the last byte."""
 
     seconds: float
     cpu_ns: int
     tokens: int
     frames: int
-    first: list[float]  # seconds from each request to its first text
-    decode: list[float]  # tokens a second of each stream after its first
+    first_token: list[float]  # seconds from each request to its first text
+    decode_rate: list[float]  # tokens per second of each stream after its first token
 
 
-class Peer(Struct, frozen=True):
-    """A server that runs."""
+class RunningPeer(Struct, frozen=True):
+    """A server process that accepts requests."""
 
     name: str
     port: int
     pid: int
 
 
-def cores() -> tuple[int, int]:
-    """One core for the server, another for the client, where there are two."""
-    mine = sorted(os.sched_getaffinity(0))
-    return mine[0], mine[-1]
+def choose_cores() -> tuple[int, int]:
+    """Return a core for the server and another for the client; the same if there is only one."""
+    cores = sorted(os.sched_getaffinity(0))
+    return cores[0], cores[-1]
 
 
-def free_port() -> int:
+def find_free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
-def family(pid: int) -> list[int]:
-    """A process and all that descend from it."""
-    found = [pid]
-    for one in found:
-        for task in Path(f"/proc/{one}/task").glob("*"):
+def list_process_tree(pid: int) -> list[int]:
+    """Return the ids of a process and all its descendants."""
+    pids = [pid]
+    for parent in pids:
+        for task in Path(f"/proc/{parent}/task").glob("*"):
             with suppress(OSError):
-                found += map(int, (task / "children").read_text().split())
-    return found
+                pids += map(int, (task / "children").read_text().split())
+    return pids
 
 
-def cpu_ns(pid: int) -> int:
-    """Nanoseconds that a process, its threads and its children have run."""
+def read_cpu_ns(pid: int) -> int:
+    """Return the CPU time of a process, its threads and its descendants in nanoseconds."""
     total = 0
-    for one in family(pid):
-        for task in Path(f"/proc/{one}/task").glob("*"):
+    for process in list_process_tree(pid):
+        for task in Path(f"/proc/{process}/task").glob("*"):
             with suppress(OSError):
                 total += int((task / "schedstat").read_text().split()[0])
     return total
 
 
 @contextmanager
-def pinned(core: int) -> Generator[None, None, None]:
-    """What is started inside runs on that core, all its threads and children too."""
+def pin_to_core(core: int) -> Generator[None, None, None]:
+    """Run processes that are started inside on that core, with all their threads and children."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {core})
     try:
@@ -101,25 +101,25 @@ def pinned(core: int) -> Generator[None, None, None]:
 
 
 @contextmanager
-def running(name: str, command: Sequence[str], port: int) -> Generator[Peer, None, None]:
-    """A server process on the server's core, from when it listens until the block ends."""
-    with tempfile.TemporaryFile() as said:
-        with pinned(cores()[0]):
+def run_server(name: str, command: Sequence[str], port: int) -> Generator[RunningPeer, None, None]:
+    """Run a Python module as a server on the server's core; yield when it accepts requests."""
+    with tempfile.TemporaryFile() as log:
+        with pin_to_core(choose_cores()[0]):
             process = subprocess.Popen(
-                [sys.executable, "-m", *command], cwd=ROOT, stdout=said, stderr=said
+                [sys.executable, "-m", *command], cwd=ROOT, stdout=log, stderr=log
             )
         try:
-            if not answers(port, process):
-                said.seek(0)
-                raise SystemExit(f"{name} did not start:\n{said.read().decode()[-2000:]}")
-            yield Peer(name, port, process.pid)
+            if not wait_until_ready(port, process):
+                log.seek(0)
+                raise SystemExit(f"{name} did not start:\n{log.read().decode()[-2000:]}")
+            yield RunningPeer(name, port, process.pid)
         finally:
             stop(process)
 
 
-def answers(port: int, process: subprocess.Popen[bytes], patience: float = 60) -> bool:
-    """Wait until the server answers, and with something else than that it is not ready."""
-    deadline = time.monotonic() + patience
+def wait_until_ready(port: int, process: subprocess.Popen[bytes], timeout: float = 60) -> bool:
+    """Wait until the server responds with any status but 503; return False if it does not."""
+    deadline = time.monotonic() + timeout
     while time.monotonic() < deadline and process.poll() is None:
         with suppress(OSError), socket.create_connection(("127.0.0.1", port), 5) as probe:
             probe.sendall(b"GET /health HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
@@ -139,33 +139,30 @@ def stop(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def ask(load: Load) -> Report:
+def run_client(load: Load) -> LoadResult:
     """Run the client in a process of its own, on its own core."""
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.client"],
+    client = subprocess.run(
+        [sys.executable, "-m", "bench.load_client"],
         cwd=ROOT,
         input=msgspec.json.encode(load),
         stdout=subprocess.PIPE,
         check=True,
     )
-    return msgspec.json.decode(done.stdout, type=Report)
+    return msgspec.json.decode(client.stdout, type=LoadResult)
 
 
 class Ratio(Struct, frozen=True):
-    """The median of one ratio per round, with its smallest and largest."""
+    """The median of one ratio per round, with the smallest and the largest."""
 
-    middle: float
+    median: float
     low: float
     high: float
 
     def __str__(self) -> str:
-        return f"{self.middle:.2f}× ({self.low:.2f}–{self.high:.2f})"
+        return f"{self.median:.2f}× ({self.low:.2f}–{self.high:.2f})"
 
 
-def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
-    each = [mine / other for mine, other in zip(ours, theirs, strict=True)]
-    return Ratio(statistics.median(each), min(each), max(each))
-
-
-def median(values: Sequence[float]) -> float:
-    return statistics.median(values)
+def compute_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Ratio:
+    """Divide the values of each round by each other."""
+    ratios = [above / below for above, below in zip(numerators, denominators, strict=True)]
+    return Ratio(statistics.median(ratios), min(ratios), max(ratios))

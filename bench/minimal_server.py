@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from typing import cast
 
 import uvloop
 
@@ -33,9 +34,8 @@ class StreamConnection(asyncio.Protocol):
     writable: set[StreamConnection] = set()  # noqa: RUF012, shared by all connections
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
         self._received = b""
-        self.write = transport.write
+        self.write = cast(asyncio.Transport, transport).write
 
     def data_received(self, data: bytes) -> None:
         self._received += data

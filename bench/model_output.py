@@ -1,7 +1,7 @@
-"""What models say, for measuring what reading it costs: calls and answers of a wanted length.
+"""Output as models write it, for measuring the parser: calls and answers of a given length.
 
-Texts are cut into the default model's tokens, except that a format's marks are one token each, as
-they are in the vocabularies of the models that speak so.
+Texts are split into tokens of the default model, except that each marker of a format is one token,
+as it is in the vocabularies of the models that use the format.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from msgspec import Struct
 from tokenizers import Tokenizer as Backend
 
-from bench.turns import WORDS
+from bench.next_turn import WORDS
 from dragoman.engines.llamacpp import gguf
 from dragoman.formats import find_reasoning, find_tools
 from dragoman.output.library import collect_markers
 from dragoman.tokenizers.from_gguf import backend_from_gguf
+
+Arguments = dict[str, object]
 
 TOOL = {
     "name": "write",
@@ -42,164 +43,193 @@ LINES = (
 )
 
 
-class Said(Struct, frozen=True):
-    """One thing a model says, cut into its tokens, and what has to come out of it."""
+class SampleOutput(Struct, frozen=True):
+    """One output of a model, split into tokens, and what the parser must make of it."""
 
     pieces: list[str]
-    arguments: dict[str, Any] | None = None
+    arguments: Arguments | None = None
     reasoning: str = ""
     text: str = ""
 
 
-class Speech(Struct, frozen=True):
-    """How models of one format write a call, and thoughts with an answer."""
+class FormatWriter(Struct, frozen=True):
+    """How models of one format write a call, and reasoning with an answer."""
 
     format: str
-    call: Callable[[dict[str, Any]], str]
+    write_call: Callable[[Arguments], str]
     reasoning: str = "think"
-    answer: str = "<think>{thoughts}</think>{answer}"
+    answer: str = "<think>{reasoning}</think>{answer}"
 
 
-def _dumps(value: object) -> str:
+def _encode_json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _tags(arguments: dict[str, Any]) -> str:
-    said = {key: one if isinstance(one, str) else _dumps(one) for key, one in arguments.items()}
-    inner = "".join(f"<parameter={key}>\n{one}\n</parameter>\n" for key, one in said.items())
+def _write_hermes_call(arguments: Arguments) -> str:
+    call = f'{{"name": "write", "arguments": {_encode_json(arguments)}}}'
+    return f"<tool_call>\n{call}\n</tool_call>"
+
+
+def _write_qwen_call(arguments: Arguments) -> str:
+    texts = {
+        key: value if isinstance(value, str) else _encode_json(value)
+        for key, value in arguments.items()
+    }
+    inner = "".join(f"<parameter={key}>\n{text}\n</parameter>\n" for key, text in texts.items())
     return f"<tool_call>\n<function=write>\n{inner}</function>\n</tool_call>"
 
 
-def _braces(value: object) -> str:
+def _write_deepseek_call(arguments: Arguments) -> str:
+    return (
+        f"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>write<｜tool▁sep｜>{_encode_json(arguments)}"
+        "<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
+    )
+
+
+def _write_gemma_call(arguments: Arguments) -> str:
+    return f"<|tool_call>call:write{_encode_gemma(arguments)}<tool_call|>"
+
+
+def _encode_gemma(value: object) -> str:
     match value:
         case dict():
-            return "{" + ",".join(f"{key}:{_braces(one)}" for key, one in value.items()) + "}"
+            members = (f"{key}:{_encode_gemma(member)}" for key, member in value.items())
+            return "{" + ",".join(members) + "}"
         case list():
-            return "[" + ",".join(map(_braces, value)) + "]"
+            return "[" + ",".join(map(_encode_gemma, value)) + "]"
         case str():
             return f'<|"|>{value}<|"|>'
-    return _dumps(value)
+    return _encode_json(value)
 
 
-def _python(arguments: dict[str, Any]) -> str:
-    return f"[write({', '.join(f'{key}={one!r}' for key, one in arguments.items())})]"
+def _write_harmony_call(arguments: Arguments) -> str:
+    return (
+        "<|channel|>commentary to=functions.write <|constrain|>json"
+        f"<|message|>{_encode_json(arguments)}<|call|>"
+    )
 
 
-SPEECHES = (
-    Speech(
-        "hermes_json",
-        lambda one: f'<tool_call>\n{{"name": "write", "arguments": {_dumps(one)}}}\n</tool_call>',
-    ),
-    Speech("qwen3_coder", _tags),
-    Speech(
-        "deepseek_v31",
-        lambda one: (
-            f"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>write<｜tool▁sep｜>{_dumps(one)}"
-            "<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
-        ),
-    ),
-    Speech(
+def _write_python_call(arguments: Arguments) -> str:
+    return f"[write({', '.join(f'{key}={value!r}' for key, value in arguments.items())})]"
+
+
+FORMAT_WRITERS = (
+    FormatWriter("hermes_json", _write_hermes_call),
+    FormatWriter("qwen3_coder", _write_qwen_call),
+    FormatWriter("deepseek_v31", _write_deepseek_call),
+    FormatWriter(
         "gemma4",
-        lambda one: f"<|tool_call>call:write{_braces(one)}<tool_call|>",
+        _write_gemma_call,
         "gemma4_channel",
-        "<|channel>thought\n{thoughts}<channel|>{answer}",
+        "<|channel>thought\n{reasoning}<channel|>{answer}",
     ),
-    Speech(
+    FormatWriter(
         "harmony",
-        lambda one: (
-            "<|channel|>commentary to=functions.write <|constrain|>json"
-            f"<|message|>{_dumps(one)}<|call|>"
-        ),
+        _write_harmony_call,
         "harmony",
-        "<|channel|>analysis<|message|>{thoughts}<|end|>"
+        "<|channel|>analysis<|message|>{reasoning}<|end|>"
         "<|start|>assistant<|channel|>final<|message|>{answer}<|return|>",
     ),
-    Speech("pythonic", _python),
+    FormatWriter("pythonic", _write_python_call),
 )
 
 
-class Cutter:
-    """Cuts a text into tokens."""
+class TokenSplitter:
+    """Splits a text into tokens of the default model and markers."""
 
     def __init__(self, model: str) -> None:
         backend = backend_from_gguf(gguf.read_header(Path(model)).metadata)
         assert backend is not None
         self._backend: Backend = backend
 
-    def cut(self, text: str, marks: list[str]) -> list[str]:
-        between = re.split("(" + "|".join(map(re.escape, marks)) + ")", text)
-        return [piece for part in between for piece in ([part] if part in marks else self(part))]
+    def split(self, text: str, markers: list[str]) -> list[str]:
+        parts = re.split("(" + "|".join(map(re.escape, markers)) + ")", text)
+        return [
+            piece
+            for part in parts
+            for piece in ([part] if part in markers else self._split_plain(part))
+        ]
 
-    def __call__(self, text: str) -> list[str]:
+    def _split_plain(self, text: str) -> list[str]:
         offsets = self._backend.encode(text, add_special_tokens=False).offsets
         starts = sorted({start for start, _ in offsets})
-        return [text[at:to] for at, to in pairwise([*starts, len(text)])]
+        return [text[start:end] for start, end in pairwise([*starts, len(text)])]
 
 
 @cache
-def _line(number: int) -> str:
-    dice = random.Random(number)
-    names = {"a": dice.choice(WORDS), "b": dice.choice(WORDS), "n": dice.randrange(100)}
-    return dice.choice(LINES).format(**names)
+def _make_line(number: int) -> str:
+    rng = random.Random(number)
+    names = {"a": rng.choice(WORDS), "b": rng.choice(WORDS), "n": rng.randrange(100)}
+    return rng.choice(LINES).format(**names)
 
 
-def lines(count: int) -> str:
-    """Lines of prose and code."""
-    return "".join(map(_line, range(count))).strip()
+def make_lines(count: int) -> str:
+    """Make lines of prose and code."""
+    return "".join(map(_make_line, range(count))).strip()
 
 
-def one_string(count: int) -> dict[str, Any]:
-    """A file to be written: nearly all of the call is one string."""
-    return {"path": "src/lamp.py", "text": lines(count)}
+def make_one_string(count: int) -> Arguments:
+    """Make the arguments to write a file: nearly all of the call is one string."""
+    return {"path": "src/lamp.py", "text": make_lines(count)}
 
 
-def plain_words(count: int) -> dict[str, Any]:
-    """One string of nothing but words: no quotes, brackets or escapes for a parser to stop at."""
-    return {"text": " ".join(WORDS[at % 24] for at in range(8 * count))}
+def make_plain_words(count: int) -> Arguments:
+    """Make one string of words: no quotes, brackets or escapes at which a parser has to stop."""
+    return {"text": " ".join(WORDS[index % 24] for index in range(8 * count))}
 
 
 @cache
-def _record(number: int) -> dict[str, Any]:
-    dice = random.Random(number)
-    said = {"id": number, "name": dice.choice(WORDS), "on": True, "tags": [dice.choice(WORDS), "b"]}
-    return said | {"at": {"x": dice.randrange(100), "y": None}}
+def _make_record(number: int) -> Arguments:
+    rng = random.Random(number)
+    record: Arguments = {"id": number, "name": rng.choice(WORDS), "on": True}
+    record["tags"] = [rng.choice(WORDS), "b"]
+    record["at"] = {"x": rng.randrange(100), "y": None}
+    return record
 
 
-def many_values(count: int) -> dict[str, Any]:
-    """A list of small records: nearly all of the call is structure."""
-    return {"path": "a.json", "records": [_record(at) for at in range(count)]}
+def make_many_values(count: int) -> Arguments:
+    """Make a list of small records: nearly all of the call is structure."""
+    return {"path": "a.json", "records": [_make_record(number) for number in range(count)]}
 
 
-class Writer:
-    """Writes calls and answers of about as many tokens as are wanted."""
+class OutputGenerator:
+    """Generates calls and answers with a given number of tokens or slightly more."""
 
     def __init__(self, model: str) -> None:
-        self._cut = Cutter(model).cut
+        self._split = TokenSplitter(model).split
 
-    def says(
-        self, speech: Speech, tokens: int, shape: Callable[[int], dict[str, Any]] | None
-    ) -> Said:
-        """A call whose arguments have that shape; without one, thoughts and an answer."""
-        if shape is not None:
-            make = shape
-            pieces, count = self._long(lambda count: speech.call(make(count)), speech, tokens)
-            return Said(pieces, shape(count))
+    def generate(
+        self,
+        writer: FormatWriter,
+        tokens: int,
+        make_arguments: Callable[[int], Arguments] | None,
+    ) -> SampleOutput:
+        """Generate a call with such arguments, or reasoning and an answer if there are none."""
+        if make_arguments is not None:
+            pieces, count = self._find_length(
+                lambda count: writer.write_call(make_arguments(count)), writer, tokens
+            )
+            return SampleOutput(pieces, make_arguments(count))
 
-        def whole(count: int) -> str:
-            return speech.answer.format(thoughts=lines(count), answer=lines(count + 1))
+        def write_answer(count: int) -> str:
+            return writer.answer.format(reasoning=make_lines(count), answer=make_lines(count + 1))
 
-        pieces, count = self._long(whole, speech, tokens)
-        return Said(pieces, reasoning=lines(count), text=lines(count + 1))
+        pieces, count = self._find_length(write_answer, writer, tokens)
+        return SampleOutput(pieces, reasoning=make_lines(count), text=make_lines(count + 1))
 
-    def _long(
-        self, text: Callable[[int], str], speech: Speech, tokens: int
+    def _find_length(
+        self, make_text: Callable[[int], str], writer: FormatWriter, tokens: int
     ) -> tuple[list[str], int]:
-        """The shortest of the texts that has enough tokens, and its number."""
-        some, marks = range(tokens // 4), self._marks(speech)
-        count = bisect_left(some, tokens, key=lambda at: len(self._cut(text(at), marks)))
-        return self._cut(text(count), marks), count
+        """Return the tokens of the shortest text that has enough of them, and its number."""
+        counts, markers = range(tokens // 4), _list_markers(writer)
+        count = bisect_left(
+            counts, tokens, key=lambda count: len(self._split(make_text(count), markers))
+        )
+        return self._split(make_text(count), markers), count
 
-    def _marks(self, speech: Speech) -> list[str]:
-        found = collect_markers(find_tools(speech.format), find_reasoning(speech.reasoning))
-        quotes = ["<｜tool▁sep｜>", '<|"|>']
-        return sorted({mark for mark in found if len(mark) > 3} | set(quotes), key=len)[::-1]
+
+def _list_markers(writer: FormatWriter) -> list[str]:
+    """Return the markers that are tokens, the longest first."""
+    markers = collect_markers(find_tools(writer.format), find_reasoning(writer.reasoning))
+    inner = {"<｜tool▁sep｜>", '<|"|>'}
+    return sorted({marker for marker in markers if len(marker) > 3} | inner, key=len)[::-1]

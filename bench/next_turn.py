@@ -10,13 +10,14 @@ import asyncio
 import random
 import time
 from pathlib import Path
+from statistics import median
 
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import AddedToken, models
 from tokenizers import Tokenizer as Backend
 
-from bench.measure import median, ratio
-from bench.parts import Plan, Table
+from bench.measure import compute_ratio
+from bench.report import BenchOptions, Table
 from dragoman.engines.llamacpp import gguf
 from dragoman.prompt.conversation import flatten_content
 from dragoman.prompt.renderer import PromptRenderer
@@ -78,16 +79,16 @@ class FullEncoder:
         return ids
 
 
-async def compare(plan: Plan) -> tuple[list[float], list[float], list[float], int]:
+async def compare(options: BenchOptions) -> tuple[list[float], list[float], list[float], int]:
     """Measure CPU seconds: of the next turn, ours and the peer's, and of our first rendering.
 
     The last value is the number of tokens.
     """
-    header = gguf.read_header(Path(plan.model))
+    header = gguf.read_header(Path(options.model))
     renderer = PromptRenderer(header.chat_template, tokenizer_from_gguf(header.metadata))
     encoder = FullEncoder(header)
     ours, theirs, cold, count = [], [], [], 0
-    for number in range(-1, 2 * plan.rounds):
+    for number in range(-1, 2 * options.rounds):
         history = tuple(make_conversation(random.Random(number + 1), TURNS + 2))
         started = time.process_time()
         await renderer.render(Chat(messages=history[:TURNS]))
@@ -106,16 +107,17 @@ async def compare(plan: Plan) -> tuple[list[float], list[float], list[float], in
     return ours, theirs, cold, count
 
 
-def next_turn(plan: Plan) -> Table:
+def measure_next_turn(options: BenchOptions) -> Table:
     """(d) What one more turn of a long chat costs before the engine starts."""
-    ours, theirs, cold, count = asyncio.run(compare(plan))
+    ours, theirs, cold, count = asyncio.run(compare(options))
+    ratio = compute_ratio(ours, theirs)
     return Table(
         f"(d) Next turn of a chat of {count:,} tokens: template and encode",
-        ["", "ms CPU", "ours against it"],
+        ["", "ms CPU", "dragoman / peer"],
         [
-            ["ours, next turn", f"{1000 * median(ours):.2f}", ""],
-            ["jinja2 and a full encode", f"{1000 * median(theirs):.2f}", str(ratio(ours, theirs))],
-            ["ours, first rendering of the chat", f"{1000 * median(cold):.2f}", ""],
+            ["dragoman, next turn", f"{1000 * median(ours):.2f}", ""],
+            ["jinja2 and a full encode", f"{1000 * median(theirs):.2f}", str(ratio)],
+            ["dragoman, first rendering of the chat", f"{1000 * median(cold):.2f}", ""],
         ],
-        ["The ids are the same. Lower is better."],
+        ["The token ids are the same. Lower is better."],
     )

@@ -137,6 +137,20 @@ def test_lingering_ends_after_some_bytes(monkeypatch: pytest.MonkeyPatch) -> Non
         poll_until(lambda: not has_connections(server))
 
 
+def test_unread_body_is_bounded_on_a_connection_that_is_kept_alive(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(closing, "LINGER_BYTES", 100_000)
+    head = POST.replace(b"connection: close\r\n", b"") + b"content-length: 99000000\r\n\r\n"
+    with serve_scripted(ScriptedEngine("x"), body_limit=1000) as server:
+        with connect(server) as connection:
+            connection.sendall(head)
+            assert connection.recv(65536).startswith(b"HTTP/1.1 413 ")
+            with pytest.raises(ConnectionError):
+                connection.sendall(EXCESS * 5)
+        poll_until(lambda: not has_connections(server))
+
+
 def test_lingering_does_not_delay_shutdown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(closing, "LINGER_SECONDS", 1000)
     with serve_scripted(ScriptedEngine("x")) as server, connect(server) as connection:

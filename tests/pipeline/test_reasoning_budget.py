@@ -9,7 +9,7 @@ import pytest
 
 from dragoman.testing import ByteTokenizer, Reply, ScriptedEngine
 from dragoman.types import Capabilities, Job, Step
-from tests.pipeline.test_output_formats import THINKER, post
+from tests.support.scripted_chats import THINKER, post
 from tests.support.serving import RunningServer, parse_events, serve_scripted
 
 ANSWER = Reply("The answer.")

@@ -1,4 +1,4 @@
-"""Conversations: what arrives, what is kept, what is shown."""
+"""Decoding and encoding conversations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dragoman.errors import BadRequest
 from dragoman.protocols import conversations
 
 
-def body(**fields: Any) -> bytes:
+def make_body(**fields: Any) -> bytes:
     return json.dumps(fields).encode()
 
 
@@ -21,34 +21,34 @@ USER = {"role": "user", "content": "hi"}
 REFERENCE = {"type": "item_reference", "id": "msg_1"}
 
 
-@pytest.mark.parametrize("said", [b"{}", body(items=None, metadata=None), body(items=[])])
-def test_a_conversation_can_begin_with_nothing(said: bytes) -> None:
-    found = conversations.decode_new(said)
-    assert (found.items, found.metadata) == ([], {})
+@pytest.mark.parametrize("raw", [b"{}", make_body(items=None, metadata=None), make_body(items=[])])
+def test_a_conversation_can_begin_empty(raw: bytes) -> None:
+    conversation = conversations.decode_new(raw)
+    assert (conversation.items, conversation.metadata) == ([], {})
 
 
-def test_items_are_kept_as_responses_keep_them() -> None:
-    found = conversations.decode_new(body(items=[USER], metadata={"a": "b"}))
-    (item,) = found.items
+def test_items_are_normalized_as_in_responses() -> None:
+    conversation = conversations.decode_new(make_body(items=[USER], metadata={"a": "b"}))
+    (item,) = conversation.items
     assert item["id"].startswith("msg_")
     assert item["type"] == "message"
     assert item["status"] == "completed"
     assert item["content"] == [{"type": "input_text", "text": "hi"}]
-    assert found.metadata == {"a": "b"}
-    (again,) = conversations.decode_items(body(items=[item]))
-    assert again == item
+    assert conversation.metadata == {"a": "b"}
+    (repeated,) = conversations.decode_items(make_body(items=[item]))
+    assert repeated == item
 
 
-@pytest.mark.parametrize(("said", "noted"), [({"a": "b"}, {"a": "b"}), (None, {}), ({}, {})])
-def test_metadata_can_be_changed(said: Any, noted: dict[str, str]) -> None:
-    assert conversations.decode_update(body(metadata=said)) == noted
+@pytest.mark.parametrize(("metadata", "expected"), [({"a": "b"}, {"a": "b"}), (None, {}), ({}, {})])
+def test_metadata_can_be_updated(metadata: Any, expected: dict[str, str]) -> None:
+    assert conversations.decode_update(make_body(metadata=metadata)) == expected
 
 
-LARGEST = {f"{i:064}": "y" * 512 for i in range(16)}
-WRONG: list[tuple[Any, dict[str, Any], str | None]] = [
+LARGEST_METADATA = {f"{i:064}": "y" * 512 for i in range(16)}
+INVALID: list[tuple[Any, dict[str, Any], str | None]] = [
     (conversations.decode_update, {}, "metadata"),
     (conversations.decode_update, {"metadata": {"a": 5}}, "metadata"),
-    (conversations.decode_update, {"metadata": LARGEST | {"x": "y"}}, "metadata"),
+    (conversations.decode_update, {"metadata": LARGEST_METADATA | {"x": "y"}}, "metadata"),
     (conversations.decode_update, {"metadata": {"x" * 65: "y"}}, "metadata"),
     (conversations.decode_new, {"metadata": {"x": "y" * 513}}, "metadata"),
     (conversations.decode_new, {"items": "hi"}, "items"),
@@ -68,45 +68,45 @@ WRONG: list[tuple[Any, dict[str, Any], str | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("decode", "said", "param"), WRONG)
-def test_what_is_wrong_is_named(decode: Any, said: dict[str, Any], param: str) -> None:
-    with pytest.raises(BadRequest) as refusal:
-        decode(body(**said))
-    assert refusal.value.param == param
+@pytest.mark.parametrize(("decode", "fields", "param"), INVALID)
+def test_invalid_fields_are_named(decode: Any, fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        decode(make_body(**fields))
+    assert caught.value.param == param
 
 
-def test_metadata_may_be_as_large_as_it_may_be() -> None:
-    assert conversations.decode_update(body(metadata=LARGEST)) == LARGEST
+def test_the_largest_metadata_is_accepted() -> None:
+    assert conversations.decode_update(make_body(metadata=LARGEST_METADATA)) == LARGEST_METADATA
 
 
 def test_unknown_fields_are_ignored_unless_the_server_is_strict() -> None:
-    for decode, said in (
-        (conversations.decode_new, body(x=1)),
-        (conversations.decode_update, body(metadata={}, x=1)),
-        (conversations.decode_items, body(items=[USER], x=1)),
+    for decode, raw in (
+        (conversations.decode_new, make_body(x=1)),
+        (conversations.decode_update, make_body(metadata={}, x=1)),
+        (conversations.decode_items, make_body(items=[USER], x=1)),
     ):
-        decode(said)
+        decode(raw)
         with pytest.raises(BadRequest):
-            decode(said, strict=True)
+            decode(raw, strict=True)
 
 
-def test_what_is_shown_is_what_clients_know() -> None:
-    shown = conversations.encode_conversation("conv_1", 5, b'{"a":"b"}')
-    assert json.loads(shown) == {
+def test_encoded_conversations_are_valid_for_clients() -> None:
+    encoded = conversations.encode_conversation("conv_1", 5, b'{"a":"b"}')
+    assert json.loads(encoded) == {
         "id": "conv_1",
         "object": "conversation",
         "created_at": 5,
         "metadata": {"a": "b"},
     }
-    Conversation.model_validate_json(shown)
+    Conversation.model_validate_json(encoded)
     ConversationDeletedResource.model_validate_json(conversations.encode_deletion("conv_1"))
-    items = conversations.decode_items(body(items=[USER, USER]))
+    items = conversations.decode_items(make_body(items=[USER, USER]))
     page = conversations.encode_item_list(items, more=True)
-    found = ConversationItemList.model_validate_json(page)
-    assert (found.first_id, found.last_id) == (items[0]["id"], items[1]["id"])
-    assert found.has_more
-    nothing = json.loads(conversations.encode_item_list([], more=False))
-    assert nothing == {
+    page_fields = ConversationItemList.model_validate_json(page)
+    assert (page_fields.first_id, page_fields.last_id) == (items[0]["id"], items[1]["id"])
+    assert page_fields.has_more
+    empty = json.loads(conversations.encode_item_list([], more=False))
+    assert empty == {
         "object": "list",
         "data": [],
         "first_id": None,

@@ -1,6 +1,6 @@
-"""Three dialects, one answer: chat, Responses and Messages say the same of the same engine.
+"""Chat, Responses and Messages give the same answer from the same engine.
 
-Each is asked by its vendor's own client, whole and as a stream that the client adds up.
+Each API is used through its vendor's own client, whole and as a stream that the client adds up.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dragoman.testing import Reply, ScriptedEngine
 from tests.support.paths import TEMPLATES
 from tests.support.serving import serve_scripted
 
-THINKER = TEMPLATES / "thinker.jinja"
+REASONING_TEMPLATE = TEMPLATES / "thinker.jinja"
 SCHEMA = {
     "type": "object",
     "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
@@ -27,15 +27,15 @@ PARIS = (
     '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris 😀", "days": 2}}\n</tool_call>'
 )
 NOW = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
-THOUGHT = "<think>\nIs it 雨 there?\n</think>\n\n"
-SAYS = {
+REASONING = "<think>\nIs it 雨 there?\n</think>\n\n"
+OUTPUTS = {
     "text": "It is raining.\n\nTake an umbrella.",
     "nothing": "",
-    "thought": f"{THOUGHT}It is.",
+    "reasoning": f"{REASONING}It is.",
     "call": PARIS,
     "prose": f"Let me look.\n{PARIS}",
-    "both": f"{THOUGHT}Let me look. {PARIS}",
-    "parallel": f"{THOUGHT}{PARIS}\n{NOW}",
+    "both": f"{REASONING}Let me look. {PARIS}",
+    "parallel": f"{REASONING}{PARIS}\n{NOW}",
     "broken": "<tool_call>\nI am not sure.\n</tool_call>",
 }
 CUTS = (1, 7, "words")
@@ -43,157 +43,157 @@ CUTS = (1, 7, "words")
 
 @dataclass
 class Clients:
-    """The vendors' own, for one server."""
+    """The vendors' own clients of one server."""
 
     openai: OpenAI
     anthropic: Anthropic
 
 
 @dataclass
-class Told:
-    """What a client was told, whatever the dialect."""
+class Answer:
+    """An answer as a client received it, whatever the API."""
 
     text: str
-    thoughts: str
+    reasoning: str
     calls: list[tuple[str, Any]]
-    ended: str
+    finish: str
     usage: tuple[int, int]
 
 
 @pytest.fixture(scope="module", params=CUTS, ids=str)
 def clients(request: pytest.FixtureRequest) -> Iterator[Clients]:
-    script = [Reply(text, when=f"#{name}#", chunks=request.param) for name, text in SAYS.items()]
+    script = [Reply(text, when=f"#{name}#", chunks=request.param) for name, text in OUTPUTS.items()]
     with serve_scripted(
-        ScriptedEngine(script, tokens=True), chat_template=THINKER, recall=False
-    ) as made:
-        theirs = OpenAI(base_url=f"{made.url}/v1", api_key="x", max_retries=0)
-        other = Anthropic(base_url=made.url, api_key="x", max_retries=0)
-        with theirs, other:
-            yield Clients(theirs, other)
+        ScriptedEngine(script, tokens=True), chat_template=REASONING_TEMPLATE, recall=False
+    ) as server:
+        openai_client = OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0)
+        anthropic_client = Anthropic(base_url=server.url, api_key="x", max_retries=0)
+        with openai_client, anthropic_client:
+            yield Clients(openai_client, anthropic_client)
 
 
-def ask(name: str) -> str:
+def make_question(name: str) -> str:
     return f"#{name}#"
 
 
-def by_chat(clients: Clients, name: str, streamed: bool, **more: Any) -> Told:
+def ask_chat(clients: Clients, name: str, streamed: bool, **options: Any) -> Answer:
     client = clients.openai
     tools: Any = [
         {"type": "function", "function": {"name": "weather", "parameters": SCHEMA}},
         {"type": "function", "function": {"name": "now"}},
     ]
-    said: Any = {
+    body: Any = {
         "model": "scripted",
-        "messages": [{"role": "user", "content": ask(name)}],
+        "messages": [{"role": "user", "content": make_question(name)}],
         "tools": tools,
-        **more,
+        **options,
     }
     if streamed:
-        options: Any = {"include_usage": True}
-        with client.chat.completions.stream(**said, stream_options=options) as stream:
-            whole: Any = stream.get_final_completion()
+        stream_options: Any = {"include_usage": True}
+        with client.chat.completions.stream(**body, stream_options=stream_options) as stream:
+            answer: Any = stream.get_final_completion()
     else:
-        whole = client.chat.completions.create(**said)
-    (choice,) = whole.choices
+        answer = client.chat.completions.create(**body)
+    (choice,) = answer.choices
     calls = choice.message.tool_calls or []
-    extra = choice.message.model_extra or {}
-    return Told(
+    extra_fields = choice.message.model_extra or {}
+    return Answer(
         choice.message.content or "",
-        extra.get("reasoning_content") or "",
+        extra_fields.get("reasoning_content") or "",
         [(call.function.name, json.loads(call.function.arguments)) for call in calls],
         {"stop": "end", "tool_calls": "calls", "length": "length"}[choice.finish_reason],
-        (whole.usage.prompt_tokens, whole.usage.completion_tokens),
+        (answer.usage.prompt_tokens, answer.usage.completion_tokens),
     )
 
 
-def by_responses(clients: Clients, name: str, streamed: bool, **more: Any) -> Told:
+def ask_responses(clients: Clients, name: str, streamed: bool, **options: Any) -> Answer:
     client = clients.openai
-    if "max_tokens" in more:
-        more = {"max_output_tokens": more["max_tokens"]}
+    if "max_tokens" in options:
+        options = {"max_output_tokens": options["max_tokens"]}
     tools: Any = [
         {"type": "function", "name": "weather", "parameters": SCHEMA},
         {"type": "function", "name": "now"},
     ]
-    said: Any = {"model": "scripted", "input": ask(name), "tools": tools, **more}
+    body: Any = {"model": "scripted", "input": make_question(name), "tools": tools, **options}
     if streamed:
         ends = ("response.completed", "response.incomplete")
-        events = client.responses.create(**said, stream=True)
-        (whole,) = [event.response for event in events if event.type in ends]
+        events = client.responses.create(**body, stream=True)
+        (answer,) = [event.response for event in events if event.type in ends]
     else:
-        whole = client.responses.create(**said)
-    calls = [item for item in whole.output if item.type == "function_call"]
-    thoughts = [item for item in whole.output if item.type == "reasoning"]
-    ended = "calls" if calls and whole.status == "completed" else "end"
-    return Told(
-        whole.output_text,
-        "".join(part.text for item in thoughts for part in item.content),
+        answer = client.responses.create(**body)
+    calls = [item for item in answer.output if item.type == "function_call"]
+    reasoning_items = [item for item in answer.output if item.type == "reasoning"]
+    finish = "calls" if calls and answer.status == "completed" else "end"
+    return Answer(
+        answer.output_text,
+        "".join(part.text for item in reasoning_items for part in item.content),
         [(call.name, json.loads(call.arguments)) for call in calls],
-        "length" if whole.status == "incomplete" else ended,
-        (whole.usage.input_tokens, whole.usage.output_tokens),
+        "length" if answer.status == "incomplete" else finish,
+        (answer.usage.input_tokens, answer.usage.output_tokens),
     )
 
 
-def by_messages(clients: Clients, name: str, streamed: bool, **more: Any) -> Told:
+def ask_messages(clients: Clients, name: str, streamed: bool, **options: Any) -> Answer:
     client = clients.anthropic
     tools: Any = [
         {"name": "weather", "input_schema": SCHEMA},
         {"name": "now", "input_schema": {"type": "object"}},
     ]
-    said: Any = {
+    body: Any = {
         "model": "scripted",
-        "max_tokens": more.get("max_tokens", 1000),
-        "messages": [{"role": "user", "content": ask(name)}],
+        "max_tokens": options.get("max_tokens", 1000),
+        "messages": [{"role": "user", "content": make_question(name)}],
         "tools": tools,
         "thinking": {"type": "adaptive"},
     }
     if streamed:
-        with client.messages.stream(**said) as stream:
-            whole: Any = stream.get_final_message()
+        with client.messages.stream(**body) as stream:
+            answer: Any = stream.get_final_message()
     else:
-        whole = client.messages.create(**said)
+        answer = client.messages.create(**body)
     blocks: dict[str, list[Any]] = {"text": [], "thinking": [], "tool_use": []}
-    for block in whole.content:
+    for block in answer.content:
         blocks[block.type].append(block)
     reasons = {"end_turn": "end", "tool_use": "calls", "max_tokens": "length"}
-    return Told(
+    return Answer(
         "".join(block.text for block in blocks["text"]),
         "".join(block.thinking for block in blocks["thinking"]),
         [(block.name, block.input) for block in blocks["tool_use"]],
-        reasons[whole.stop_reason],
-        (whole.usage.input_tokens, whole.usage.output_tokens),
+        reasons[answer.stop_reason],
+        (answer.usage.input_tokens, answer.usage.output_tokens),
     )
 
 
-ASKED: dict[str, Callable[..., Told]] = {
-    "chat": by_chat,
-    "responses": by_responses,
-    "messages": by_messages,
+APIS: dict[str, Callable[..., Answer]] = {
+    "chat": ask_chat,
+    "responses": ask_responses,
+    "messages": ask_messages,
 }
 
 
-def plain(told: Told) -> Told:
-    """Without the white space around texts, which dialects may leave out."""
-    told.text, told.thoughts = told.text.strip(), told.thoughts.strip()
-    return told
+def strip_texts(answer: Answer) -> Answer:
+    """Strip the white space around texts, which some APIs drop."""
+    answer.text, answer.reasoning = answer.text.strip(), answer.reasoning.strip()
+    return answer
 
 
-@pytest.mark.parametrize("name", SAYS)
-def test_all_say_the_same(clients: Clients, name: str) -> None:
-    expected = plain(by_chat(clients, name, streamed=False))
-    for dialect, asked in ASKED.items():
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_all_apis_give_the_same_answer(clients: Clients, name: str) -> None:
+    expected = strip_texts(ask_chat(clients, name, streamed=False))
+    for api, ask in APIS.items():
         for streamed in (False, True):
-            told = plain(asked(clients, name, streamed))
-            if dialect != "chat":
-                told.usage = (expected.usage[0], told.usage[1])  # prompts differ in their settings
-            assert told == expected, (dialect, streamed)
+            answer = strip_texts(ask(clients, name, streamed))
+            if api != "chat":  # the prompts differ in their settings
+                answer.usage = (expected.usage[0], answer.usage[1])
+            assert answer == expected, (api, streamed)
 
 
 @pytest.mark.parametrize("limit", [1, 20, 60])
 @pytest.mark.parametrize("name", ["text", "both", "parallel"])
-def test_all_are_cut_alike(clients: Clients, name: str, limit: int) -> None:
-    expected = plain(by_responses(clients, name, streamed=False, max_tokens=limit))
-    for asked in (by_responses, by_messages):
+def test_all_apis_cut_answers_alike(clients: Clients, name: str, limit: int) -> None:
+    expected = strip_texts(ask_responses(clients, name, streamed=False, max_tokens=limit))
+    for ask in (ask_responses, ask_messages):
         for streamed in (False, True):
-            told = plain(asked(clients, name, streamed, max_tokens=limit))
-            assert (told.text, told.thoughts) == (expected.text, expected.thoughts)
-            assert (told.ended, told.usage[1]) == (expected.ended, expected.usage[1])
+            answer = strip_texts(ask(clients, name, streamed, max_tokens=limit))
+            assert (answer.text, answer.reasoning) == (expected.text, expected.reasoning)
+            assert (answer.finish, answer.usage[1]) == (expected.finish, expected.usage[1])

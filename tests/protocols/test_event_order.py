@@ -1,8 +1,8 @@
-"""Ten thousand answers that no engine would think of, in every dialect: no stream is out of order.
+"""Ten thousand generated answers in every wire API: no stream is out of order.
 
-What a model says is made up from a seed: texts, thoughts and calls of all kinds, cut anywhere, over
-several rounds, with an end of its own or one that comes too early. The machines of `order` read
-the streams; every so often the vendors' own clients read them too.
+The output of a model is generated from a seed: texts, reasoning and calls of all kinds, cut
+anywhere, over several rounds, with a natural end or an early one. The machines of `event_order`
+read the streams; the vendors' own clients read some of them, too.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from dragoman.errors import (
     TemplateRejected,
 )
 from dragoman.events import Channel, Completion, Delta, Finish, Token, Usage
-from dragoman.protocols.chat import encode
-from dragoman.protocols.messages import encode as messages_answer
-from dragoman.protocols.messages import errors
+from dragoman.protocols.chat import ChatEncoder
+from dragoman.protocols.messages import encode_error
+from dragoman.protocols.messages.encode import MessagesEncoder
 from dragoman.protocols.responses.encode.encoder import ResponseEncoder
 from dragoman.protocols.responses.encode.frames import get_frame_json
 from dragoman.protocols.responses.encode.replay import encode_stored_events
@@ -45,10 +45,10 @@ from dragoman.types import Chat, Message, Request, text_content
 from tests.support.event_order import check_chat, check_messages, check_responses
 
 ANSWERS = 10_000
-SHARES = 20  # tests, so that one can be run by itself
-EVERY = 20  # which answers the vendors' clients read as well
+SHARDS = 20  # tests, so that one can run by itself
+CLIENT_STRIDE = 20  # the vendors' clients read one answer in so many
 
-LETTERS = "ab \n\"\\{}[]<>:,é漢😀\t/u0041'"
+ALPHABET = "ab \n\"\\{}[]<>:,é漢😀\t/u0041'"
 TOOLS = {
     "f": ToolOrigin(kind="function", name="f"),
     "ns_g": ToolOrigin(kind="function", name="g", namespace="ns"),
@@ -57,7 +57,7 @@ TOOLS = {
     "far": ToolOrigin(kind="mcp", name="far", server_label="server"),
     "far_ask": ToolOrigin(kind="mcp", name="ask", server_label="server", needs_approval=True),
 }
-NAMES = [*TOOLS, "unheard_of"]
+NAMES = [*TOOLS, "undeclared"]
 INCLUDE = ["reasoning.encrypted_content", "message.output_text.logprobs"]
 ERRORS: list[DragomanError] = [
     EngineFailed("It broke."),
@@ -69,300 +69,311 @@ ERRORS: list[DragomanError] = [
 
 
 class Segment(Struct, frozen=True):
-    """Something the model does: it says, thinks, or calls."""
+    """Text, reasoning or a call of the model."""
 
     channel: str
     text: str
     name: str = ""
 
 
-Round: TypeAlias = list[Segment]
+RoundScript: TypeAlias = list[Segment]
 
 
-class Run(Struct):
-    """One answer: what the model does in each round, and how it ends."""
+class RunScript(Struct):
+    """One answer: what the model generates in each round, and how it ends."""
 
-    rounds: list[Round]
+    rounds: list[RoundScript]
     ending: str  # of the last round: "natural", "length", "fail", "cancel"
     error: DragomanError
-    frame: ResponseInfo
+    info: ResponseInfo
     request: Request
-    queued: bool
-    lists: list[bool]  # remote servers that are asked for their tools, and whether they answer
-    resumes: bool  # a call was approved
+    is_queued: bool
+    list_answers: list[bool]  # for each remote server, whether it lists its tools
+    has_approved_call: bool  # a call was approved
 
 
-class Sealer:
-    """Seals for nobody in particular."""
+class FakeSigner:
+    """Signs for an anonymous owner."""
 
     def __init__(self) -> None:
-        self.seals = Signer(b"key")
+        self.signer = Signer(b"key")
 
     def pack(self, purpose: str, data: bytes) -> str:
-        return self.seals.pack("", purpose, data)
+        return self.signer.pack("", purpose, data)
 
     def unpack(self, purpose: str, text: str) -> bytes | None:
-        return self.seals.unpack("", purpose, text)
+        return self.signer.unpack("", purpose, text)
 
     def sign(self, purpose: str, data: bytes) -> str:
-        return self.seals.sign("", purpose, data)
+        return self.signer.sign("", purpose, data)
 
     def verify(self, purpose: str, data: bytes, signature: str) -> bool:
-        return self.seals.verify("", purpose, data, signature)
+        return self.signer.verify("", purpose, data, signature)
 
 
-# Making answers up
+# Generating answers
 
 
-def words(dice: random.Random, most: int = 24) -> str:
-    return "".join(dice.choices(LETTERS, k=dice.randint(1, most)))
+def make_text(rng: random.Random, max_length: int = 24) -> str:
+    return "".join(rng.choices(ALPHABET, k=rng.randint(1, max_length)))
 
 
-def segment(dice: random.Random) -> Segment:
-    channel = dice.choice(["text", "text", "reasoning", "call", "call"])
+def make_segment(rng: random.Random) -> Segment:
+    channel = rng.choice(["text", "text", "reasoning", "call", "call"])
     if channel != "call":
-        return Segment(channel, words(dice))
-    name = dice.choice(NAMES)
+        return Segment(channel, make_text(rng))
+    name = rng.choice(NAMES)
     if "free" in name:
-        given: Any = {"input": words(dice)}
+        arguments: Any = {"input": make_text(rng)}
     else:
-        given = {words(dice, 4): words(dice) for _ in range(dice.randint(0, 2))}
-    return Segment("call", json.dumps(given, ensure_ascii=dice.random() < 0.5), name)
+        arguments = {make_text(rng, 4): make_text(rng) for _ in range(rng.randint(0, 2))}
+    return Segment("call", json.dumps(arguments, ensure_ascii=rng.random() < 0.5), name)
 
 
-def made_up(seed: int) -> Run:
-    dice = random.Random(seed)
-    rounds = [[segment(dice) for _ in range(dice.choice([0, 1, 1, 2, 3, 5]))]]
-    while len(rounds) < 4 and dice.random() < 0.4:
-        rounds.append([segment(dice) for _ in range(dice.randint(0, 3))])
-    frame = ResponseInfo(
+def make_script(seed: int) -> RunScript:
+    rng = random.Random(seed)
+    rounds = [[make_segment(rng) for _ in range(rng.choice([0, 1, 1, 2, 3, 5]))]]
+    while len(rounds) < 4 and rng.random() < 0.4:
+        rounds.append([make_segment(rng) for _ in range(rng.randint(0, 3))])
+    info = ResponseInfo(
         id=f"resp_{seed}",
         created=seed,
         model="m",
-        echoed_fields={"background": dice.random() < 0.2, "metadata": {"seed": str(seed)}},
+        echoed_fields={"background": rng.random() < 0.2, "metadata": {"seed": str(seed)}},
         tools=TOOLS,
-        include=frozenset(dice.sample(INCLUDE, k=dice.randint(0, 2))),
-        summary=dice.random() < 0.3,
-        max_remote_calls=dice.choice([None, None, 0, 1, 2]),
-        packer=Sealer(),
+        include=frozenset(rng.sample(INCLUDE, k=rng.randint(0, 2))),
+        summary=rng.random() < 0.3,
+        max_remote_calls=rng.choice([None, None, 0, 1, 2]),
+        packer=FakeSigner(),
     )
     request = Request(
         model="m",
         prompts=(Chat(messages=(Message(role="user", content=text_content("?")),)),),
-        logprobs=dice.choice([None, None, 2]),
-        obfuscate=dice.random() < 0.2,
-        include_usage=dice.random() < 0.5,
+        logprobs=rng.choice([None, None, 2]),
+        obfuscate=rng.random() < 0.2,
+        include_usage=rng.random() < 0.5,
     )
-    return Run(
+    return RunScript(
         rounds,
-        dice.choice(["natural", "natural", "length", "fail", "cancel"]),
-        dice.choice(ERRORS),
-        frame,
+        rng.choice(["natural", "natural", "length", "fail", "cancel"]),
+        rng.choice(ERRORS),
+        info,
         request,
-        dice.random() < 0.2,
-        [dice.random() < 0.8 for _ in range(dice.choice([0, 0, 0, 1, 2]))],
-        dice.random() < 0.1,
+        rng.random() < 0.2,
+        [rng.random() < 0.8 for _ in range(rng.choice([0, 0, 0, 1, 2]))],
+        rng.random() < 0.1,
     )
 
 
-def pieces(dice: random.Random, text: str) -> Iterator[str]:
+def split(rng: random.Random, text: str) -> Iterator[str]:
     while text:
-        size = dice.randint(1, max(1, min(8, len(text))))
+        size = rng.randint(1, max(1, min(8, len(text))))
         yield text[:size]
         text = text[size:]
 
 
-def deltas(dice: random.Random, doing: Round, logprobs: bool) -> list[Delta]:
-    """The deltas of one round, without its end."""
-    made = []
+def make_deltas(rng: random.Random, round_script: RoundScript, logprobs: bool) -> list[Delta]:
+    """Return the deltas of one round, without its end."""
+    deltas = []
     calls = 0
-    for one in doing:
-        if one.channel == "call":
-            made.append(Delta(0, one.name, "tool_name", calls, id=f"call_{dice.getrandbits(64)}"))
-            made += [Delta(0, piece, "tool_args", calls) for piece in pieces(dice, one.text)]
+    for segment in round_script:
+        if segment.channel == "call":
+            deltas.append(
+                Delta(0, segment.name, "tool_name", calls, id=f"call_{rng.getrandbits(64)}")
+            )
+            deltas += [Delta(0, piece, "tool_args", calls) for piece in split(rng, segment.text)]
             calls += 1
             continue
-        channel: Channel = "text" if one.channel == "text" else "reasoning"
-        for piece in pieces(dice, one.text):
+        channel: Channel = "text" if segment.channel == "text" else "reasoning"
+        for piece in split(rng, segment.text):
             tokens = (Token(piece, piece.encode(), -0.5),) if logprobs and channel == "text" else ()
-            made.append(Delta(0, piece, channel, tokens=tokens))
-    return made
+            deltas.append(Delta(0, piece, channel, tokens=tokens))
+    return deltas
 
 
-def last(dice: random.Random, doing: Round, ending: str) -> Delta:
-    calls = any(one.channel == "call" for one in doing)
+def make_final_delta(rng: random.Random, round_script: RoundScript, ending: str) -> Delta:
+    calls = any(segment.channel == "call" for segment in round_script)
     finish: Finish = "length" if ending == "length" else "tool_calls" if calls else "stop"
-    spent = Usage(dice.randint(1, 90), 50, 1, dice.randint(0, 50))
-    return Delta(0, finish=finish, usage=spent)
+    usage = Usage(rng.randint(1, 90), 50, 1, rng.randint(0, 50))
+    return Delta(0, finish=finish, usage=usage)
 
 
-def cut_round(dice: random.Random, run: Run, doing: Round, final: bool) -> list[Delta]:
-    """The deltas of a round, as far as it comes."""
-    made = deltas(dice, doing, run.request.logprobs is not None)
-    ending = run.ending if final else "natural"
+def make_round(
+    rng: random.Random, run: RunScript, round_script: RoundScript, is_final: bool
+) -> list[Delta]:
+    """Return the deltas of a round up to its end, or up to where it is cut."""
+    deltas = make_deltas(rng, round_script, run.request.logprobs is not None)
+    ending = run.ending if is_final else "natural"
     if ending != "natural":
-        made = made[: dice.randint(0, len(made))]
+        deltas = deltas[: rng.randint(0, len(deltas))]
     if ending in ("natural", "length"):
-        made.append(last(dice, doing, ending))
-    return made
+        deltas.append(make_final_delta(rng, round_script, ending))
+    return deltas
 
 
 # Responses
 
 
-class Played(Struct):
-    """A stream, and what it should say."""
+class EncodedRun(Struct):
+    """A stream, and the deltas that it was encoded from."""
 
-    run: Run
+    run: RunScript
     frames: list[bytes]
-    writer: ResponseEncoder
-    heard: list[Delta]
-    broken: bool = False  # while a remote server was asked
+    encoder: ResponseEncoder
+    deltas: list[Delta]
+    is_broken: bool = False  # while a remote server was called
 
 
-def play(seed: int, stop: int | None = None) -> Played:
-    """Write a made-up answer down as the server would, or as far as it came."""
-    run, dice = made_up(seed), random.Random(seed)
-    writer = ResponseEncoder(run.frame, run.request)
-    played = Played(run, [*(writer.queue() if run.queued else []), *writer.start()], writer, [])
-    for deltas in stages(played, dice):
-        for delta in deltas:
-            if len(played.heard) == stop:
-                return played
-            played.heard.append(delta)
-            played.frames += writer.encode_delta(delta)
+def encode_run(seed: int, stop: int | None = None) -> EncodedRun:
+    """Encode a generated answer as the server does, or only its first `stop` deltas."""
+    run, rng = make_script(seed), random.Random(seed)
+    encoder = ResponseEncoder(run.info, run.request)
+    encoded = EncodedRun(
+        run, [*(encoder.queue() if run.is_queued else []), *encoder.start()], encoder, []
+    )
+    for round_deltas in encode_rounds(encoded, rng):
+        for delta in round_deltas:
+            if len(encoded.deltas) == stop:
+                return encoded
+            encoded.deltas.append(delta)
+            encoded.frames += encoder.encode_delta(delta)
     if stop is None:
-        played.frames += ended(played)
-    return played
+        encoded.frames += encode_end(encoded)
+    return encoded
 
 
-def stages(played: Played, dice: random.Random) -> Iterator[list[Delta]]:
-    """The rounds of a response, with what comes before and between them."""
-    run, writer = played.run, played.writer
-    for i, answers in enumerate(run.lists):
-        played.frames += writer.start_tool_list(f"server{i}")
-        played.broken = dice.random() < 0.05
-        if played.broken:
+def encode_rounds(encoded: EncodedRun, rng: random.Random) -> Iterator[list[Delta]]:
+    """Yield the deltas of each round; encode what comes before and between the rounds."""
+    run, encoder = encoded.run, encoded.encoder
+    for i, has_tools in enumerate(run.list_answers):
+        encoded.frames += encoder.start_tool_list(f"server{i}")
+        encoded.is_broken = rng.random() < 0.05
+        if encoded.is_broken:
             return
-        tools = [{"name": "t", "input_schema": {}}] if answers else []
-        played.frames += writer.finish_tool_list(
-            f"server{i}", tools, None if answers else "No answer."
+        tools = [{"name": "t", "input_schema": {}}] if has_tools else []
+        encoded.frames += encoder.finish_tool_list(
+            f"server{i}", tools, None if has_tools else "No answer."
         )
-    if run.resumes:
-        asked = {"id": "mcpr_1", "server_label": "server", "name": "far", "arguments": "{}"}
-        played.frames += writer.start_approved_call(asked)
-        answer(played, dice)
-    for number, doing in enumerate(run.rounds, 1):
-        if played.broken:
+    if run.has_approved_call:
+        approval_request = {
+            "id": "mcpr_1",
+            "server_label": "server",
+            "name": "far",
+            "arguments": "{}",
+        }
+        encoded.frames += encoder.start_approved_call(approval_request)
+        answer_remote_calls(encoded, rng)
+    for number, round_script in enumerate(run.rounds, 1):
+        if encoded.is_broken:
             return
-        yield cut_round(dice, run, doing, number == len(run.rounds))
-        if not answer(played, dice) or writer.needs_client:
+        yield make_round(rng, run, round_script, number == len(run.rounds))
+        if not answer_remote_calls(encoded, rng) or encoder.needs_client:
             return
 
 
-def answer(played: Played, dice: random.Random) -> bool:
-    """Answer the calls of remote tools, in any order; whether there were any."""
-    calls = played.writer.get_remote_calls()
-    dice.shuffle(calls)
+def answer_remote_calls(encoded: EncodedRun, rng: random.Random) -> bool:
+    """Answer the calls of remote tools in random order; return whether there were any."""
+    calls = encoded.encoder.get_remote_calls()
+    rng.shuffle(calls)
     for call in calls:
-        played.broken = played.broken or dice.random() < 0.05
-        if not played.broken:
-            output, error = dice.choice([("42", None), ("", None), (None, "Refused.")])
-            played.frames += played.writer.finish_remote_call(call, output, error)
+        encoded.is_broken = encoded.is_broken or rng.random() < 0.05
+        if not encoded.is_broken:
+            output, error = rng.choice([("42", None), ("", None), (None, "Refused.")])
+            encoded.frames += encoded.encoder.finish_remote_call(call, output, error)
     return bool(calls)
 
 
-def ended(played: Played) -> list[bytes]:
-    run, writer, heard = played.run, played.writer, played.heard
-    if not played.broken and heard and heard[-1].finish is not None:
-        return writer.end(Usage())
-    return writer.cancel() if run.ending == "cancel" else writer.fail(run.error)
+def encode_end(encoded: EncodedRun) -> list[bytes]:
+    run, encoder, deltas = encoded.run, encoded.encoder, encoded.deltas
+    if not encoded.is_broken and deltas and deltas[-1].finish is not None:
+        return encoder.end(Usage())
+    return encoder.cancel() if run.ending == "cancel" else encoder.fail(run.error)
 
 
-def shares() -> list[range]:
-    return [range(share, ANSWERS, SHARES) for share in range(SHARES)]
+def make_shards() -> list[range]:
+    return [range(shard, ANSWERS, SHARDS) for shard in range(SHARDS)]
 
 
-@pytest.mark.parametrize("seeds", shares(), ids=lambda seeds: str(seeds[0]))
+@pytest.mark.parametrize("seeds", make_shards(), ids=lambda seeds: str(seeds[0]))
 def test_responses_are_in_order(seeds: range) -> None:
     for seed in seeds:
         try:
-            responses_in_order(seed)
+            check_run(seed)
         except Exception as error:
             raise AssertionError(f"answer {seed}: {error}") from error
 
 
-def responses_in_order(seed: int) -> None:
-    played = play(seed)
-    final = check_responses(played.frames)
-    assert final == json.loads(played.writer.encode_whole())
-    assert said(final) == told(played)
-    assert check_responses(encode_stored_events(played.writer.encode_whole())) == final
-    usage = [delta.usage for delta in played.heard if delta.usage is not None]
+def check_run(seed: int) -> None:
+    encoded = encode_run(seed)
+    resource = check_responses(encoded.frames)
+    assert resource == json.loads(encoded.encoder.encode_whole())
+    assert list_output(resource) == list_expected_output(encoded)
+    assert check_responses(encode_stored_events(encoded.encoder.encode_whole())) == resource
+    usage = [delta.usage for delta in encoded.deltas if delta.usage is not None]
     if usage:
-        assert final["usage"]["input_tokens"] == sum(one.prompt for one in usage)
-    kept = [item for item in final["output"] if item.get("status") != "incomplete"]
+        assert resource["usage"]["input_tokens"] == sum(item.prompt for item in usage)
+    complete_items = [item for item in resource["output"] if item.get("status") != "incomplete"]
     assert [
-        item for item in played.writer.finished_items if item.get("status") != "incomplete"
-    ] == kept
+        item for item in encoded.encoder.finished_items if item.get("status") != "incomplete"
+    ] == complete_items
 
 
-def said(final: dict[str, Any]) -> list[tuple[str, str]]:
-    """What a response says, item by item."""
-    found = []
-    for item in final["output"]:
+def list_output(resource: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the name or channel, and the text, of each item of a response."""
+    output = []
+    for item in resource["output"]:
         match item["type"]:
             case "message" | "reasoning":
                 channel = "text" if item["type"] == "message" else "reasoning"
-                found.append((channel, item["content"][0]["text"]))
+                output.append((channel, item["content"][0]["text"]))
             case "mcp_list_tools":
                 pass
             case "custom_tool_call":
-                whole = item["status"] == "completed"
-                found.append((item["name"], item["input"] if whole else "?"))
+                is_complete = item["status"] == "completed"
+                output.append((item["name"], item["input"] if is_complete else "?"))
             case "mcp_call" if item["approval_request_id"] == "mcpr_1":
                 pass
             case _:
-                found.append((item["name"], item["arguments"]))
-    return found
+                output.append((item["name"], item["arguments"]))
+    return output
 
 
-class Did(Struct):
-    """What a model did on one channel before it turned to another."""
+class ChannelText(Struct):
+    """What a model wrote on one channel before it switched to another."""
 
     channel: str
     call: int
     text: str = ""
     name: str = ""
-    whole: bool = True
+    is_complete: bool = True
 
 
-def did(heard: list[Delta]) -> list[list[Did]]:
-    """The rounds of a model, from its deltas."""
-    rounds: list[list[Did]] = [[]]
-    for number, delta in enumerate(heard):
-        now = rounds[-1]
+def split_channels(deltas: list[Delta]) -> list[list[ChannelText]]:
+    """Split the deltas into rounds and channels."""
+    rounds: list[list[ChannelText]] = [[]]
+    for i, delta in enumerate(deltas):
+        segments = rounds[-1]
         channel = "call" if delta.channel.startswith("tool_") else delta.channel
         if (delta.text or delta.channel == "tool_name") and (
-            not now or (now[-1].channel, now[-1].call) != (channel, delta.call)
+            not segments or (segments[-1].channel, segments[-1].call) != (channel, delta.call)
         ):
-            now.append(Did(channel, delta.call))
+            segments.append(ChannelText(channel, delta.call))
         if delta.channel == "tool_name":
-            now[-1].name = delta.text
+            segments[-1].name = delta.text
         elif delta.text:
-            now[-1].text += delta.text
-        if delta.finish is not None and number + 1 < len(heard):
+            segments[-1].text += delta.text
+        if delta.finish is not None and i + 1 < len(deltas):
             rounds.append([])
-    if rounds[-1] and heard[-1].finish not in ("stop", "tool_calls"):
-        one = rounds[-1][-1]
-        rest = "}" if "free" in one.name else ""  # its text is whole before the object is
-        one.whole = heard[-1].finish == "length" and (
-            readable(one.text) or readable(one.text + rest)
+    if rounds[-1] and deltas[-1].finish not in ("stop", "tool_calls"):
+        segment = rounds[-1][-1]
+        suffix = "}" if "free" in segment.name else ""  # its text is complete before the object is
+        segment.is_complete = deltas[-1].finish == "length" and (
+            is_json(segment.text) or is_json(segment.text + suffix)
         )
     return rounds
 
 
-def readable(text: str) -> bool:
+def is_json(text: str) -> bool:
     try:
         json.loads(text)
     except ValueError:
@@ -370,118 +381,124 @@ def readable(text: str) -> bool:
     return True
 
 
-def told(played: Played) -> list[tuple[str, str]]:
-    """What a response should say, from what the model did."""
-    left = played.run.frame.max_remote_calls
-    if left is not None and played.run.resumes:
-        left = max(0, left - 1)
+def list_expected_output(encoded: EncodedRun) -> list[tuple[str, str]]:
+    """Return the expected output of a response, from the deltas."""
+    remaining_calls = encoded.run.info.max_remote_calls
+    if remaining_calls is not None and encoded.run.has_approved_call:
+        remaining_calls = max(0, remaining_calls - 1)
     expected: list[tuple[str, str]] = []
     calls = visible = 0
-    waits, white = False, ""
-    for doing in did(played.heard):
+    waits_for_client, white_space = False, ""
+    for round_script in split_channels(encoded.deltas):
         calls = visible = 0
-        white = ""
-        for one in doing:
-            known = TOOLS.get(one.name) or ToolOrigin(kind="function", name=one.name)
-            if one.channel != "call" and (one.channel == "reasoning" or one.text.strip()):
-                expected.append((one.channel, one.text))
-            elif one.channel != "call":
-                white = one.text
+        white_space = ""
+        for segment in round_script:
+            origin = TOOLS.get(segment.name) or ToolOrigin(kind="function", name=segment.name)
+            if segment.channel != "call" and (
+                segment.channel == "reasoning" or segment.text.strip()
+            ):
+                expected.append((segment.channel, segment.text))
+            elif segment.channel != "call":
+                white_space = segment.text
                 continue
-            elif known.kind != "mcp":
-                waits = waits or one.whole
-                text = one.text
-                if known.kind == "custom":
-                    text = json.loads(text.rstrip("}") + "}")["input"] if one.whole else "?"
-                expected.append((known.name, text))
-            elif known.needs_approval:
-                waits = waits or one.whole
-                white = ""
-                if not one.whole:
+            elif origin.kind != "mcp":
+                waits_for_client = waits_for_client or segment.is_complete
+                text = segment.text
+                if origin.kind == "custom":
+                    text = (
+                        json.loads(text.rstrip("}") + "}")["input"] if segment.is_complete else "?"
+                    )
+                expected.append((origin.name, text))
+            elif origin.needs_approval:
+                waits_for_client = waits_for_client or segment.is_complete
+                white_space = ""
+                if not segment.is_complete:
                     continue
-                expected.append((known.name, one.text))
-            elif left == 0:
-                white = ""
+                expected.append((origin.name, segment.text))
+            elif remaining_calls == 0:
+                white_space = ""
                 continue
             else:
-                left = None if left is None else left - 1
+                remaining_calls = None if remaining_calls is None else remaining_calls - 1
                 calls += 1
-                expected.append((known.name, one.text))
-            visible, white = visible + 1, ""
-    over = played.heard and played.heard[-1].finish is not None and not played.broken
-    if over and not waits:
-        answered = played.heard[-1].finish == "tool_calls" and calls
-        if answered or not visible:
-            expected.append(("text", "" if answered else white))
+                expected.append((origin.name, segment.text))
+            visible, white_space = visible + 1, ""
+    is_over = encoded.deltas and encoded.deltas[-1].finish is not None and not encoded.is_broken
+    if is_over and not waits_for_client:
+        has_answered_calls = encoded.deltas[-1].finish == "tool_calls" and calls
+        if has_answered_calls or not visible:
+            expected.append(("text", "" if has_answered_calls else white_space))
     return expected
 
 
-def test_responses_that_were_kept_unfinished_are_told_again_in_order() -> None:
+def test_unfinished_stored_responses_are_replayed_in_order() -> None:
     for seed in range(2000):
-        played = play(seed, stop=random.Random(seed).randint(0, 12))
-        body = played.writer.encode_whole()
-        for made, status in ((mark_failed(body), "failed"), (mark_cancelled(body), "cancelled")):
-            final = check_responses(encode_stored_events(made))
-            assert final["status"] == status or (made == body and played.writer.is_over)
+        encoded = encode_run(seed, stop=random.Random(seed).randint(0, 12))
+        body = encoded.encoder.encode_whole()
+        for stored, status in ((mark_failed(body), "failed"), (mark_cancelled(body), "cancelled")):
+            resource = check_responses(encode_stored_events(stored))
+            assert resource["status"] == status or (stored == body and encoded.encoder.is_over)
 
 
 # The machines themselves
 
 
 STREAMS: dict[str, tuple[Callable[[int], list[bytes]], Callable[[list[bytes]], Any]]] = {
-    "responses": (lambda seed: play(seed).frames, check_responses),
-    "chat": (lambda seed: write(seed, "chat").frames, check_chat),
-    "messages": (lambda seed: write(seed, "messages").frames, check_messages),
+    "responses": (lambda seed: encode_run(seed).frames, check_responses),
+    "chat": (lambda seed: encode_answer(seed, "chat").frames, check_chat),
+    "messages": (lambda seed: encode_answer(seed, "messages").frames, check_messages),
 }
-# what may be left out: that one waits, or starts if nothing comes of it; that a call is said to its
-# end if nobody answers
-QUEUED = (b"event: response.queued", b"event: response.in_progress")
-UNANSWERED = b"event: response.mcp_call_arguments.done"
+# events that may be missing: `queued`, or `in_progress` of a response that never starts; the end of
+# the arguments of a call that is not answered
+OPTIONAL_EVENTS = (b"event: response.queued", b"event: response.in_progress")
+OPTIONAL_DONE = b"event: response.mcp_call_arguments.done"
 
 
-@pytest.mark.parametrize("dialect", STREAMS)
-def test_a_stream_with_an_event_too_few_or_too_many_is_out_of_order(dialect: str) -> None:
-    """Otherwise it would say nothing that the streams above are in order."""
-    streamed, check = STREAMS[dialect]
+@pytest.mark.parametrize("api", STREAMS)
+def test_a_missing_or_repeated_event_is_out_of_order(api: str) -> None:
+    """Otherwise the tests above would prove nothing."""
+    make_stream, check = STREAMS[api]
     for seed in range(60):
-        frames = streamed(seed)
-        whole, queued = check(frames), made_up(seed).queued
-        for at, frame in enumerate(frames):
-            spoilt = [[*frames[:at], frame, *frames[at:]]]
-            if not (queued and frame.startswith(QUEUED)) and not frame.startswith(UNANSWERED):
-                spoilt.append([*frames[:at], *frames[at + 1 :]])
-            for other in spoilt:
-                assert read(check, numbered(other)) != whole, (seed, at, len(other) - len(frames))
+        frames = make_stream(seed)
+        expected, is_queued = check(frames), make_script(seed).is_queued
+        for i, frame in enumerate(frames):
+            variants = [[*frames[:i], frame, *frames[i:]]]
+            may_queue = is_queued and frame.startswith(OPTIONAL_EVENTS)
+            if not may_queue and not frame.startswith(OPTIONAL_DONE):
+                variants.append([*frames[:i], *frames[i + 1 :]])
+            for variant in variants:
+                where = (seed, i, len(variant) - len(frames))
+                assert read_or_none(check, renumber(variant)) != expected, where
 
 
-def read(check: Callable[[list[bytes]], Any], frames: list[bytes]) -> Any:
+def read_or_none(check: Callable[[list[bytes]], Any], frames: list[bytes]) -> Any:
     try:
         return check(frames)
     except (AssertionError, LookupError, ValueError):
         return None
 
 
-def numbered(frames: list[bytes]) -> list[bytes]:
-    """The same frames with numbers that are right."""
-    number = itertools.count()
+def renumber(frames: list[bytes]) -> list[bytes]:
+    """Return the frames with correct sequence numbers."""
+    numbers = itertools.count()
     return [
-        re.sub(rb'"sequence_number":\d+', lambda _: b'"sequence_number":%d' % next(number), frame)
+        re.sub(rb'"sequence_number":\d+', lambda _: b'"sequence_number":%d' % next(numbers), frame)
         for frame in frames
     ]
 
 
-# What the vendors' clients make of it
+# The vendors' clients
 
 
 @cache
 def openai_client() -> tuple[openai.OpenAI, list[bytes]]:
-    """A client that is answered with what is in the list."""
+    """Return a client, and the list of frames that it gets as the response."""
     body: list[bytes] = []
     return openai.OpenAI(
         api_key="-",
         base_url="http://here",
         max_retries=0,
-        http_client=openai.DefaultHttpxClient(transport=httpx2.MockTransport(answered(body))),
+        http_client=openai.DefaultHttpxClient(transport=httpx2.MockTransport(make_handler(body))),
     ), body
 
 
@@ -492,54 +509,58 @@ def anthropic_client() -> tuple[anthropic.Anthropic, list[bytes]]:
         api_key="-",
         base_url="http://here",
         max_retries=0,
-        http_client=anthropic.DefaultHttpxClient(transport=httpx2.MockTransport(answered(body))),
+        http_client=anthropic.DefaultHttpxClient(
+            transport=httpx2.MockTransport(make_handler(body))
+        ),
     ), body
 
 
-def answered(body: list[bytes]) -> Callable[[httpx2.Request], httpx2.Response]:
-    kind = {"content-type": "text/event-stream"}
-    return lambda _: httpx2.Response(200, headers=kind, content=b"".join(body))
+def make_handler(body: list[bytes]) -> Callable[[httpx2.Request], httpx2.Response]:
+    headers = {"content-type": "text/event-stream"}
+    return lambda _: httpx2.Response(200, headers=headers, content=b"".join(body))
 
 
 EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 
 
-@pytest.mark.parametrize("share", range(5))
-def test_openai_reads_responses_as_they_are(share: int) -> None:
+@pytest.mark.parametrize("shard", range(5))
+def test_the_openai_client_reads_responses_unchanged(shard: int) -> None:
     client, body = openai_client()
-    for seed in range(share * EVERY, ANSWERS, 5 * EVERY):
-        played = play(seed)
-        body[:] = played.frames
-        whole = json.loads(played.writer.encode_whole())
+    for seed in range(shard * CLIENT_STRIDE, ANSWERS, 5 * CLIENT_STRIDE):
+        encoded = encode_run(seed)
+        body[:] = encoded.frames
+        resource = json.loads(encoded.encoder.encode_whole())
         with client.responses.stream(model="m", input="?") as stream:
             events: list[Any] = list(stream)
-        assert len(events) == len(played.frames)
-        assert plain(events[-1].response) == whole
-        if whole["status"] == "completed":
-            assert plain(stream.get_final_response()) == whole
-        assert snapshots(events) == [text for kind, text in said(whole) if kind == "text" and text]
-        for frame in played.frames:  # each has all that its type must have
+        assert len(events) == len(encoded.frames)
+        assert normalize(events[-1].response) == resource
+        if resource["status"] == "completed":
+            assert normalize(stream.get_final_response()) == resource
+        assert get_snapshots(events) == [
+            text for name, text in list_output(resource) if name == "text" and text
+        ]
+        for frame in encoded.frames:  # each event has all required fields
             event = json.loads(get_frame_json(frame))
-            if event["type"] != "response.failed":  # which knows fewer codes than agents do
+            if event["type"] != "response.failed":  # the SDK knows fewer error codes than agents do
                 EVENT.validate_python(event)
 
 
-def plain(response: Any) -> Any:
-    """What a client was told, without what it makes of it."""
-    told = response.model_dump(mode="json", exclude_unset=True, warnings=False)
-    told["output"] = [
+def normalize(response: Any) -> Any:
+    """Return the fields that the client received, without those that it adds."""
+    fields = response.model_dump(mode="json", exclude_unset=True, warnings=False)
+    fields["output"] = [
         {name: value for name, value in item.items() if name != "parsed_arguments"}
-        for item in told["output"]
+        for item in fields["output"]
     ]
-    for item in told["output"]:
+    for item in fields["output"]:
         if item["type"] == "message":
             for part in item["content"]:
                 part.pop("parsed", None)
-    return told
+    return fields
 
 
-def snapshots(events: list[Any]) -> list[str]:
-    """The texts that a client has put together."""
+def get_snapshots(events: list[Any]) -> list[str]:
+    """Return the texts that a client accumulated."""
     texts: dict[int, str] = {}
     for event in events:
         if event.type == "response.output_text.delta":
@@ -550,58 +571,60 @@ def snapshots(events: list[Any]) -> list[str]:
 # Chat completions and Messages, which have one round
 
 
-class Written(Struct):
-    run: Run
+class EncodedAnswer(Struct):
+    run: RunScript
     frames: list[bytes]
     completion: Completion
-    whole: bytes
+    body: bytes
 
 
-def write(seed: int, dialect: str) -> Written:
-    run, dice = made_up(seed), random.Random(seed)
-    writer: Any = encode.ChatEncoder(run.request, "m", 1)
-    if dialect == "messages":
-        writer = messages_answer.MessagesEncoder(run.request, "m", 3, Sealer(), errors.encode_error)
-    frames, completion = writer.start(), Completion()
-    heard = cut_round(dice, run, run.rounds[0], True)
-    for delta in heard:
-        frames += writer.encode_delta(delta)
+def encode_answer(seed: int, api: str) -> EncodedAnswer:
+    run, rng = make_script(seed), random.Random(seed)
+    encoder: Any = ChatEncoder(run.request, "m", 1)
+    if api == "messages":
+        encoder = MessagesEncoder(run.request, "m", 3, FakeSigner(), encode_error)
+    frames, completion = encoder.start(), Completion()
+    deltas = make_round(rng, run, run.rounds[0], True)
+    for delta in deltas:
+        frames += encoder.encode_delta(delta)
         completion.add(delta)
-    if heard and heard[-1].finish is not None:
-        frames += writer.end(completion.usage)
-        return Written(run, frames, completion, writer.encode_whole(completion))
-    return Written(run, frames + writer.fail(run.error), completion, b"")
+    if deltas and deltas[-1].finish is not None:
+        frames += encoder.end(completion.usage)
+        return EncodedAnswer(run, frames, completion, encoder.encode_whole(completion))
+    return EncodedAnswer(run, frames + encoder.fail(run.error), completion, b"")
 
 
-@pytest.mark.parametrize("seeds", shares(), ids=lambda seeds: str(seeds[0]))
+@pytest.mark.parametrize("seeds", make_shards(), ids=lambda seeds: str(seeds[0]))
 def test_chat_is_in_order(seeds: range) -> None:
     for seed in seeds:
-        written = write(seed, "chat")
-        told = check_chat(written.frames)
-        if not written.whole:
-            assert told["error"]["message"] == written.run.error.message
+        encoded = encode_answer(seed, "chat")
+        result = check_chat(encoded.frames)
+        if not encoded.body:
+            assert result["error"]["message"] == encoded.run.error.message
             continue
-        (choice,) = told["choices"]
-        assert choice == whole_choice(json.loads(written.whole))
-        assert (told["usage"] is not None) == written.run.request.include_usage
+        (choice,) = result["choices"]
+        assert choice == get_choice(json.loads(encoded.body))
+        assert (result["usage"] is not None) == encoded.run.request.include_usage
 
 
-def whole_choice(whole: dict[str, Any]) -> dict[str, Any]:
-    (choice,) = whole["choices"]
+def get_choice(completion: dict[str, Any]) -> dict[str, Any]:
+    (choice,) = completion["choices"]
     message = choice["message"]
     return {
         "role": "assistant",
         "content": message["content"] or "",
         "reasoning": message.get("reasoning_content", ""),
-        "calls": [{"id": one["id"], **one["function"]} for one in message.get("tool_calls") or ()],
+        "calls": [
+            {"id": call["id"], **call["function"]} for call in message.get("tool_calls") or ()
+        ],
         "finish": choice["finish_reason"],
     }
 
 
-def added_up(choice: Any) -> dict[str, Any]:
-    """The same of what a client has put together."""
+def get_client_choice(choice: Any) -> dict[str, Any]:
+    """Return the same of a choice that a client accumulated."""
     message = choice.message
-    calls = [(one.id, one.function) for one in message.tool_calls or ()]
+    calls = [(call.id, call.function) for call in message.tool_calls or ()]
     return {
         "role": message.role,
         "content": message.content,
@@ -611,41 +634,43 @@ def added_up(choice: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("seeds", shares(), ids=lambda seeds: str(seeds[0]))
+@pytest.mark.parametrize("seeds", make_shards(), ids=lambda seeds: str(seeds[0]))
 def test_messages_are_in_order(seeds: range) -> None:
     for seed in seeds:
-        written = write(seed, "messages")
-        told = check_messages(written.frames)
-        if not written.whole:
-            assert told["error"] is not None
+        encoded = encode_answer(seed, "messages")
+        result = check_messages(encoded.frames)
+        if not encoded.body:
+            assert result["error"] is not None
             continue
-        whole = json.loads(written.whole)
-        blocks = [dict(block) for block in told["content"]]
+        message = json.loads(encoded.body)
+        blocks = [dict(block) for block in result["content"]]
         for block in blocks:
-            if "partial_json" in block and readable(block["partial_json"]):
+            if "partial_json" in block and is_json(block["partial_json"]):
                 block["input"] = json.loads(block["partial_json"])
             block.pop("partial_json", None)
-        assert [b["type"] for b in blocks] == [b["type"] for b in whole["content"]]
-        if told["stop"]["stop_reason"] != "max_tokens":
-            assert blocks == whole["content"]
-        assert told["stop"]["stop_reason"] == whole["stop_reason"]
+        assert [b["type"] for b in blocks] == [b["type"] for b in message["content"]]
+        if result["stop"]["stop_reason"] != "max_tokens":
+            assert blocks == message["content"]
+        assert result["stop"]["stop_reason"] == message["stop_reason"]
 
 
-def test_the_clients_read_chat_and_messages_as_they_are() -> None:
-    for seed in range(0, ANSWERS, EVERY):
-        written = write(seed, "chat")
-        if written.whole:
+def test_the_clients_read_chat_and_messages_unchanged() -> None:
+    for seed in range(0, ANSWERS, CLIENT_STRIDE):
+        encoded = encode_answer(seed, "chat")
+        if encoded.body:
             client, body = openai_client()
-            body[:] = written.frames
+            body[:] = encoded.frames
             with client.chat.completions.stream(model="m", messages=[]) as stream:
-                final = stream.until_done().current_completion_snapshot
-            assert added_up(final.choices[0]) == whole_choice(json.loads(written.whole))
-        written = write(seed, "messages")
-        if written.whole:
-            other, body = anthropic_client()
-            body[:] = written.frames
-            with other.messages.stream(model="m", max_tokens=1, messages=[]) as flow:
-                message = flow.get_final_message().to_dict()
-            whole = json.loads(written.whole)
-            assert message["content"] == whole["content"]
-            assert message["stop_reason"] == whole["stop_reason"]
+                completion = stream.until_done().current_completion_snapshot
+            assert get_client_choice(completion.choices[0]) == get_choice(json.loads(encoded.body))
+        encoded = encode_answer(seed, "messages")
+        if encoded.body:
+            anthropic_sdk, body = anthropic_client()
+            body[:] = encoded.frames
+            with anthropic_sdk.messages.stream(
+                model="m", max_tokens=1, messages=[]
+            ) as message_stream:
+                message = message_stream.get_final_message().to_dict()
+            expected = json.loads(encoded.body)
+            assert message["content"] == expected["content"]
+            assert message["stop_reason"] == expected["stop_reason"]

@@ -1,4 +1,4 @@
-"""What an answer must look like and call: every spelling arrives, what cannot be is named."""
+"""Constraints and tool choices: every form is decoded, and invalid ones are named."""
 
 from __future__ import annotations
 
@@ -22,68 +22,80 @@ LOOSE = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA, "
 TOOLS = [{"type": "function", "function": {"name": name}} for name in ("f", "g", "h")]
 
 
-def ask(**fields: Any) -> Request:
+def decode_chat(**fields: Any) -> Request:
     messages = [{"role": "user", "content": "hi"}]
     return chat.decode_request(json.dumps({"model": "m", "messages": messages} | fields).encode())
 
 
-def complete(**fields: Any) -> Request:
+def decode_completion(**fields: Any) -> Request:
     return completions.decode_request(json.dumps({"model": "m", "prompt": "hi"} | fields).encode())
 
 
-def talk(**fields: Any) -> Chat:
-    found = ask(**fields).prompts[0]
-    assert isinstance(found, Chat)
-    return found
+def decode_chat_prompt(**fields: Any) -> Chat:
+    chat_prompt = decode_chat(**fields).prompts[0]
+    assert isinstance(chat_prompt, Chat)
+    return chat_prompt
 
 
-def refused(**fields: Any) -> BadRequest:
-    with pytest.raises(BadRequest) as refusal:
-        ask(**fields)
-    assert refusal.value.status == 400
+def get_error(**fields: Any) -> BadRequest:
+    with pytest.raises(BadRequest) as caught:
+        decode_chat(**fields)
+    assert caught.value.status == 400
     for internal in ("Struct", "$", "msgspec"):
-        assert internal not in refusal.value.message
-    return refusal.value
+        assert internal not in caught.value.message
+    return caught.value
 
 
-def schema(value: Any, param: str, strict: bool | None = None) -> Constraint:
-    beside = param.startswith("response_format")
+def json_constraint(value: Any, param: str, strict: bool | None = None) -> Constraint:
+    allows_tool_calls = param.startswith("response_format")
     return Constraint(
-        kind="json", value=value, param=param, strict=strict, allows_tool_calls=beside
+        kind="json", value=value, param=param, strict=strict, allows_tool_calls=allows_tool_calls
     )
 
 
-def formatted(**json_schema: Any) -> dict[str, Any]:
+def make_schema_format(**json_schema: Any) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": json_schema}
 
 
-INSIDE = "response_format.json_schema.schema"
+SCHEMA_PATH = "response_format.json_schema.schema"
 RESPONSE_FORMATS: list[tuple[Any, Constraint | None]] = [
     (None, None),
     ({"type": "text"}, None),
     ({"type": "text", "json_schema": None}, None),
-    (JSON_OBJECT, schema(None, "response_format")),
-    (JSON_OBJECT | {"schema": SCHEMA}, schema(SCHEMA, "response_format.schema")),
-    (STRICT, schema(SCHEMA, INSIDE, strict=True)),
-    (LOOSE, schema(SCHEMA, INSIDE, strict=False)),
-    (formatted(name="n", schema=SCHEMA), schema(SCHEMA, INSIDE)),
-    (formatted(name="n", schema=SCHEMA, strict=None), schema(SCHEMA, INSIDE)),
-    (formatted(name="A-z_0" * 12, schema={}, description="d"), schema({}, INSIDE)),
-    (formatted(name="n", schema=True), schema(True, INSIDE)),
-    (formatted(name="n", schema=False), schema(False, INSIDE)),
-    (formatted(name="n", schema=SCHEMA) | {"strict": True}, schema(SCHEMA, INSIDE, strict=True)),
-    ({"type": "json_schema", "schema": SCHEMA}, schema(SCHEMA, "response_format.schema")),
+    (JSON_OBJECT, json_constraint(None, "response_format")),
+    (JSON_OBJECT | {"schema": SCHEMA}, json_constraint(SCHEMA, "response_format.schema")),
+    (STRICT, json_constraint(SCHEMA, SCHEMA_PATH, strict=True)),
+    (LOOSE, json_constraint(SCHEMA, SCHEMA_PATH, strict=False)),
+    (make_schema_format(name="n", schema=SCHEMA), json_constraint(SCHEMA, SCHEMA_PATH)),
+    (
+        make_schema_format(name="n", schema=SCHEMA, strict=None),
+        json_constraint(SCHEMA, SCHEMA_PATH),
+    ),
+    (
+        make_schema_format(name="A-z_0" * 12, schema={}, description="d"),
+        json_constraint({}, SCHEMA_PATH),
+    ),
+    (make_schema_format(name="n", schema=True), json_constraint(True, SCHEMA_PATH)),
+    (make_schema_format(name="n", schema=False), json_constraint(False, SCHEMA_PATH)),
+    (
+        make_schema_format(name="n", schema=SCHEMA) | {"strict": True},
+        json_constraint(SCHEMA, SCHEMA_PATH, strict=True),
+    ),
+    ({"type": "json_schema", "schema": SCHEMA}, json_constraint(SCHEMA, "response_format.schema")),
     (
         {"type": "json_schema", "name": "n", "schema": SCHEMA, "strict": True},
-        schema(SCHEMA, "response_format.schema", strict=True),
+        json_constraint(SCHEMA, "response_format.schema", strict=True),
     ),
 ]
 
 
-@pytest.mark.parametrize(("said", "shape"), RESPONSE_FORMATS)
-def test_a_response_format_arrives(said: Any, shape: Constraint | None) -> None:
-    for request in (ask(response_format=said), complete(response_format=said)):
-        assert request.constraint == shape
+@pytest.mark.parametrize(("response_format", "constraint"), RESPONSE_FORMATS)
+def test_a_response_format_is_decoded(response_format: Any, constraint: Constraint | None) -> None:
+    for request in (
+        decode_chat(response_format=response_format),
+        decode_completion(response_format=response_format),
+    ):
+        assert request.constraint == constraint
         assert request.warnings == ()
 
 
@@ -95,19 +107,19 @@ BAD_FORMATS = [
     ({"type": "json_schema"}, "response_format.json_schema"),
     ({"type": "json_schema", "json_schema": None}, "response_format.json_schema"),
     ({"type": "json_schema", "json_schema": "{}"}, "response_format.json_schema"),
-    (formatted(schema=SCHEMA), "response_format.json_schema.name"),
-    (formatted(name="", schema=SCHEMA), "response_format.json_schema.name"),
-    (formatted(name="x" * 65, schema=SCHEMA), "response_format.json_schema.name"),
-    (formatted(name="a b", schema=SCHEMA), "response_format.json_schema.name"),
-    (formatted(name="n\n", schema=SCHEMA), "response_format.json_schema.name"),
-    (formatted(name="ñ", schema=SCHEMA), "response_format.json_schema.name"),
-    (formatted(name=5, schema=SCHEMA), "response_format.json_schema.name"),
-    (formatted(name="n"), "response_format.json_schema.schema"),
-    (formatted(name="n", schema=None), "response_format.json_schema.schema"),
-    (formatted(name="n", schema="{}"), "response_format.json_schema.schema"),
-    (formatted(name="n", schema=[]), "response_format.json_schema.schema"),
-    (formatted(name="n", schema={}, strict="yes"), "response_format.json_schema.strict"),
-    (formatted(name="n", schema={}) | {"schema": {}}, "response_format.schema"),
+    (make_schema_format(schema=SCHEMA), "response_format.json_schema.name"),
+    (make_schema_format(name="", schema=SCHEMA), "response_format.json_schema.name"),
+    (make_schema_format(name="x" * 65, schema=SCHEMA), "response_format.json_schema.name"),
+    (make_schema_format(name="a b", schema=SCHEMA), "response_format.json_schema.name"),
+    (make_schema_format(name="n\n", schema=SCHEMA), "response_format.json_schema.name"),
+    (make_schema_format(name="ñ", schema=SCHEMA), "response_format.json_schema.name"),
+    (make_schema_format(name=5, schema=SCHEMA), "response_format.json_schema.name"),
+    (make_schema_format(name="n"), "response_format.json_schema.schema"),
+    (make_schema_format(name="n", schema=None), "response_format.json_schema.schema"),
+    (make_schema_format(name="n", schema="{}"), "response_format.json_schema.schema"),
+    (make_schema_format(name="n", schema=[]), "response_format.json_schema.schema"),
+    (make_schema_format(name="n", schema={}, strict="yes"), "response_format.json_schema.strict"),
+    (make_schema_format(name="n", schema={}) | {"schema": {}}, "response_format.schema"),
     ({"type": "json_schema", "schema": {}, "name": "a b"}, "response_format.name"),
     ({"type": "text", "schema": {}}, "response_format.schema"),
     ({"type": "text"} | {"json_schema": STRICT["json_schema"]}, "response_format.json_schema"),
@@ -115,71 +127,97 @@ BAD_FORMATS = [
 ]
 
 
-@pytest.mark.parametrize(("said", "param"), BAD_FORMATS)
-def test_a_wrong_response_format_is_named(said: Any, param: str) -> None:
-    assert refused(response_format=said).param == param
+@pytest.mark.parametrize(("response_format", "param"), BAD_FORMATS)
+def test_an_invalid_response_format_is_named(response_format: Any, param: str) -> None:
+    assert get_error(response_format=response_format).param == param
 
 
-def grammar(value: str, param: str, language: Any = None) -> Constraint:
+def grammar_constraint(value: str, param: str, language: Any = None) -> Constraint:
     return Constraint(kind="grammar", value=value, param=param, language=language)
 
 
-def nested(**fields: Any) -> dict[str, Any]:
+def structured_outputs(**fields: Any) -> dict[str, Any]:
     return {"structured_outputs": fields}
 
 
-TEXT = json.dumps(SCHEMA)
+SCHEMA_TEXT = json.dumps(SCHEMA)
 EXPLICIT: list[tuple[dict[str, Any], Constraint]] = [
-    ({"grammar": GBNF}, grammar(GBNF, "grammar")),
-    ({"grammar": {"grammar": GBNF}}, grammar(GBNF, "grammar.grammar")),
-    ({"grammar": {"type": "gbnf", "value": GBNF}}, grammar(GBNF, "grammar.value", "gbnf")),
-    ({"grammar": {"type": "lark", "grammar": "x"}}, grammar("x", "grammar.grammar", "lark")),
+    ({"grammar": GBNF}, grammar_constraint(GBNF, "grammar")),
+    ({"grammar": {"grammar": GBNF}}, grammar_constraint(GBNF, "grammar.grammar")),
+    (
+        {"grammar": {"type": "gbnf", "value": GBNF}},
+        grammar_constraint(GBNF, "grammar.value", "gbnf"),
+    ),
+    (
+        {"grammar": {"type": "lark", "grammar": "x"}},
+        grammar_constraint("x", "grammar.grammar", "lark"),
+    ),
     (
         {"grammar": {"type": "regex", "value": DIGITS}},
         Constraint(kind="regex", value=DIGITS, param="grammar.value"),
     ),
-    ({"grammar": {"type": "json_schema", "value": SCHEMA}}, schema(SCHEMA, "grammar.value")),
-    ({"grammar": {"type": "json_schema", "value": False}}, schema(False, "grammar.value")),
-    ({"grammar": {"type": "json", "grammar": TEXT}}, schema(SCHEMA, "grammar.grammar")),
+    (
+        {"grammar": {"type": "json_schema", "value": SCHEMA}},
+        json_constraint(SCHEMA, "grammar.value"),
+    ),
+    ({"grammar": {"type": "json_schema", "value": False}}, json_constraint(False, "grammar.value")),
+    (
+        {"grammar": {"type": "json", "grammar": SCHEMA_TEXT}},
+        json_constraint(SCHEMA, "grammar.grammar"),
+    ),
     ({"regex": DIGITS}, Constraint(kind="regex", value=DIGITS, param="regex")),
     ({"choice": ["a", "é"]}, Constraint(kind="choice", value=["a", "é"], param="choice")),
     ({"choice": ["a"] * 1000}, Constraint(kind="choice", value=["a"] * 1000, param="choice")),
-    ({"json_schema": SCHEMA}, schema(SCHEMA, "json_schema")),
-    (nested(json=SCHEMA), schema(SCHEMA, "structured_outputs.json")),
-    (nested(json=TEXT), schema(SCHEMA, "structured_outputs.json")),
-    (nested(json="true"), schema(True, "structured_outputs.json")),
-    (nested(json_object=True), schema(None, "structured_outputs.json_object")),
-    (nested(json=SCHEMA, json_object=False), schema(SCHEMA, "structured_outputs.json")),
+    ({"json_schema": SCHEMA}, json_constraint(SCHEMA, "json_schema")),
+    (structured_outputs(json=SCHEMA), json_constraint(SCHEMA, "structured_outputs.json")),
+    (structured_outputs(json=SCHEMA_TEXT), json_constraint(SCHEMA, "structured_outputs.json")),
+    (structured_outputs(json="true"), json_constraint(True, "structured_outputs.json")),
+    (structured_outputs(json_object=True), json_constraint(None, "structured_outputs.json_object")),
     (
-        nested(regex=DIGITS, json=None, whitespace_pattern=None, disable_any_whitespace=False),
+        structured_outputs(json=SCHEMA, json_object=False),
+        json_constraint(SCHEMA, "structured_outputs.json"),
+    ),
+    (
+        structured_outputs(
+            regex=DIGITS, json=None, whitespace_pattern=None, disable_any_whitespace=False
+        ),
         Constraint(kind="regex", value=DIGITS, param="structured_outputs.regex"),
     ),
     (
-        nested(choice=["a"]),
+        structured_outputs(choice=["a"]),
         Constraint(kind="choice", value=["a"], param="structured_outputs.choice"),
     ),
-    (nested(grammar=GBNF, backend=None), grammar(GBNF, "structured_outputs.grammar")),
-    ({"guided_json": SCHEMA}, schema(SCHEMA, "guided_json")),
-    ({"guided_json": TEXT, "guided_decoding_backend": None}, schema(SCHEMA, "guided_json")),
+    (
+        structured_outputs(grammar=GBNF, backend=None),
+        grammar_constraint(GBNF, "structured_outputs.grammar"),
+    ),
+    ({"guided_json": SCHEMA}, json_constraint(SCHEMA, "guided_json")),
+    (
+        {"guided_json": SCHEMA_TEXT, "guided_decoding_backend": None},
+        json_constraint(SCHEMA, "guided_json"),
+    ),
     ({"guided_regex": DIGITS}, Constraint(kind="regex", value=DIGITS, param="guided_regex")),
     ({"guided_choice": ["a"]}, Constraint(kind="choice", value=["a"], param="guided_choice")),
-    ({"guided_grammar": GBNF}, grammar(GBNF, "guided_grammar")),
+    ({"guided_grammar": GBNF}, grammar_constraint(GBNF, "guided_grammar")),
 ]
 
 
-@pytest.mark.parametrize(("fields", "shape"), EXPLICIT)
-def test_every_explicit_spelling_arrives_in_both_dialects(
-    fields: dict[str, Any], shape: Constraint
+@pytest.mark.parametrize(("fields", "constraint"), EXPLICIT)
+def test_every_explicit_constraint_is_decoded_in_both_apis(
+    fields: dict[str, Any], constraint: Constraint
 ) -> None:
-    for request in (ask(**fields), complete(**fields)):
-        assert request.constraint == shape
+    for request in (decode_chat(**fields), decode_completion(**fields)):
+        assert request.constraint == constraint
         assert request.warnings == ()
 
 
-def test_null_says_nothing() -> None:
+def test_null_is_the_same_as_absent() -> None:
     nulls = dict.fromkeys(name for fields, _ in EXPLICIT for name in fields)
-    assert ask(**nulls, response_format=None, tool_choice=None, parallel_tool_calls=None) == ask()
-    assert complete(**nulls) == complete()
+    assert (
+        decode_chat(**nulls, response_format=None, tool_choice=None, parallel_tool_calls=None)
+        == decode_chat()
+    )
+    assert decode_completion(**nulls) == decode_completion()
 
 
 BAD_EXPLICIT = [
@@ -204,24 +242,30 @@ BAD_EXPLICIT = [
     ({"choice": [5]}, "choice[0]"),
     ({"choice": ["a"] * 1001}, "choice"),
     ({"json_schema": 5}, "json_schema"),
-    (nested(), "structured_outputs"),
-    (nested(json=None), "structured_outputs"),
-    (nested(json_object=False), "structured_outputs"),
-    (nested(json="{"), "structured_outputs.json"),
-    (nested(json="[" * 100_000), "structured_outputs.json"),
-    (nested(json="[]"), "structured_outputs.json"),
-    (nested(json="null"), "structured_outputs.json"),
-    (nested(choice=[]), "structured_outputs.choice"),
-    (nested(jsn=SCHEMA), "structured_outputs"),
-    (nested(json=SCHEMA, whitespace_pattern="x"), "structured_outputs.whitespace_pattern"),
-    (nested(json=SCHEMA, disable_any_whitespace=True), "structured_outputs.disable_any_whitespace"),
+    (structured_outputs(), "structured_outputs"),
+    (structured_outputs(json=None), "structured_outputs"),
+    (structured_outputs(json_object=False), "structured_outputs"),
+    (structured_outputs(json="{"), "structured_outputs.json"),
+    (structured_outputs(json="[" * 100_000), "structured_outputs.json"),
+    (structured_outputs(json="[]"), "structured_outputs.json"),
+    (structured_outputs(json="null"), "structured_outputs.json"),
+    (structured_outputs(choice=[]), "structured_outputs.choice"),
+    (structured_outputs(jsn=SCHEMA), "structured_outputs"),
     (
-        nested(json=SCHEMA, disable_additional_properties=True),
+        structured_outputs(json=SCHEMA, whitespace_pattern="x"),
+        "structured_outputs.whitespace_pattern",
+    ),
+    (
+        structured_outputs(json=SCHEMA, disable_any_whitespace=True),
+        "structured_outputs.disable_any_whitespace",
+    ),
+    (
+        structured_outputs(json=SCHEMA, disable_additional_properties=True),
         "structured_outputs.disable_additional_properties",
     ),
-    (nested(json=SCHEMA, disable_fallback=True), "structured_outputs.disable_fallback"),
-    (nested(json=SCHEMA, backend="xgrammar"), "structured_outputs.backend"),
-    (nested(structural_tag="{}"), "structured_outputs.structural_tag"),
+    (structured_outputs(json=SCHEMA, disable_fallback=True), "structured_outputs.disable_fallback"),
+    (structured_outputs(json=SCHEMA, backend="xgrammar"), "structured_outputs.backend"),
+    (structured_outputs(structural_tag="{}"), "structured_outputs.structural_tag"),
     ({"structural_tag": "{}"}, "structural_tag"),
     ({"guided_json": "nonsense"}, "guided_json"),
     ({"guided_json": []}, "guided_json"),
@@ -231,111 +275,129 @@ BAD_EXPLICIT = [
 
 
 @pytest.mark.parametrize(("fields", "param"), BAD_EXPLICIT)
-def test_what_cannot_be_kept_to_is_refused_by_name(fields: dict[str, Any], param: str) -> None:
-    assert refused(**fields).param == param
-    with pytest.raises(BadRequest) as refusal:
-        complete(**fields)
-    assert refusal.value.param == param
+def test_unsupported_constraints_are_rejected_by_name(fields: dict[str, Any], param: str) -> None:
+    assert get_error(**fields).param == param
+    with pytest.raises(BadRequest) as caught:
+        decode_completion(**fields)
+    assert caught.value.param == param
 
 
-NAMED = {"type": "function", "function": {"name": "g"}}
+FORCED_TOOL = {"type": "function", "function": {"name": "g"}}
 ONE_OF = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "g"}]}
-EXCLUDING = [
+EXCLUSIVE = [
     ({"grammar": GBNF, "regex": DIGITS}, "grammar", "regex"),
     ({"choice": ["a"], "guided_choice": ["a"]}, "choice", "guided_choice"),
-    ({"regex": "a", **nested(json={})}, "regex", "structured_outputs.json"),
-    (nested(json={}, regex="a"), "structured_outputs.json", "structured_outputs.regex"),
+    ({"regex": "a", **structured_outputs(json={})}, "regex", "structured_outputs.json"),
+    (structured_outputs(json={}, regex="a"), "structured_outputs.json", "structured_outputs.regex"),
     (
-        nested(choice=["a"], json_object=True),
+        structured_outputs(choice=["a"], json_object=True),
         "structured_outputs.choice",
         "structured_outputs.json_object",
     ),
     ({"json_schema": {}, "guided_json": {}}, "json_schema", "guided_json"),
     ({"grammar": GBNF, "response_format": STRICT}, "grammar", "response_format"),
-    (nested(json={}) | {"response_format": STRICT}, "structured_outputs.json", "response_format"),
+    (
+        structured_outputs(json={}) | {"response_format": STRICT},
+        "structured_outputs.json",
+        "response_format",
+    ),
     ({"grammar": GBNF, "tools": TOOLS, "tool_choice": "required"}, "grammar", "tool_choice"),
-    ({"choice": ["a"], "tools": TOOLS, "tool_choice": NAMED}, "choice", "tool_choice"),
+    ({"choice": ["a"], "tools": TOOLS, "tool_choice": FORCED_TOOL}, "choice", "tool_choice"),
     ({"guided_regex": "a", "tools": TOOLS, "tool_choice": ONE_OF}, "guided_regex", "tool_choice"),
 ]
 
 
-@pytest.mark.parametrize(("fields", "one", "other"), EXCLUDING)
-def test_two_that_exclude_each_other_are_refused_by_both_names(
-    fields: dict[str, Any], one: str, other: str
+@pytest.mark.parametrize(("fields", "first", "second"), EXCLUSIVE)
+def test_exclusive_constraints_are_rejected_by_both_names(
+    fields: dict[str, Any], first: str, second: str
 ) -> None:
-    refusal = refused(**fields)
-    assert refusal.param == other
-    assert f"`{one}`" in refusal.message
-    assert f"`{other}`" in refusal.message
+    error = get_error(**fields)
+    assert error.param == second
+    assert f"`{first}`" in error.message
+    assert f"`{second}`" in error.message
 
 
-@pytest.mark.parametrize("wanted", [JSON_OBJECT, LOOSE, {"type": "json_schema", "schema": SCHEMA}])
-@pytest.mark.parametrize(("fields", "shape"), EXPLICIT)
-def test_an_explicit_shape_wins_over_a_loose_format_and_says_so(
-    fields: dict[str, Any], shape: Constraint, wanted: Any
+@pytest.mark.parametrize(
+    "response_format", [JSON_OBJECT, LOOSE, {"type": "json_schema", "schema": SCHEMA}]
+)
+@pytest.mark.parametrize(("fields", "constraint"), EXPLICIT)
+def test_an_explicit_constraint_replaces_a_format_that_is_not_strict(
+    fields: dict[str, Any], constraint: Constraint, response_format: Any
 ) -> None:
-    request = ask(**fields, response_format=wanted)
-    assert request.constraint == shape
+    request = decode_chat(**fields, response_format=response_format)
+    assert request.constraint == constraint
     (warning,) = request.warnings
     assert "`response_format`" in warning
-    assert f"`{shape.param}`" in warning
+    assert f"`{constraint.param}`" in warning
 
 
 @pytest.mark.parametrize("tool_choice", ["auto", "none", None, ONE_OF | {"mode": "auto"}])
-def test_an_explicit_shape_leaves_tools_that_need_not_be_called(tool_choice: Any) -> None:
-    request = ask(grammar=GBNF, tools=TOOLS, tool_choice=tool_choice)
-    assert request.constraint == grammar(GBNF, "grammar")
+def test_an_explicit_constraint_allows_optional_tools(tool_choice: Any) -> None:
+    request = decode_chat(grammar=GBNF, tools=TOOLS, tool_choice=tool_choice)
+    assert request.constraint == grammar_constraint(GBNF, "grammar")
     assert request.warnings == ()
     assert isinstance(request.prompts[0], Chat)
     assert len(request.prompts[0].tools) == 3
 
 
-def listed(*names: str, mode: str = "auto") -> dict[str, Any]:
+def make_allowed_tools(*names: str, mode: str = "auto") -> dict[str, Any]:
     tools = [{"type": "function", "function": {"name": name}} for name in names]
     return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
 
 
-# tool_choice -> mode, the tools that may be called, whether one was named
+# tool_choice -> mode, allowed tools, whether it forces one tool
 CHOICES: list[tuple[Any, str, tuple[str, ...] | None, bool]] = [
     (None, "auto", None, False),
     ("auto", "auto", None, False),
     ("none", "none", None, False),
     ("required", "required", None, False),
-    (NAMED, "required", ("g",), True),
+    (FORCED_TOOL, "required", ("g",), True),
     ({"type": "function", "name": "h"}, "required", ("h",), True),
-    (listed("h", "f"), "auto", ("f", "h"), False),
-    (listed("g", "g"), "auto", ("g",), False),
-    (listed("g", mode="required"), "required", ("g",), False),
+    (make_allowed_tools("h", "f"), "auto", ("f", "h"), False),
+    (make_allowed_tools("g", "g"), "auto", ("g",), False),
+    (make_allowed_tools("g", mode="required"), "required", ("g",), False),
     (ONE_OF, "required", ("g",), False),
     (ONE_OF | {"mode": "auto"}, "auto", ("g",), False),
 ]
 
 
 @pytest.mark.parametrize("parallel", [None, True, False])
-@pytest.mark.parametrize(("said", "mode", "names", "named"), CHOICES)
-def test_a_tool_choice_arrives(
-    said: Any, mode: str, names: tuple[str, ...] | None, named: bool, parallel: bool | None
+@pytest.mark.parametrize(("tool_choice", "mode", "names", "forces_named_tool"), CHOICES)
+def test_a_tool_choice_is_decoded(
+    tool_choice: Any,
+    mode: str,
+    names: tuple[str, ...] | None,
+    forces_named_tool: bool,
+    parallel: bool | None,
 ) -> None:
-    found = talk(tools=TOOLS, tool_choice=said, parallel_tool_calls=parallel)
-    assert (found.tool_choice, found.allowed_tools, found.forces_named_tool) == (mode, names, named)
-    assert found.parallel_tool_calls == (parallel is not False and not named)
-    assert len(found.tools) == 3
+    chat_prompt = decode_chat_prompt(
+        tools=TOOLS, tool_choice=tool_choice, parallel_tool_calls=parallel
+    )
+    assert (chat_prompt.tool_choice, chat_prompt.allowed_tools, chat_prompt.forces_named_tool) == (
+        mode,
+        names,
+        forces_named_tool,
+    )
+    assert chat_prompt.parallel_tool_calls == (parallel is not False and not forces_named_tool)
+    assert len(chat_prompt.tools) == 3
 
 
 @pytest.mark.parametrize("tools", [None, []])
-@pytest.mark.parametrize("said", [None, "auto", "none"])
-def test_a_choice_that_forces_nothing_needs_no_tools(tools: Any, said: Any) -> None:
-    found = talk(tools=tools, tool_choice=said, parallel_tool_calls=False)
-    assert found.tools == ()
-    assert found.allowed_tools is None
+@pytest.mark.parametrize("tool_choice", [None, "auto", "none"])
+def test_a_choice_that_forces_nothing_needs_no_tools(tools: Any, tool_choice: Any) -> None:
+    chat_prompt = decode_chat_prompt(
+        tools=tools, tool_choice=tool_choice, parallel_tool_calls=False
+    )
+    assert chat_prompt.tools == ()
+    assert chat_prompt.allowed_tools is None
 
 
 BAD_CHOICES = [
     ("required", None, "tool_choice"),
     ("required", [], "tool_choice"),
-    (NAMED, None, "tool_choice"),
-    (NAMED, [], "tool_choice"),
-    (NAMED, TOOLS[:1], "tool_choice"),
+    (FORCED_TOOL, None, "tool_choice"),
+    (FORCED_TOOL, [], "tool_choice"),
+    (FORCED_TOOL, TOOLS[:1], "tool_choice"),
     ("always", TOOLS, "tool_choice"),
     ("", TOOLS, "tool_choice"),
     ("f", TOOLS, "tool_choice"),
@@ -345,10 +407,10 @@ BAD_CHOICES = [
     ({"type": "function"}, TOOLS, "tool_choice"),
     ({"type": "function", "function": {}}, TOOLS, "tool_choice.function.name"),
     ({"type": "custom", "custom": {"name": "f"}}, TOOLS, "tool_choice"),
-    (listed("g"), None, "tool_choice.allowed_tools.tools[0]"),
-    (listed("f", "nobody"), TOOLS, "tool_choice.allowed_tools.tools[1]"),
-    (listed(), TOOLS, "tool_choice.allowed_tools.tools"),
-    (listed("f", mode="none"), TOOLS, "tool_choice.allowed_tools.mode"),
+    (make_allowed_tools("g"), None, "tool_choice.allowed_tools.tools[0]"),
+    (make_allowed_tools("f", "nobody"), TOOLS, "tool_choice.allowed_tools.tools[1]"),
+    (make_allowed_tools(), TOOLS, "tool_choice.allowed_tools.tools"),
+    (make_allowed_tools("f", mode="none"), TOOLS, "tool_choice.allowed_tools.mode"),
     ({"type": "allowed_tools"}, TOOLS, "tool_choice.tools"),
     ({"type": "allowed_tools", "allowed_tools": {}}, TOOLS, "tool_choice.allowed_tools.mode"),
     (ONE_OF | {"tools": []}, TOOLS, "tool_choice.tools"),
@@ -358,30 +420,32 @@ BAD_CHOICES = [
 ]
 
 
-@pytest.mark.parametrize(("said", "tools", "param"), BAD_CHOICES)
-def test_a_wrong_tool_choice_is_named(said: Any, tools: Any, param: str) -> None:
-    assert refused(tools=tools, tool_choice=said).param == param
+@pytest.mark.parametrize(("tool_choice", "tools", "param"), BAD_CHOICES)
+def test_an_invalid_tool_choice_is_named(tool_choice: Any, tools: Any, param: str) -> None:
+    assert get_error(tools=tools, tool_choice=tool_choice).param == param
 
 
-def test_a_tool_keeps_its_schema_and_its_strictness() -> None:
-    said: list[tuple[Any, bool | None]] = [({}, True), (SCHEMA, False), (None, None)]
+def test_a_tool_keeps_its_schema_and_strict() -> None:
+    tools: list[tuple[Any, bool | None]] = [({}, True), (SCHEMA, False), (None, None)]
     functions = [
         {"name": f"f{i}", "parameters": parameters, "strict": strict}
-        for i, (parameters, strict) in enumerate(said)
+        for i, (parameters, strict) in enumerate(tools)
     ]
-    found = talk(tools=[{"type": "function", "function": one} for one in functions])
-    assert [(tool.parameters, tool.strict) for tool in found.tools] == said
+    chat_prompt = decode_chat_prompt(
+        tools=[{"type": "function", "function": function} for function in functions]
+    )
+    assert [(tool.parameters, tool.strict) for tool in chat_prompt.tools] == tools
 
 
 @pytest.mark.parametrize("parameters", [True, "{}", [], 5])
-def test_parameters_that_are_no_object_are_named(parameters: Any) -> None:
+def test_parameters_that_are_not_an_object_are_named(parameters: Any) -> None:
     tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
-    assert refused(tools=tools).param == "tools[0].function.parameters"
+    assert get_error(tools=tools).param == "tools[0].function.parameters"
 
 
 FINISHES: list[tuple[Any, Finish, str]] = [
-    (NAMED, "tool_calls", "stop"),
-    (NAMED, "length", "length"),
+    (FORCED_TOOL, "tool_calls", "stop"),
+    (FORCED_TOOL, "length", "length"),
     ("required", "tool_calls", "tool_calls"),
     ("auto", "tool_calls", "tool_calls"),
     ("auto", "stop", "stop"),
@@ -389,21 +453,23 @@ FINISHES: list[tuple[Any, Finish, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("said", "finish", "told"), FINISHES)
-def test_a_call_that_was_named_ends_with_stop(said: Any, finish: Finish, told: str) -> None:
-    request = ask(tools=TOOLS, tool_choice=said, parallel_tool_calls=False)
+@pytest.mark.parametrize(("tool_choice", "finish", "expected"), FINISHES)
+def test_a_call_of_a_forced_tool_ends_with_stop(
+    tool_choice: Any, finish: Finish, expected: str
+) -> None:
+    request = decode_chat(tools=TOOLS, tool_choice=tool_choice, parallel_tool_calls=False)
     deltas = [
         Delta(choice=0, channel="tool_name", text="g", call=0),
         Delta(choice=0, channel="tool_args", text="{}", call=0),
         Delta(choice=0, finish=finish),
     ]
-    writer = ChatEncoder(request, "m", 1)
-    frames = [frame for delta in deltas for frame in writer.encode_delta(delta)]
+    encoder = ChatEncoder(request, "m", 1)
+    frames = [frame for delta in deltas for frame in encoder.encode_delta(delta)]
     last = json.loads(frames[-1].removeprefix(b"data: "))
-    assert last["choices"][0]["finish_reason"] == told
-    whole = Completion()
+    assert last["choices"][0]["finish_reason"] == expected
+    completion = Completion()
     for delta in deltas:
-        whole.add(delta)
-    (choice,) = json.loads(ChatEncoder(request, "m", 1).encode_whole(whole))["choices"]
-    assert choice["finish_reason"] == told
+        completion.add(delta)
+    (choice,) = json.loads(ChatEncoder(request, "m", 1).encode_whole(completion))["choices"]
+    assert choice["finish_reason"] == expected
     assert choice["message"]["tool_calls"][0]["function"] == {"name": "g", "arguments": "{}"}

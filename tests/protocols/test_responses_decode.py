@@ -84,16 +84,16 @@ def assistant_message(
     )
 
 
-def tool_message(call_item: str | None, text: str) -> Message:
-    return Message(role="tool", tool_call_id=call_item, content=text_content(text))
+def tool_message(call_id: str | None, text: str) -> Message:
+    return Message(role="tool", tool_call_id=call_id, content=text_content(text))
 
 
 def system_message(text: str) -> Message:
     return Message(role="system", content=text_content(text))
 
 
-def message_item(role: str, json_constraint: Any, **fields: Any) -> Item:
-    return {"type": "message", "role": role, "content": json_constraint} | fields
+def message_item(role: str, content: Any, **fields: Any) -> Item:
+    return {"type": "message", "role": role, "content": content} | fields
 
 
 def text_part(text: str, kind: str = "input_text") -> Item:
@@ -1417,7 +1417,7 @@ def test_any_json_is_a_request_or_a_bad_request(body: Any) -> None:
         make_request(decoded)
     except BadRequest as error:
         messages.append(error.message)
-    assert not any("Struct" in message_item for message_item in messages)
+    assert not any("Struct" in message for message in messages)
 
 
 @settings(max_examples=100, deadline=None)

@@ -28,7 +28,7 @@ from dragoman.protocols.responses.encode.resource import mark_cancelled, mark_fa
 from dragoman.protocols.responses.types import ResponseInfo, ToolOrigin
 from dragoman.signing import Signer
 from dragoman.types import Chat, Request
-from tests.support.event_order import RESOURCE, check_responses, sse
+from tests.support.event_order import RESOURCE_FIELDS, check_responses, parse_sse
 
 USAGE = Usage(7, 5, 2, 1)
 TOOLS = {
@@ -90,7 +90,7 @@ def encode_response(*deltas: Delta, encoder: ResponseEncoder | None = None) -> l
     encoder = encoder or make_encoder()
     frames = encoder.start() + encode(encoder, *deltas) + encoder.end(Usage())
     assert check_responses(frames) == json.loads(encoder.encode_whole())
-    return sse(frames)
+    return parse_sse(frames)
 
 
 def get_types(events: list[dict[str, Any]]) -> list[str]:
@@ -285,8 +285,8 @@ def test_delta_frames_can_be_padded() -> None:
 def test_the_resource_has_all_its_fields() -> None:
     echoed = {"temperature": 0.5, "metadata": {"a": "b"}, "user": "me"}
     encoder = make_encoder(echoed_fields=echoed)
-    [created, *_] = sse(encoder.start())
-    assert created["response"].keys() == RESOURCE | {"user"}
+    [created, *_] = parse_sse(encoder.start())
+    assert created["response"].keys() == RESOURCE_FIELDS | {"user"}
     assert created["response"].items() >= echoed.items()
     assert created["response"]["usage"] is None
     encode(encoder, text_delta("a"), make_finish())
@@ -338,10 +338,14 @@ def test_a_response_may_be_queued_before_it_starts() -> None:
         + encode(encoder, text_delta("a"), make_finish())
         + encoder.end(Usage())
     )
-    assert get_types(sse(frames))[:3] == ["created", "queued", "in_progress"]
+    assert get_types(parse_sse(frames))[:3] == ["created", "queued", "in_progress"]
     check_responses(frames)
     encoder = make_encoder()
-    assert get_types(sse(encoder.queue() + encoder.cancel())) == ["created", "queued", "incomplete"]
+    assert get_types(parse_sse(encoder.queue() + encoder.cancel())) == [
+        "created",
+        "queued",
+        "incomplete",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -378,7 +382,7 @@ def test_a_failed_response_has_an_error(error: DragomanError, code: str, message
 def test_a_response_can_fail_before_it_starts() -> None:
     frames = make_encoder().fail(EngineFailed("It broke."))
     check_responses(frames)
-    assert get_types(sse(frames)) == [*FIRST_EVENTS, "failed"]
+    assert get_types(parse_sse(frames)) == [*FIRST_EVENTS, "failed"]
 
 
 def test_a_cancelled_response_has_that_status() -> None:
@@ -416,7 +420,7 @@ def test_a_remote_call_is_open_until_it_is_answered() -> None:
     assert failed["status"] == "failed"
     assert failed["error"] == {"type": "mcp_tool_execution_error", "content": "Refused."}
     assert message["content"][0]["text"] == "a"
-    assert get_types(sse(frames))[2:15] == [
+    assert get_types(parse_sse(frames))[2:15] == [
         *("output_item.added", "mcp_list_tools.in_progress", "mcp_list_tools.completed"),
         *("output_item.done", "output_item.added", "mcp_call.in_progress"),
         *("mcp_call_arguments.delta", "mcp_call_arguments.delta", "mcp_call_arguments.done"),
@@ -534,7 +538,7 @@ def test_a_stored_response_is_replayed_with_one_delta_for_each_part() -> None:
     encoder.end(Usage())
     frames = encode_stored_events(encoder.encode_whole())
     assert check_responses(frames) == json.loads(encoder.encode_whole())
-    assert [event["delta"] for event in sse(frames) if "delta" in event] == ["hm", "hm", "ab"]
+    assert [event["delta"] for event in parse_sse(frames) if "delta" in event] == ["hm", "hm", "ab"]
 
 
 # Free text

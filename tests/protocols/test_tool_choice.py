@@ -1,4 +1,4 @@
-"""A choice of many tools is no more work than the choice and the tools together."""
+"""Decoding a choice of many tools takes time linear in the choice and the tools."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.support.work_counter import count_lines
 Choice = Callable[[], object]
 
 
-class Label(str):
-    """One that is seen to be compared."""
+class ComparedLabel(str):
+    """A label whose comparisons are counted, because they run Python code."""
 
     def __eq__(self, other: object) -> bool:
         return str.__eq__(self, other)
@@ -24,55 +24,58 @@ class Label(str):
     __hash__ = str.__hash__
 
 
-def allowed(*listed: dict[str, str]) -> dict[str, object]:
-    return {"type": "allowed_tools", "mode": "auto", "tools": [*listed]}
+def make_choice(*tools: dict[str, str]) -> dict[str, object]:
+    return {"type": "allowed_tools", "mode": "auto", "tools": [*tools]}
 
 
-def offered(names: int, labels: int = 0) -> tools.ResponsesToolSet:
-    known = {
-        f"n__f{at}": ToolOrigin(kind="function", name=f"f{at}", namespace="n")
-        for at in range(names)
+def declare(count: int, server_count: int = 0) -> tools.ResponsesToolSet:
+    origins = {
+        f"n__f{i}": ToolOrigin(kind="function", name=f"f{i}", namespace="n") for i in range(count)
     }
-    declared = {name: Tool(name=name) for name in known}
-    return tools.ResponsesToolSet(declared, known, [Label(f"l{at}") for at in range(labels)])
+    declared = {name: Tool(name=name) for name in origins}
+    return tools.ResponsesToolSet(
+        declared, origins, [ComparedLabel(f"l{i}") for i in range(server_count)]
+    )
 
 
-def in_chat(n: int) -> Choice:
-    declared = tuple(Tool(name=f"f{at}") for at in range(n))
-    named = [chat_tools.ChatToolName("function", name=tool.name) for tool in declared]
-    choice = chat_tools.ChatToolChoice("allowed_tools", mode="auto", tools=named)
+def choose_in_chat(count: int) -> Choice:
+    declared = tuple(Tool(name=f"f{i}") for i in range(count))
+    names = [chat_tools.ChatToolName("function", name=tool.name) for tool in declared]
+    choice = chat_tools.ChatToolChoice("allowed_tools", mode="auto", tools=names)
     return lambda: chat_tools.decode_tool_choice(choice, declared)
 
 
-def of_a_namespace(n: int) -> Choice:
-    """Listed again and again, though it is all of them."""
-    choice, declared = allowed(*[{"type": "namespace", "name": "n"}] * n), offered(n)
+def choose_namespace(count: int) -> Choice:
+    """Choose a namespace that is listed again and again."""
+    choice, declared = make_choice(*[{"type": "namespace", "name": "n"}] * count), declare(count)
     return lambda: tools.decode_tool_choice(choice, declared, ())
 
 
-def of_many_servers(n: int) -> Choice:
-    listed = [{"type": "mcp", "server_label": f"l{at}"} for at in range(n)]
-    declared = offered(0, n)
-    return lambda: tools.decode_tool_choice(allowed(*listed), declared, ())
+def choose_many_servers(count: int) -> Choice:
+    entries = [{"type": "mcp", "server_label": f"l{i}"} for i in range(count)]
+    declared = declare(0, count)
+    return lambda: tools.decode_tool_choice(make_choice(*entries), declared, ())
 
 
-def of_a_server(n: int) -> Choice:
-    remote = [Tool(name=f"l0__f{at}") for at in range(n)]
-    listed = [{"type": "mcp", "server_label": "l0", "name": f"f{at}"} for at in range(n)]
-    declared = offered(0, 2)
-    return lambda: tools.decode_tool_choice(allowed(*listed), declared, remote)
+def choose_server_tools(count: int) -> Choice:
+    remote = [Tool(name=f"l0__f{i}") for i in range(count)]
+    entries = [{"type": "mcp", "server_label": "l0", "name": f"f{i}"} for i in range(count)]
+    declared = declare(0, 2)
+    return lambda: tools.decode_tool_choice(make_choice(*entries), declared, remote)
 
 
-@pytest.mark.parametrize("choice", [in_chat, of_a_namespace, of_many_servers, of_a_server])
+@pytest.mark.parametrize(
+    "choice", [choose_in_chat, choose_namespace, choose_many_servers, choose_server_tools]
+)
 def test_twice_the_tools_are_twice_the_work(choice: Callable[[int], Choice]) -> None:
     assert count_lines(choice(256)) < 2.2 * count_lines(choice(128))
 
 
-def test_a_server_is_known_by_the_longest_label_that_fits() -> None:
+def test_the_longest_matching_label_names_the_server() -> None:
     declared = tools.ResponsesToolSet(server_labels=["a", "a__b", "c"])
     remote = [Tool(name=name) for name in ("a__x", "a__b__x", "c__x", "d__x")]
-    for label, wanted in (("a", ("a__x",)), ("a__b", ("a__b__x",)), ("c", ("c__x",))):
-        choice = allowed({"type": "mcp", "server_label": label})
-        assert tools.decode_tool_choice(choice, declared, remote)[0].allowed_tools == wanted
-    both = allowed({"type": "mcp", "server_label": "a", "name": "b__x"})
-    assert tools.decode_tool_choice(both, declared, remote)[0].allowed_tools == ()
+    for label, expected in (("a", ("a__x",)), ("a__b", ("a__b__x",)), ("c", ("c__x",))):
+        choice = make_choice({"type": "mcp", "server_label": label})
+        assert tools.decode_tool_choice(choice, declared, remote)[0].allowed_tools == expected
+    choice = make_choice({"type": "mcp", "server_label": "a", "name": "b__x"})
+    assert tools.decode_tool_choice(choice, declared, remote)[0].allowed_tools == ()

@@ -230,9 +230,12 @@ class Connection(HttpToolsProtocol):
         self.cycle.transport = CycleTransport(self)
 
     def on_body(self, body: bytes) -> None:
-        if not self._pipelined:
-            self._body_bytes += len(body)
-            super().on_body(body)
+        if self._pipelined:
+            return
+        self._body_bytes += len(body)
+        super().on_body(body)
+        if self.cycle.response_complete:  # the app did not read the body, and nobody will
+            self._lingering.discard(body)
 
     def on_message_complete(self) -> None:
         if self._pipelined or self._phase != "body":
