@@ -1,9 +1,16 @@
-"""From what a request demands to one grammar.
+"""Compiles the constraints of a request into one grammar for constrained decoding.
 
-`schemas` reads JSON schemas into nodes; `values` writes nodes as grammar rules, in JSON and in the
-ways that models write arguments; `calls` writes the calls of a format, from the same entry that the
-parser reads; `answer` puts reasoning, content and calls together; `explicit` is for grammars that
-clients bring, `inputs` for those of a tool's text. All of that is `compile.compiled`, a plain
-function, which `workshop` runs in a process of its own under a budget, with a bounded cache before
-it.
+A `GrammarSpec` goes in: a JSON schema, a client's grammar, the tools that may be called, and the
+output format of the model. A `CompiledGrammar` comes out: the text of one llguidance grammar, which
+the engines enforce, and warnings about what it does not enforce.
+
+- `regex`: regular expressions and automata;
+- `schema`: parses JSON schemas into nodes;
+- `client`: grammars, patterns and choices that clients send;
+- `writer`: writes nodes, calls, messages and whole answers as grammar rules, in the model's format;
+- `compiler`: runs all of that in worker processes, with a cache.
+
+Each of these may import those above it, and the modules beside them: `lark_builder` collects the
+rules, `complexity` has the errors for constraints beyond a limit, `grammar_spec` the input and
+output. None of these three imports a package, except that `lark_builder` uses `regex`.
 """

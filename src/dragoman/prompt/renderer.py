@@ -240,8 +240,7 @@ class PromptRenderer:
         """Render a chat by the template; turns with a replay get a marker (`turn_markers`).
 
         The pieces are plain text and special tokens by turns, plain text first and last. With
-        markers in them, breaks stay in the pieces, too, so that no text of the client's turns into a
-        marker.
+        markers in them, breaks stay in the pieces, too, so that no client's text becomes a marker.
         """
         template = self._require_template()
         tools = self._written_tools(chat)

@@ -25,11 +25,8 @@ MAX_QUEUED = 1024  # entries that may wait to be written
 READ_TIMEOUT = 1.0  # seconds
 CLOSE_TIMEOUT = 5.0  # seconds to write what is queued when the server stops
 
-
-CacheKey: TypeAlias = tuple[str, str]  # an owner and a key
-SourcedEntry: TypeAlias = tuple[
-    ReplayEntry, str | None
-]  # with the response that it is deleted with
+OwnerKey: TypeAlias = tuple[str, str]  # an owner and a key
+SourcedEntry: TypeAlias = tuple[ReplayEntry, str | None]  # an entry and its response
 
 
 class ReplayStore(Protocol):
@@ -44,7 +41,7 @@ class ReplayCache:
     """Entries by owner and key. The least recently used ones go first."""
 
     def __init__(self, max_bytes: int, store: ReplayStore | None = None) -> None:
-        self._entries = BoundedCache[tuple[str, str], tuple[ReplayEntry, str | None]](
+        self._entries = BoundedCache[OwnerKey, SourcedEntry](
             max_size=max_bytes, measure=_measure_entry, on_drop=self._remove_key
         )
         self._keys_by_source: defaultdict[tuple[str, str | None], set[str]] = defaultdict(set)
@@ -55,8 +52,8 @@ class ReplayCache:
         self.dropped = 0  # entries that were not written
 
     def get(self, owner: str, key: str) -> ReplayEntry | None:
-        stored = self._entries.get((owner, key))
-        return None if stored is None else stored[0]
+        sourced = self._entries.get((owner, key))
+        return None if sourced is None else sourced[0]
 
     @property
     def size(self) -> int:
@@ -124,8 +121,8 @@ class ReplayCache:
         self._keys_by_source[owner, source].add(key)
         self._entries.put((owner, key), (entry, source))
 
-    def _remove_key(self, place: tuple[str, str], stored: tuple[ReplayEntry, str | None]) -> None:
-        (owner, key), (_, source) = place, stored
+    def _remove_key(self, owner_key: OwnerKey, sourced: SourcedEntry) -> None:
+        (owner, key), (_, source) = owner_key, sourced
         keys = self._keys_by_source[owner, source]
         keys.discard(key)
         if not keys:
@@ -144,6 +141,6 @@ class ReplayCache:
                 log.warning("cannot store turns for replay: %s", error or type(error).__name__)
 
 
-def _measure_entry(place: tuple[str, str], stored: tuple[ReplayEntry, str | None]) -> int:
-    entry, _ = stored
+def _measure_entry(owner_key: OwnerKey, sourced: SourcedEntry) -> int:
+    entry, _ = sourced
     return ENTRY_OVERHEAD + len(entry.opening) + len(entry.ids)
