@@ -1,7 +1,7 @@
 """Runs the benchmarks and writes their tables: `python -m bench [a b c d e f] [--rounds N]`.
 
-All parts together take about a quarter of an hour on two cores. Numbers from a busy machine mean
-little, so it waits a while for a quiet one, and how busy it was stands beside the results.
+All parts together take about a quarter of an hour on two cores. A busy machine distorts the
+numbers, so the program waits a while for an idle one and reports how busy it was.
 """
 
 from __future__ import annotations
@@ -14,75 +14,76 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
-from bench import constraints, parsing, parts, turns
+from bench import constraints, http_serving, next_turn, parsing
 from bench.measure import ROOT
-from bench.parts import Plan
+from bench.report import BenchOptions
 
 PARTS = {
-    "a": parts.stream_cpu,
-    "b": parts.same_model,
-    "c": parts.long_answers,
-    "d": turns.next_turn,
-    "e": parsing.parsing,
-    "f": constraints.constraints,
+    "a": http_serving.measure_stream_cpu,
+    "b": http_serving.compare_model_servers,
+    "c": http_serving.measure_long_answers,
+    "d": next_turn.measure_next_turn,
+    "e": parsing.measure_parsing,
+    "f": constraints.measure_constraints,
 }
-BUSY = 0.3  # cores at work above which a machine is not quiet
+MAX_BUSY_CORES = 0.3  # an idle machine has no more
 LIBRARIES = ("dragoman", "uvicorn", "uvloop", "httptools", "fastapi", "pydantic", "msgspec")
 ENGINES = ("xllamacpp", "llguidance", "tokenizers", "jinja2")
 
 
-def machine() -> str:
+def describe_machine() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 30
     return f"{names[0] if names else platform.machine()}, {os.cpu_count()} cores, {memory} GiB"
 
 
-def busy_cores(seconds: float) -> float:
-    """How many cores have been at work, by the kernel's own count."""
+def count_busy_cores(seconds: float) -> float:
+    """Return the average number of busy cores over some seconds, as the kernel counts them."""
 
-    def ticks() -> tuple[int, int]:
-        each = [int(word) for word in Path("/proc/stat").read_text().split("\n")[0].split()[1:9]]
-        return sum(each), each[3] + each[4]  # all of them, and idle or waiting for a disk
+    def read_ticks() -> tuple[int, int]:
+        ticks = [int(word) for word in Path("/proc/stat").read_text().split("\n")[0].split()[1:9]]
+        return sum(ticks), ticks[3] + ticks[4]  # all, and those idle or waiting for a disk
 
-    total, idle = ticks()
+    total, idle = read_ticks()
     time.sleep(seconds)
-    later, rest = ticks()
-    return (os.cpu_count() or 1) * (1 - (rest - idle) / max(1, later - total))
+    total_after, idle_after = read_ticks()
+    return (os.cpu_count() or 1) * (1 - (idle_after - idle) / max(1, total_after - total))
 
 
-def quiet(patience: float) -> float:
-    """Wait until little else runs, but not for ever; how busy it is then."""
-    deadline = time.monotonic() + patience
-    while (busy := busy_cores(2.0)) > BUSY and time.monotonic() < deadline:
-        print(f"waiting for a quiet machine: {busy:.1f} cores are at work")
+def wait_until_idle(timeout: float) -> float:
+    """Wait until the machine is idle or the time is up; return the number of busy cores."""
+    deadline = time.monotonic() + timeout
+    while (busy := count_busy_cores(2.0)) > MAX_BUSY_CORES and time.monotonic() < deadline:
+        print(f"waiting for an idle machine: {busy:.1f} cores are busy")
     return busy
 
 
-def heading(plan: Plan, busy: float) -> str:
+def make_heading(options: BenchOptions, busy: float) -> str:
     libraries = ", ".join(f"{name} {version(name)}" for name in (*LIBRARIES, *ENGINES))
     return "\n".join(
         [
             "# Results",
             "",
-            "Made by `make bench`. Server and client each have a core of their own; servers take "
-            f"turns; {plan.rounds} rounds; medians of the rounds' ratios with their range.",
+            "Written by `make bench`. Server and client run on different cores and servers "
+            f"alternate; {options.rounds} rounds. Ratios are medians over the rounds, with their "
+            "range.",
             "",
             f"- Date: {datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
-            f"- Machine: {machine()}; {busy:.2f} cores were busy with something else",
+            f"- Machine: {describe_machine()}; other processes used {busy:.2f} cores",
             f"- Python {platform.python_version()}, Linux {platform.release()}",
             f"- {libraries}",
-            f"- Model: {Path(plan.model).name}",
+            f"- Model: {Path(options.model).name}",
             "",
         ]
     )
 
 
-def model_file() -> str:
-    """The default model; fetched first if it is not there."""
-    given = os.environ.get("DRAGOMAN_TEST_MODEL")
-    if given:
-        return given
+def find_model_file() -> str:
+    """Return the path of the default model; download it if it is not installed."""
+    path = os.environ.get("DRAGOMAN_TEST_MODEL")
+    if path:
+        return path
     from dragoman.config import Settings
     from dragoman.models.pull import pull
 
@@ -92,23 +93,30 @@ def model_file() -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     parser.add_argument(
-        "parts", nargs="*", choices=[[], *PARTS], metavar="PART", help="a to f (all)"
+        "parts", nargs="*", choices=[[], *PARTS], metavar="PART", help="a to f (default: all)"
     )
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--window", type=float, default=3.0, help="seconds of each look")
-    parser.add_argument("--tokens", type=int, default=96, help="tokens of a real answer")
-    parser.add_argument("--patience", type=float, default=60.0, help="seconds to wait for quiet")
-    said = parser.parse_args()
-    busy = quiet(said.patience)
-    plan = Plan(rounds=said.rounds, window=said.window, model=model_file(), tokens=said.tokens)
-    text = [heading(plan, busy)]
-    for name in said.parts or PARTS:
-        begun = time.monotonic()
-        text.append(str(PARTS[name](plan)))
-        print(text[-1])
-        print(f"({time.monotonic() - begun:.0f} s)\n")
-    if not said.parts:
-        (ROOT / "bench" / "RESULTS.md").write_text("\n".join(text), encoding="utf-8")
+    parser.add_argument("--rounds", type=int, default=5, help="number of rounds")
+    parser.add_argument("--window", type=float, default=3.0, help="seconds of one measurement")
+    parser.add_argument("--tokens", type=int, default=96, help="length of a real model's answer")
+    parser.add_argument(
+        "--patience", type=float, default=60.0, help="seconds to wait for an idle machine"
+    )
+    arguments = parser.parse_args()
+    busy = wait_until_idle(arguments.patience)
+    options = BenchOptions(
+        rounds=arguments.rounds,
+        window=arguments.window,
+        model=find_model_file(),
+        tokens=arguments.tokens,
+    )
+    sections = [make_heading(options, busy)]
+    for name in arguments.parts or PARTS:
+        started = time.monotonic()
+        sections.append(str(PARTS[name](options)))
+        print(sections[-1])
+        print(f"({time.monotonic() - started:.0f} s)\n")
+    if not arguments.parts:
+        (ROOT / "bench" / "RESULTS.md").write_text("\n".join(sections), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ def measure_constraints(options: BenchOptions) -> Table:
     return Table(
         "(f) With and without a schema, one thread",
         ["answers", "server", "ms per token, free", "ms per token, schema", "schema / free"],
-        _make_single_rows(single) + [_make_concurrent_row(concurrent)],
+        [*_make_single_rows(single), _make_concurrent_row(concurrent)],
         [_measure_masks(options.model)],
     )
 

@@ -44,9 +44,7 @@ def make_body(tokens: int, text: str = "Go on.", **fields: object) -> str:
 def measure(peer: RunningPeer, bodies: list[str], window: float = 0.0) -> LoadResult:
     """Send requests to a server; read them to their end, or measure for `window` seconds."""
     core = choose_cores()[1]
-    return run_client(
-        Load(port=peer.port, pid=peer.pid, core=core, bodies=bodies, window=window)
-    )
+    return run_client(Load(port=peer.port, pid=peer.pid, core=core, bodies=bodies, window=window))
 
 
 def start_server(stack: ExitStack, name: str, module: str, *arguments: object) -> RunningPeer:
@@ -62,9 +60,7 @@ def start_model_servers(stack: ExitStack, model: str, *options: object) -> list[
     command = ["serve", model, "--port", "PORT", *flags, *options]
     return [
         start_server(stack, "dragoman", "dragoman", *command),
-        start_server(
-            stack, "xllamacpp", "bench.xllamacpp_server", "PORT", model, SLOTS, CONTEXT
-        ),
+        start_server(stack, "xllamacpp", "bench.xllamacpp_server", "PORT", model, SLOTS, CONTEXT),
     ]
 
 

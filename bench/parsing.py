@@ -1,7 +1,7 @@
-"""What reading an answer costs: a token at a time, on hostile texts, and beside vLLM's parsers.
+"""What parsing an answer costs: token by token, with hostile text, and compared with vLLM.
 
-All of it is CPU time of this process with the garbage collector off. The peer runs in an
-environment of its own (`make bench-peers`), in one process with ours, turn by turn.
+All times are CPU time of this process with the garbage collector off. vLLM's parsers run in their
+own environment (`make bench-peers`), in one process with ours, alternating.
 """
 
 from __future__ import annotations
@@ -11,54 +11,56 @@ import json
 import random
 import subprocess
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from msgspec import Struct
 
-from bench.measure import ROOT, median, ratio
-from bench.parts import Plan, Table
-from bench.speech import SPEECHES, TOOL, Said, Speech, Writer, many_values, one_string, plain_words
+from bench.measure import ROOT, compute_ratio
+from bench.model_output import (
+    FORMAT_WRITERS,
+    TOOL,
+    Arguments,
+    FormatWriter,
+    OutputGenerator,
+    SampleOutput,
+    make_many_values,
+    make_one_string,
+    make_plain_words,
+)
+from bench.report import BenchOptions, Table, Tables
 from dragoman.formats import find_reasoning, find_tools, tool_formats
 from dragoman.output.library import OutputParser, collect_markers
 from dragoman.output.spec import GAP, ToolFormat
 
 SHORT, LONG = 1000, 8000  # tokens
-PEERS = ROOT / "bench" / ".peers" / "bin" / "python"
+PEER_PYTHON = ROOT / "bench" / ".peers" / "bin" / "python"
 PEER_FORMATS = ("hermes_json", "qwen3_coder", "deepseek_v31", "gemma4", "pythonic")
 PEER_CALLS = (
-    ("words alone", SHORT, plain_words),
-    ("prose and code", SHORT, one_string),
-    ("prose and code", LONG, one_string),
+    ("words only", SHORT, make_plain_words),
+    ("prose and code", SHORT, make_one_string),
+    ("prose and code", LONG, make_one_string),
 )
-ANSWERS = {
-    "call, one long string": one_string,
-    "call, many small values": many_values,
-    "thoughts and text": None,
+ANSWERS: dict[str, Callable[[int], Arguments] | None] = {
+    "call, one long string": make_one_string,
+    "call, many small values": make_many_values,
+    "reasoning and text": None,
 }
 MEGABYTE = 1_000_000
-CUTS = {1: "a character", 4: "4 characters", MEGABYTE: "all at once"}
-LOOK = {1: 2_000, MEGABYTE: 8_000}  # length of a hostile text, by the size of pieces
-TOLD = 0.02  # seconds that are enough to tell
-QUICK = 0.001  # seconds that are too few, and too few to matter
-LETTERS = {"spaces": " ", "quotes": '"', "letters": "a"}
-ONE = {"name": "f", "parameters": {"properties": {"a": {"type": "string"}}}}
-LINEAR = 2.5  # twice the text must not cost more than this many times as much
-
-
-class Tables(Struct):
-    """Several results of one part."""
-
-    each: list[Table]
-
-    def __str__(self) -> str:
-        return "\n".join(map(str, self.each))
+PIECE_SIZES = {1: "1 character", 4: "4 characters", MEGABYTE: "all at once"}
+HOSTILE_LENGTHS = {1: 2_000, MEGABYTE: 8_000}  # length of a hostile text, by the size of pieces
+RELIABLE = 0.02  # seconds; measurements above this are repeated with only twice the text
+NEGLIGIBLE = 0.001  # seconds; too short to be measured, and to matter
+FILLERS = {"spaces": " ", "quotes": '"', "letters": "a"}
+SMALL_TOOL = {"name": "f", "parameters": {"properties": {"a": {"type": "string"}}}}
+MAX_GROWTH = 2.5  # twice the text must not cost more than this many times as much
 
 
 @contextmanager
-def no_collector() -> Generator[None, None, None]:
+def disable_gc() -> Generator[None, None, None]:
     gc.collect()
     gc.disable()
     try:
@@ -67,123 +69,127 @@ def no_collector() -> Generator[None, None, None]:
         gc.enable()
 
 
-def seconds(parser: OutputParser, pieces: Sequence[str]) -> float:
-    """What reading all pieces costs."""
+def measure_parser(parser: OutputParser, pieces: Sequence[str]) -> float:
+    """Return the CPU seconds for parsing all pieces."""
     feed = parser.feed
-    begun = time.process_time()
+    started = time.process_time()
     for piece in pieces:
         feed(piece)
     parser.close()
-    return time.process_time() - begun
+    return time.process_time() - started
 
 
-def pieces_of(text: str, size: int) -> list[str]:
-    return [text[at : at + size] for at in range(0, len(text), size)]
+def split_text(text: str, size: int) -> list[str]:
+    return [text[start : start + size] for start in range(0, len(text), size)]
 
 
-# Answers as models give them
+# Answers as models write them
 
 
-def parser_of(speech: Speech) -> OutputParser:
-    return OutputParser(speech.format, speech.reasoning, tools=[TOOL], inside=False)
+def make_parser(writer: FormatWriter) -> OutputParser:
+    return OutputParser(writer.format, writer.reasoning, tools=[TOOL], inside=False)
 
 
-def check(speech: Speech, said: Said) -> None:
-    """A parser that is fast and wrong is worth nothing."""
-    parser = parser_of(speech)
-    spans = [span for piece in said.pieces for span in parser.feed(piece)] + parser.close()
-    found = {"text": "", "reasoning": "", "tool_name": "", "tool_args": ""}
+def check(writer: FormatWriter, sample: SampleOutput) -> None:
+    """Check that the parser returns the right result."""
+    parser = make_parser(writer)
+    spans = [span for piece in sample.pieces for span in parser.feed(piece)] + parser.close()
+    channels = {"text": "", "reasoning": "", "tool_name": "", "tool_args": ""}
     for span in spans:
-        found[span.channel] += span.text
-    arguments = json.loads(found["tool_args"] or "null")
-    if (arguments, found["reasoning"], found["text"]) != (
-        said.arguments,
-        said.reasoning,
-        said.text,
-    ):
-        raise SystemExit(f"{speech.format} was not read right: {str(found)[:1000]}")
+        channels[span.channel] += span.text
+    arguments = json.loads(channels["tool_args"] or "null")
+    result = (arguments, channels["reasoning"], channels["text"])
+    if result != (sample.arguments, sample.reasoning, sample.text):
+        raise SystemExit(f"{writer.format} was parsed wrong: {str(channels)[:1000]}")
 
 
-def by_token(plan: Plan, writer: Writer) -> Table:
-    """One token per chunk, a short and a long answer."""
+def measure_by_token(options: BenchOptions, generator: OutputGenerator) -> Table:
+    """Measure a short and a long answer, one token per chunk."""
     rows = []
-    for speech in SPEECHES:
-        for title, shape in ANSWERS.items():
-            short, long = (writer.says(speech, tokens, shape) for tokens in (SHORT, LONG))
-            check(speech, short)
-            check(speech, long)
-            rows.append([speech.format, title, *_costs(plan, speech, short, long)])
+    for writer in FORMAT_WRITERS:
+        for title, make_arguments in ANSWERS.items():
+            short, long = (
+                generator.generate(writer, tokens, make_arguments) for tokens in (SHORT, LONG)
+            )
+            check(writer, short)
+            check(writer, long)
+            rows.append([writer.format, title, *_measure_costs(options, writer, short, long)])
     return Table(
         "(e) Parsing, one token per chunk",
-        ["format", "answer", "µs per token of 1,000", "of 8,000", "8,000 against 1,000"],
+        ["format", "answer", "µs per token of 1,000", "of 8,000", "8,000 / 1,000"],
         rows,
         [
-            "Best of the rounds; the last column is the time of the long answer over that of the "
-            "short one: 8 is linear. Every result is compared with what was said."
+            "Best of the rounds. The last column is the time of the long answer divided by that of "
+            "the short one: 8 is linear. Every result is compared with what the model wrote."
         ],
     )
 
 
-def _costs(plan: Plan, speech: Speech, short: Said, long: Said) -> list[str]:
+def _measure_costs(
+    options: BenchOptions, writer: FormatWriter, short: SampleOutput, long: SampleOutput
+) -> list[str]:
     costs: dict[int, list[float]] = {SHORT: [], LONG: []}
-    with no_collector():
-        for number in range(-1, plan.rounds):
-            for tokens, said in ((SHORT, short), (LONG, long)):
+    with disable_gc():
+        for number in range(-1, options.rounds):
+            for tokens, sample in ((SHORT, short), (LONG, long)):
                 times = LONG // tokens
-                spent = sum(seconds(parser_of(speech), said.pieces) for _ in range(times))
+                seconds = sum(
+                    measure_parser(make_parser(writer), sample.pieces) for _ in range(times)
+                )
                 if number >= 0:
-                    costs[tokens].append(spent / times / len(said.pieces) * 1e6)
-    grown = ratio([8 * cost for cost in costs[LONG]], costs[SHORT])
-    return [f"{min(costs[SHORT]):.2f}", f"{min(costs[LONG]):.2f}", str(grown)]
+                    costs[tokens].append(seconds / times / len(sample.pieces) * 1e6)
+    growth = compute_ratio([8 * cost for cost in costs[LONG]], costs[SHORT])
+    return [f"{min(costs[SHORT]):.2f}", f"{min(costs[LONG]):.2f}", str(growth)]
 
 
-# Hostile texts
+# Hostile text
 
 
-class Attack(Struct, frozen=True):
-    """A text that begins like an answer and then repeats itself for ever."""
+class HostileText(Struct, frozen=True):
+    """A text that starts like an answer and then repeats one unit."""
 
     format: ToolFormat
     title: str
-    begins: str
+    start: str
     unit: str
-    inside: bool = False
+    inside: bool = False  # whether the text is reasoning
 
-    def cost(self, size: int, length: int) -> float:
+    def measure(self, size: int, length: int) -> float:
+        """Return the CPU seconds for `length` characters in pieces of `size`."""
         parser = OutputParser(
-            self.format, thoughts_of(self.format), tools=[ONE], inside=self.inside
+            self.format, choose_reasoning(self.format), tools=[SMALL_TOOL], inside=self.inside
         )
-        text = self.begins + self.unit * (length // len(self.unit) + 1)
-        return seconds(parser, pieces_of(text, size))
+        text = self.start + self.unit * (length // len(self.unit) + 1)
+        return measure_parser(parser, split_text(text, size))
 
-    def growth(self, size: int) -> float:
-        """What twice the text costs; measured again, and longer, where it seems to be too much."""
-        length = LOOK[size]
-        short, long = self.cost(size, length), self.cost(size, 2 * length)
-        if long <= LINEAR * short:
+    def measure_growth(self, size: int) -> float:
+        """Return how much more twice the text costs; a high value is checked with longer texts."""
+        length = HOSTILE_LENGTHS[size]
+        short, long = self.measure(size, length), self.measure(size, 2 * length)
+        if long <= MAX_GROWTH * short:
             return long / short
-        length *= 2 if long > TOLD else 8
-        short, long = (min(self.cost(size, n) for _ in range(3)) for n in (length, 2 * length))
-        return long / short if long > QUICK else 2.0
+        length *= 2 if long > RELIABLE else 8
+        short, long = (min(self.measure(size, n) for _ in range(3)) for n in (length, 2 * length))
+        return long / short if long > NEGLIGIBLE else 2.0
 
 
-def thoughts_of(tools: ToolFormat) -> str:
+def choose_reasoning(tools: ToolFormat) -> str:
     return tools.default_reasoning or (tools.name if tools.name == "harmony" else "think")
 
 
-def marks_of(tools: ToolFormat) -> list[str]:
-    found = collect_markers(tools, find_reasoning(thoughts_of(tools)))
-    return sorted(mark.replace(GAP, " ") for mark in found)
+def list_markers(tools: ToolFormat) -> list[str]:
+    markers = collect_markers(tools, find_reasoning(choose_reasoning(tools)))
+    return sorted(marker.replace(GAP, " ") for marker in markers)
 
 
-def units(tools: ToolFormat) -> dict[str, str]:
-    """What is repeated."""
-    marks = marks_of(tools)
+def make_units(tools: ToolFormat) -> dict[str, str]:
+    """Make the texts to repeat, by title."""
+    markers = list_markers(tools)
     return {
-        "beginnings of marks": "".join(mark[:-1] for mark in marks),
-        "marks": "".join(marks),
+        "incomplete markers": "".join(marker[:-1] for marker in markers),
+        "markers": "".join(markers),
         "an example call": tools.example,
-        "half of it": tools.example[: len(tools.example) // 2],
+        "half of an example call": tools.example[: len(tools.example) // 2],
         '`{"name": "`': '{"name": "',
         '`{"name":`': '{"name":',
         '`{"a":`': '{"a":',
@@ -191,145 +197,134 @@ def units(tools: ToolFormat) -> dict[str, str]:
         "`<parameter=`": "<parameter=",
         "`[`": "[",
         "backslashes": "\\",
-        **LETTERS,
+        **FILLERS,
     }
 
 
-def attacks(tools: ToolFormat) -> Iterator[Attack]:
-    """Everything that is repeated, in every kind of place."""
+def make_repetitions(tools: ToolFormat) -> Iterator[HostileText]:
+    """Repeat every unit: at the start, in and after a call, in a string, and in reasoning."""
     example = tools.example
-    string = example[: example.rfind("1")] + '"'  # examples have a 1 as their argument
-    begins = dict.fromkeys(["", example[: len(example) // 3], string, example])
-    for title, unit in units(tools).items():
-        for begin in begins:
-            yield Attack(tools, title, begin, unit)
-        yield Attack(tools, title, "", unit, inside=True)
+    open_string = example[: example.rfind("1")] + '"'  # the argument in every example is 1
+    starts = dict.fromkeys(["", example[: len(example) // 3], open_string, example])
+    for title, unit in make_units(tools).items():
+        for start in starts:
+            yield HostileText(tools, title, start, unit)
+        yield HostileText(tools, title, "", unit, inside=True)
 
 
-def everywhere(tools: ToolFormat) -> Iterator[Attack]:
-    """Runs of one letter after every beginning of the example that does not end in a word."""
+def make_filled_prefixes(tools: ToolFormat) -> Iterator[HostileText]:
+    """Repeat one character after every prefix of the example that does not end inside a word."""
     example = tools.example
-    for at in range(1, len(example)):
-        if not (example[at - 1].isalnum() and example[at].isalnum()):
-            for title, unit in LETTERS.items():
-                yield Attack(tools, title, example[:at], unit)
+    for end in range(1, len(example)):
+        if not (example[end - 1].isalnum() and example[end].isalnum()):
+            for title, unit in FILLERS.items():
+                yield HostileText(tools, title, example[:end], unit)
 
 
-def hostile() -> Table:
-    """Every format against every repetition: the worst of each."""
+def measure_hostile_growth() -> Table:
+    """Measure every format with every hostile text; show the worst of each."""
     worst: dict[str, tuple[float, str, int]] = {}
-    bad: dict[tuple[str, str], str] = {}  # one line for each format and repetition
-    with no_collector():
+    failures: dict[tuple[str, str], str] = {}  # one line for each format and repetition
+    with disable_gc():
         for tools in tool_formats().values():
-            looks = [(attack, size) for attack in attacks(tools) for size in LOOK]
-            looks += [(attack, 1) for attack in everywhere(tools)]
-            for attack, size in looks:
-                where = f"in pieces of {CUTS[size]}, `{attack.unit[:24]!r}`"
-                where += f" after `{attack.begins[-24:]!r}`{' in thoughts' * attack.inside}"
+            cases = [(text, size) for text in make_repetitions(tools) for size in HOSTILE_LENGTHS]
+            cases += [(text, 1) for text in make_filled_prefixes(tools)]
+            for text, size in cases:
+                where = f"in pieces of {PIECE_SIZES[size]}, `{text.unit[:24]!r}`"
+                where += f" after `{text.start[-24:]!r}`{' in reasoning' * text.inside}"
                 try:
-                    grown = attack.growth(size)
+                    growth = text.measure_growth(size)
                 except RecursionError:
-                    bad[tools.name, attack.title] = f"- **raised**: {tools.name}, {where}"
+                    failures[tools.name, text.title] = f"- **raised**: {tools.name}, {where}"
                     continue
-                known = worst.get(attack.title, (0.0, "", 0))
-                worst[attack.title] = max(known, (grown, tools.name, size))
-                if grown > LINEAR:
-                    line = f"- {grown:.1f}×: {tools.name}, {where}"
-                    bad.setdefault((tools.name, attack.title), line)
+                known = worst.get(text.title, (0.0, "", 0))
+                worst[text.title] = max(known, (growth, tools.name, size))
+                if growth > MAX_GROWTH:
+                    line = f"- {growth:.1f}×: {tools.name}, {where}"
+                    failures.setdefault((tools.name, text.title), line)
             gc.collect()
     rows = [
-        [title, f"{grown:.2f}×", name, CUTS[size]] for title, (grown, name, size) in worst.items()
+        [title, f"{growth:.2f}×", name, PIECE_SIZES[size]]
+        for title, (growth, name, size) in worst.items()
     ]
-    verdict = f"{len(bad)} of them were not linear, or raised:" if bad else "None was above that."
+    verdict = f"{len(failures)} are not linear, or raised:" if failures else "All are below that."
+    short, long = HOSTILE_LENGTHS[1], HOSTILE_LENGTHS[MEGABYTE]
     return Table(
         f"(e) Twice as much of a hostile text, {len(tool_formats())} formats",
-        ["repeated", "worst growth", "in format", "in pieces of"],
+        ["repeated text", "worst growth", "format", "pieces"],
         rows,
         [
-            "At the beginning, in the middle of a call, in a string argument, after a call, among "
-            "thoughts; spaces, quotes and letters also after every beginning of an example. "
-            f"From {LOOK[1]:,} to {2 * LOOK[1]:,} characters one by one, and from "
-            f"{LOOK[MEGABYTE]:,} to {2 * LOOK[MEGABYTE]:,} at once; what seems to grow by more "
-            f"than {LINEAR} is measured again, longer, and that counts. Too short to see a cost "
-            "that is only the copying of what is held back.",
+            "The text is repeated at the start, in the middle of a call, in a string argument, "
+            "after a call and in reasoning; spaces, quotes and letters also after every prefix of "
+            f"an example call. The length grows from {short:,} to {2 * short:,} characters one by "
+            f"one, and from {long:,} to {2 * long:,} at once. A growth above {MAX_GROWTH} is "
+            "measured again with longer texts, and that result counts. The texts are too short to "
+            "show a cost that comes only from copying text that is held back.",
             verdict,
-            *bad.values(),
+            *failures.values(),
         ],
     )
 
 
-def megabyte() -> Table:
-    """A million characters of everything that a format's parser might fall for."""
+def measure_megabyte() -> Table:
+    """Measure a million characters of all hostile units in a random order."""
     rows = []
-    for speech in SPEECHES:
-        tools = find_tools(speech.format)
-        dice = random.Random(7)
-        some = list(units(tools).values())
-        text = "".join(dice.choice(some) for _ in range(MEGABYTE // 4))[:MEGABYTE]
+    for writer in FORMAT_WRITERS:
+        tools = find_tools(writer.format)
+        rng = random.Random(7)
+        units = list(make_units(tools).values())
+        text = "".join(rng.choice(units) for _ in range(MEGABYTE // 4))[:MEGABYTE]
         assert len(text) == MEGABYTE
-        for size, title in CUTS.items():
-            with no_collector():
+        for size, title in PIECE_SIZES.items():
+            with disable_gc():
                 half, whole = (
-                    min(
-                        seconds(
-                            OutputParser(tools, thoughts_of(tools)), pieces_of(text[:length], size)
-                        )
-                        for _ in range(2)
-                    )
+                    min(_measure_hostile(tools, text[:length], size) for _ in range(2))
                     for length in (MEGABYTE // 2, MEGABYTE)
                 )
-            rows.append(
-                [speech.format, title, f"{whole / MEGABYTE * 1e6:.2f}", f"{whole / half:.2f}×"]
-            )
+            cost = whole / MEGABYTE * 1e6
+            rows.append([writer.format, title, f"{cost:.2f}", f"{whole / half:.2f}×"])
     return Table(
-        "(e) A hostile megabyte",
-        ["format", "in pieces of", "µs per character", "1 MB against half of it"],
+        "(e) One megabyte of hostile text",
+        ["format", "pieces", "µs per character", "1 MB / 0.5 MB"],
         rows,
         [
-            "What is repeated in the next table, in a random order: no state lasts, so this says "
-            "nothing of one pattern for ever. 2 is linear."
+            "The repeated texts of the next table in a random order: no state of the parser lasts, "
+            "so this does not cover long runs of one pattern. 2 is linear."
         ],
     )
 
 
-# Beside a peer
+def _measure_hostile(tools: ToolFormat, text: str, size: int) -> float:
+    return measure_parser(OutputParser(tools, choose_reasoning(tools)), split_text(text, size))
 
 
-def beside_peer(plan: Plan, writer: Writer) -> Table:
-    """vLLM's own parsers of the same formats, on the same tokens."""
-    title = "(e) Beside vLLM's parsers, one token per chunk"
-    if not PEERS.exists():
-        return Table(title, ["no peer is installed"], [], ["`make bench-peers` installs it."])
+# Comparison with a peer
+
+
+def compare_with_vllm(options: BenchOptions, generator: OutputGenerator) -> Table:
+    """Compare with vLLM's own parsers of the same formats, on the same tokens."""
+    title = "(e) Compared with vLLM's parsers, one token per chunk"
+    if not PEER_PYTHON.exists():
+        return Table(title, ["vLLM is not installed"], [], ["`make bench-peers` installs it."])
     calls = [
-        (speech.format, title, tokens, writer.says(speech, tokens, shape))
-        for speech in SPEECHES
-        if speech.format in PEER_FORMATS
-        for title, tokens, shape in PEER_CALLS
+        (writer.format, kind, tokens, generator.generate(writer, tokens, make_arguments))
+        for writer in FORMAT_WRITERS
+        if writer.format in PEER_FORMATS
+        for kind, tokens, make_arguments in PEER_CALLS
     ]
-    asked = [
-        {"format": name, "pieces": said.pieces, "expected": said.arguments}
-        for name, _, _, said in calls
-    ]
-    done = subprocess.run(
-        [PEERS, "-m", "bench.vllm_parsers"],
-        cwd=ROOT,
-        env={"PYTHONPATH": f"{ROOT}:{Path(ROOT, 'src')}", "VLLM_LOGGING_LEVEL": "ERROR"},
-        input=json.dumps({"rounds": plan.rounds, "tool": TOOL, "calls": asked}).encode(),
-        stdout=subprocess.PIPE,
-        check=True,
-    )
-    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    report = _run_vllm_parsers(options.rounds, [(name, sample) for name, _, _, sample in calls])
     rows = []
-    for (name, kind, tokens, said), result in zip(calls, told["results"], strict=True):
-        per = 1e6 / len(said.pieces)
+    for (name, kind, tokens, sample), result in zip(calls, report["results"], strict=True):
+        scale = 1e6 / len(sample.pieces)
+        mark = "" if result["peer_is_right"] else " (wrong)"
         rows.append(
             [
                 name,
                 f"{tokens:,}, {kind}",
-                f"{median(result['ours']) * per:.2f}",
-                f"{median(result['theirs']) * per:.2f}" + ("" if result["right"] else " (wrong)"),
-                str(ratio(result["theirs"], result["ours"])),
-                str(len(result["ours"])),
+                f"{median(result['dragoman']) * scale:.2f}",
+                f"{median(result['vllm']) * scale:.2f}{mark}",
+                str(compute_ratio(result["vllm"], result["dragoman"])),
+                str(len(result["dragoman"])),
             ]
         )
     return Table(
@@ -337,23 +332,46 @@ def beside_peer(plan: Plan, writer: Writer) -> Table:
         [
             "format",
             "tokens of the call",
-            "µs per token, ours",
+            "µs per token, dragoman",
             "vLLM",
-            "vLLM against ours",
+            "vLLM / dragoman",
             "rounds",
         ],
         rows,
         [
-            f"{told['peer']}, with a stub tokenizer; medians. Both make what they hand on: spans "
-            "here, delta messages there. What vLLM's newer parsers cost depends on the text: they "
-            "go over all arguments again where punctuation comes, so words alone are shown too. "
-            "Slow ones get fewer rounds.",
+            f"{report['version']}, with a stub tokenizer; medians. Both create the objects that "
+            "they return: spans here, delta messages there. The cost of vLLM's newer parsers "
+            "depends on the text: they read all arguments again at punctuation, so calls with "
+            "words only are shown, too. Slow parsers get fewer rounds.",
         ],
     )
 
 
-def parsing(plan: Plan) -> Tables:
-    """(e) What reading an answer costs."""
-    writer = Writer(plan.model)
-    tables = [by_token(plan, writer), beside_peer(plan, writer), megabyte(), hostile()]
-    return Tables(tables)
+def _run_vllm_parsers(rounds: int, samples: list[tuple[str, SampleOutput]]) -> dict[str, Any]:
+    calls = [
+        {"format": name, "pieces": sample.pieces, "expected": sample.arguments}
+        for name, sample in samples
+    ]
+    process = subprocess.run(
+        [PEER_PYTHON, "-m", "bench.vllm_parsers"],
+        cwd=ROOT,
+        env={"PYTHONPATH": f"{ROOT}:{Path(ROOT, 'src')}", "VLLM_LOGGING_LEVEL": "ERROR"},
+        input=json.dumps({"rounds": rounds, "tool": TOOL, "calls": calls}).encode(),
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    report: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
+    return report
+
+
+def measure_parsing(options: BenchOptions) -> Tables:
+    """(e) What parsing an answer costs."""
+    generator = OutputGenerator(options.model)
+    return Tables(
+        [
+            measure_by_token(options, generator),
+            compare_with_vllm(options, generator),
+            measure_megabyte(),
+            measure_hostile_growth(),
+        ]
+    )

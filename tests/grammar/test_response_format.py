@@ -333,4 +333,4 @@ def test_what_cannot_be_written_without_a_mark_is_refused() -> None:
     both = {"type": "string", "allOf": [{"pattern": "<think>"}, {"pattern": "b"}]}
     with pytest.raises(BadRequest) as caught:
         Pair("hermes_json", TOOLS, "think").grammar(constraint=shape(both, True))
-    assert "cannot be enforced here" in caught.value.message
+    assert "cannot be enforced" in caught.value.message
