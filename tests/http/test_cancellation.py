@@ -150,8 +150,8 @@ def test_disconnect_stops_every_choice_and_prompt() -> None:
     with serve_scripted(engine) as server:
         body = json.dumps({"model": "scripted", "prompt": ["a", "b"], "n": 3, "stream": True})
         head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
-        data = head.replace("host: x", "host: localhost").encode() + body.encode()
-        with open_connection(server, data) as client:
+        request = head.replace("host: x", "host: localhost").encode() + body.encode()
+        with open_connection(server, request) as client:
             wait_for_engine(server, engine, lambda engine: engine.active == 2 and engine.steps > 5)
             client.close()
         wait_for_engine(server, engine, lambda engine: engine.active == 0)
@@ -289,27 +289,27 @@ def test_disconnect_at_the_end_of_a_run_interrupts_nothing_else() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "messages"),
+    ("body", "send_limit"),
     [
-        *((make_chat(stream=True), messages) for messages in (0, 1, 3)),
-        *((make_chat(), messages) for messages in (0, 1)),
-        *(({}, messages) for messages in (0, 1)),  # which is rejected
+        *((make_chat(stream=True), send_limit) for send_limit in (0, 1, 3)),
+        *((make_chat(), send_limit) for send_limit in (0, 1)),
+        *(({}, send_limit) for send_limit in (0, 1)),  # which is rejected
     ],
 )
 def test_failed_send_counts_as_a_disconnect(
-    body: Any, messages: int, caplog: pytest.LogCaptureFixture
+    body: Any, send_limit: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = make_scripted_app(ScriptedEngine("one two three four"))
     incoming = [{"type": "http.request", "body": json.dumps(body).encode()}]
-    data: list[Any] = []
+    sent: list[Any] = []
 
     async def receive() -> Any:
         return incoming.pop() if incoming else await asyncio.get_running_loop().create_future()
 
     async def send(message: Any) -> None:
-        if len(data) >= messages:
+        if len(sent) >= send_limit:
             raise BrokenPipeError
-        data.append(message)
+        sent.append(message)
 
     async def scenario() -> None:
         scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": []}

@@ -186,16 +186,16 @@ async def collect_messages(app: App, headers: list[Any], extensions: dict[str, A
     """What the app sends to a handshake whose client disconnects at once."""
     scope = {"type": "websocket", "path": PATH, "headers": headers, "extensions": extensions}
     incoming: list[Any] = [{"type": "websocket.connect"}, {"type": "websocket.disconnect"}]
-    data: list[Any] = []
+    sent: list[Any] = []
 
     async def receive() -> Any:
         return incoming.pop(0)
 
     async def send(message: Any) -> None:
-        data.append(message)
+        sent.append(message)
 
     await app(scope, receive, send)
-    return data
+    return sent
 
 
 @pytest.mark.parametrize(
@@ -209,8 +209,8 @@ def test_public_server_rejects_pages_of_other_origins(origin: str, status: int |
     for route in inner.router.routes:
         app.router.add(route)
     headers = [(b"host", b"server.example:8000"), (b"origin", origin.encode())]
-    data = asyncio.run(collect_messages(app, headers, {"websocket.http.response": {}}))
-    assert data[0].get("status") == status
+    sent = asyncio.run(collect_messages(app, headers, {"websocket.http.response": {}}))
+    assert sent[0].get("status") == status
 
 
 def test_upgrade_at_a_path_without_websocket_is_served_as_http(server: RunningServer) -> None:
@@ -393,12 +393,12 @@ def test_disconnect_without_close_frame_is_noticed() -> None:
 
 def test_regular_close_is_no_error() -> None:
     with run_websocket() as server:
-        for end in (
+        for close_frame in (
             make_frame(b"", Opcode.CLOSE),
             make_frame((1001).to_bytes(2, "big"), Opcode.CLOSE),
         ):
             with open_websocket(server) as client:
-                client.sendall(end)
+                client.sendall(close_frame)
                 assert read_until(client, None)[:1] == b"\x88"
         poll_until(lambda: count_requests(server.app, 101) == 2)
         assert server.app.metrics.succeeded == 2
@@ -406,14 +406,14 @@ def test_regular_close_is_no_error() -> None:
 
 
 def test_slow_client_slows_the_sender_and_gets_everything() -> None:
-    data = 0
+    sent_count = 0
 
     async def send_much(session: WebSocketSession) -> None:
-        nonlocal data
+        nonlocal sent_count
         await session.receive()
         for i in range(2000):
             await session.send(b"%04d" % i + b"x" * 10_000)
-            data += 1
+            sent_count += 1
 
     async def use_client() -> None:
         async with connect_to(server, max_queue=1) as client:
@@ -423,7 +423,7 @@ def test_slow_client_slows_the_sender_and_gets_everything() -> None:
                 poll_until,
                 lambda: any(not connection.ready for connection in list_connections(server)),
             )
-            assert data < 2000
+            assert sent_count < 2000
             for i in range(1, 2000):
                 assert (await client.recv())[:4] == f"{i:04}"
             with pytest.raises(ConnectionClosed):
@@ -678,10 +678,10 @@ def test_every_websocket_route_needs_a_key() -> None:
 
 
 def test_handshake_is_closed_where_the_server_cannot_send_a_response() -> None:
-    data = asyncio.run(
+    sent = asyncio.run(
         collect_messages(make_app_with_websocket(**KEYS), [(b"host", b"localhost")], {})
     )
-    assert [message["type"] for message in data] == ["websocket.close"]
+    assert [message["type"] for message in sent] == ["websocket.close"]
 
 
 @asynccontextmanager
