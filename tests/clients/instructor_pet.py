@@ -1,6 +1,6 @@
 """Asks a server for a typed answer with `instructor`; run by a Python that has it.
 
-Arguments: the server's address, the model, the mode. Prints what was found as JSON.
+Arguments: the URL of the server, the model, the mode. Prints the answer as JSON.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.clients.pet import Pet
 def main(url: str, model: str, mode: str) -> None:
     client = OpenAI(base_url=url, api_key="none", max_retries=0, timeout=120)
     typed = instructor.from_openai(client, mode=instructor.Mode[mode])
-    found = typed.chat.completions.create(
+    pet = typed.chat.completions.create(
         model=model,
         messages=[{"role": "user", "content": "Invent a pet."}],
         response_model=Pet,
@@ -25,7 +25,7 @@ def main(url: str, model: str, mode: str) -> None:
         seed=3,
         max_tokens=300,
     )
-    print(found.model_dump_json())
+    print(pet.model_dump_json())
 
 
 if __name__ == "__main__":

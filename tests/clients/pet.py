@@ -1,4 +1,4 @@
-"""Something to ask for: bounded, so that a small model comes to its end."""
+"""A model to request: its fields are bounded, so that a small model finishes them."""
 
 from __future__ import annotations
 

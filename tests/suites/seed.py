@@ -1,8 +1,8 @@
-"""What the suites' tests expect to be there: responses and conversations by the ids they use.
+"""Creates the objects that the suites' tests expect: responses and conversations with fixed ids.
 
-One response is made by asking the server for it, in the background, as that is the kind that can
-be streamed again and cancelled. The others are copies of it under other ids, and so is a chat
-completion, so what the suite's clients check when they fetch one is what the server wrote.
+One response is created through the server, in the background, because only those can be streamed
+again and cancelled. The others are copies of it with other ids, and so is the chat completion. What
+the suite's clients check is therefore what the server wrote.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from tests.support.stores import (
     list_frames,
 )
 
-RESPONSES = (
+RESPONSE_IDS = (
     "resp_677efb5139a88190b512bc3fef8e535d",
     "resp_123",
     "response_id",
     "previous_response_id",
 )
-COMPLETION = "completion_id"
-CONVERSATIONS = ("conv_123", "string")
-ASKED: dict[str, Any] = {
+COMPLETION_ID = "completion_id"
+CONVERSATION_IDS = ("conv_123", "string")
+RESPONSE_REQUEST: dict[str, Any] = {
     "model": "scripted",
     "background": True,
     "instructions": "Be brief.",
@@ -64,7 +64,7 @@ ASKED: dict[str, Any] = {
     "include": ["message.output_text.logprobs"],
     "top_logprobs": 1,
 }
-CHAT: dict[str, Any] = {
+CHAT_REQUEST: dict[str, Any] = {
     "model": "scripted",
     "messages": [{"role": "user", "content": "Hello."}],
     "metadata": {"suite": "yes"},
@@ -79,56 +79,60 @@ ITEM = {
 }
 
 
-class Seeds:
-    """Puts everything there before a test; what is there already is made anew."""
+class Seeder:
+    """Creates all objects before a test, and replaces those that exist."""
 
     def __init__(self, server: RunningServer) -> None:
         self._server = server
-        self._model: StoredResponse | None = None
-        self._chat: StoredCompletion | None = None
+        self._response: StoredResponse | None = None
+        self._completion: StoredCompletion | None = None
         self._frames: list[tuple[int, bytes]] = []
 
-    def plant(self) -> None:
-        if self._model is None:
-            chat = httpx.post(f"{self._server.url}/v1/chat/completions", json=CHAT)
-            made = self._make(), str(chat.raise_for_status().json()["id"])
-            self._server.run_coroutine(self._take(*made))
-        self._server.run_coroutine(self._plant())
+    def create(self) -> None:
+        if self._response is None:
+            reply = httpx.post(f"{self._server.url}/v1/chat/completions", json=CHAT_REQUEST)
+            ids = self._create_response(), str(reply.raise_for_status().json()["id"])
+            self._server.run_coroutine(self._load_templates(*ids))
+        self._server.run_coroutine(self._create_copies())
 
-    def _make(self) -> str:
-        """A response that has ended."""
+    def _create_response(self) -> str:
+        """Create a response and wait for its end."""
         url = f"{self._server.url}/v1/responses"
-        made = httpx.post(url, json=ASKED).raise_for_status().json()
-        until = time.monotonic() + 30
-        while made["status"] != "completed":
-            assert time.monotonic() < until, made
-            made = httpx.get(f"{url}/{made['id']}").raise_for_status().json()
-        return str(made["id"])
+        response = httpx.post(url, json=RESPONSE_REQUEST).raise_for_status().json()
+        deadline = time.monotonic() + 30
+        while response["status"] != "completed":
+            assert time.monotonic() < deadline, response
+            response = httpx.get(f"{url}/{response['id']}").raise_for_status().json()
+        return str(response["id"])
 
     async def _store(self) -> Store:
         return await self._server.app.runtime.state.get_store()
 
-    async def _take(self, response: str, chat: str) -> None:
+    async def _load_templates(self, response: str, completion: str) -> None:
         store = await self._store()
-        self._model = await get_response(store, "", response)
+        self._response = await get_response(store, "", response)
         self._frames = await list_frames(store, "", response, -1)
-        self._chat = await store.read(lambda tx: tx.completions.get("", chat))
+        self._completion = await store.read(lambda tx: tx.completions.get("", completion))
 
-    async def _plant(self) -> None:
-        store, model, chat = await self._store(), self._model, self._chat
-        assert model is not None
-        assert chat is not None
-        await store.write(lambda tx: tx.delete_completion("", COMPLETION))
-        body = _renamed(chat.body, chat.id, COMPLETION)
-        await add_completion(store, replace(chat, id=COMPLETION, body=body))
-        for name in RESPONSES:
+    async def _create_copies(self) -> None:
+        store, response, completion = await self._store(), self._response, self._completion
+        assert response is not None
+        assert completion is not None
+        await store.write(lambda tx: tx.delete_completion("", COMPLETION_ID))
+        body = _replace_id(completion.body, completion.id, COMPLETION_ID)
+        await add_completion(store, replace(completion, id=COMPLETION_ID, body=body))
+        for name in RESPONSE_IDS:
             await delete_response(store, "", name)
-            named = [_renamed(data, model.id, name) for data in (model.body, model.input)]
-            copy = replace(model, id=name, status="in_progress", body=named[0], input=named[1])
+            copies = [
+                _replace_id(data, response.id, name) for data in (response.body, response.input)
+            ]
+            copy = replace(response, id=name, status="in_progress", body=copies[0], input=copies[1])
             await add_response(store, copy)
-            frames = [(at, _renamed(data, model.id, name)) for at, data in self._frames]
+            frames = [
+                (number, _replace_id(data, response.id, name)) for number, data in self._frames
+            ]
             await _finish(store, replace(copy, status="completed"), frames)
-        for name in CONVERSATIONS:
+        for name in CONVERSATION_IDS:
             await _replace_conversation(store, name)
 
 
@@ -143,5 +147,5 @@ async def _replace_conversation(store: Store, name: str) -> None:
     await store.write(lambda tx: tx.conversations.add(row, [item]))
 
 
-def _renamed(data: bytes, before: str, after: str) -> bytes:
+def _replace_id(data: bytes, before: str, after: str) -> bytes:
     return data.replace(before.encode(), after.encode())

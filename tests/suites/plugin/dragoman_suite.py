@@ -1,4 +1,4 @@
-"""Loaded into the vendor's pytest: has things planted before a test, notes what became of it."""
+"""Loaded into the vendor's pytest: has objects created before each test, records its outcome."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ import pytest
 
 
 @functools.cache
-def door() -> BufferedRWPair:
+def connect() -> BufferedRWPair:
     port = int(os.environ["DRAGOMAN_SEEDING"])
-    with socket.create_connection(("127.0.0.1", port)) as made:
-        return made.makefile("rwb")  # which keeps it open
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        return connection.makefile("rwb")  # keeps the socket open
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    door().write(b"\n")
-    door().flush()
-    if not door().readline():
-        pytest.exit("What the tests need could not be planted.", 2)
+    connect().write(b"\n")
+    connect().flush()
+    if not connect().readline():
+        pytest.exit("The objects that the tests need could not be created.", 2)
 
 
 def pytest_unconfigure() -> None:
-    door().close()
+    connect().close()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.when == "call" or report.outcome != "passed":
-        why = str(report.longrepr).splitlines()[-1:] if report.outcome == "failed" else []
-        line = json.dumps([report.nodeid, report.outcome, "".join(why)])
+        error = str(report.longrepr).splitlines()[-1:] if report.outcome == "failed" else []
+        line = json.dumps([report.nodeid, report.outcome, "".join(error)])
         with open(os.environ["DRAGOMAN_RESULTS"], "a", encoding="utf-8") as results:
             results.write(line + "\n")
