@@ -169,11 +169,6 @@ class CallRecorder:
         """Whether a call was emitted in part."""
         return self._is_emitting
 
-    @property
-    def is_open(self) -> bool:
-        """Whether the name of an incomplete call is types."""
-        return self._is_open
-
     def resolve_draft(self, is_call: bool) -> None:
         """Emit the draft, or discard it."""
         if is_call:

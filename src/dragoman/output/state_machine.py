@@ -64,20 +64,17 @@ class ParserMachine:
         self._buffer = TextBuffer()
         self._spans: list[Span] = []
         self._calls = CallRecorder(self._buffer, self._spans, tools, self._emit_held)
-        self._sections = (
-            None if rules.tools is None else SectionReader(self._buffer, self._calls, rules.tools)
-        )
+        tool_format, buffer = rules.tools, self._buffer
+        self._sections = tool_format and SectionReader(buffer, self._calls, tool_format)
         self._starts_in_reasoning = rules.reasoning.starts_inside if inside is None else inside
         self._state = self._reasoning_state() if self._starts_in_reasoning else rules.in_text
         self._leading_space: list[Span] = []  # white space to emit only if text follows
         self._is_leading = True  # whether nothing was emitted since the last item that was not text
         self._only_text = True  # whether only text was seen so far
         self._no_text = True  # whether no text was seen so far
-        self._in_wrapper = False
         self._filter = MarkerFilter(policy.hidden) if policy.hidden else None
         self._emitted: list[Span] = []  # all spans, if the policy may repeat them
-        self._truncated = False
-        self._closed = False
+        self._in_wrapper = self._truncated = self._closed = False
         self._loop = self._run()
         next(self._loop)
 
@@ -125,8 +122,7 @@ class ParserMachine:
         buffer.pos = end
 
     def _emit_held(self) -> None:
-        text, start = self._buffer.take_held()
-        self._emit(text, start)
+        self._emit(*self._buffer.take_held())
 
     # the main loop
 
@@ -209,9 +205,8 @@ class ParserMachine:
             case "section":
                 rejected = yield from self._attempt(SectionReader.read_section, end)
                 if rejected and self._state is self._rules.in_text:
-                    self._state = (
-                        self._rules.after_rejected_section
-                    )  # a later call of this section may be well-formed
+                    # a later call of this section may be well-formed
+                    self._state = self._rules.after_rejected_section
             case "call":
                 yield from self._attempt(SectionReader.read_call, end)
             case "first":
@@ -237,9 +232,8 @@ class ParserMachine:
     def _handle_wrapper(self, opening: bool, end: int) -> None:
         """Handle a marker around the answer: it counts only as its first and last item."""
         buffer = self._buffer
-        is_open = self._in_wrapper or not (
-            self._rules.reasoning.answer_wrapper.open or self._only_text
-        )
+        wrapper = self._rules.reasoning.answer_wrapper
+        is_open = self._in_wrapper or not (wrapper.open or self._only_text)
         if self._is_leading and not self._in_wrapper if opening else is_open:
             self._in_wrapper = opening
         else:
@@ -308,9 +302,8 @@ class ParserMachine:
         assert header is not None  # noqa: S101
         text, marker, end = "", "", 0
         try:
-            text, marker, end = yield from read_until(
-                buffer, marker_set(*header.end, *header.close)
-            )
+            ends = marker_set(*header.end, *header.close)
+            text, marker, end = yield from read_until(buffer, ends)
         except Mismatch:
             pass
         except UnexpectedEnd:
@@ -328,10 +321,10 @@ class ParserMachine:
             self._emit_held()
         else:  # the marker itself decides
             meaning = self._state.meanings.get(marker)
-            if meaning is None:
-                buffer.drop_held()
-            else:
+            if meaning is not None:
                 yield from self._handle_marker(meaning, marker, end)
+                return
+            buffer.drop_held()
 
     def _route(self, header: MessageHeader, text: str) -> ReadSteps[None]:
         """Follow the route of a header; a header without a route is text."""
@@ -339,9 +332,8 @@ class ParserMachine:
             match = re.search(pattern, text)
             if match is None:
                 continue
-            self._enter(
-                self._reasoning_state() if channel == "reasoning" else self._rules.in_routed_text
-            )
+            is_reasoning = channel == "reasoning"
+            self._enter(self._reasoning_state() if is_reasoning else self._rules.in_routed_text)
             if channel != "call" or self._sections is None:
                 self._buffer.drop_held()
                 return
