@@ -1,4 +1,4 @@
-"""The command line, run as an operator runs it."""
+"""Runs the command line as an operator does."""
 
 from __future__ import annotations
 
@@ -39,28 +39,28 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
     )
 
 
-def test_settings_come_from_flags_then_the_environment_then_defaults() -> None:
-    outside = {"DRAGOMAN_PORT": "9", "DRAGOMAN_API_KEY": "a, b", "DRAGOMAN_ANY_MODEL": "true"}
-    settings = config.load({"host": "::1", "port": None}, outside)
+def test_flags_win_over_the_environment_and_the_defaults() -> None:
+    environment = {"DRAGOMAN_PORT": "9", "DRAGOMAN_API_KEY": "a, b", "DRAGOMAN_ANY_MODEL": "true"}
+    settings = config.load({"host": "::1", "port": None}, environment)
     assert (settings.host, settings.port) == ("::1", 9)
     assert settings.api_key == ("a", "b")
     assert settings.any_model is True
     assert settings.queue == config.Settings().queue
-    assert config.load({"port": 7}, outside).port == 7
+    assert config.load({"port": 7}, environment).port == 7
 
 
 @pytest.mark.parametrize(
     ("name", "value"), [("PORT", "many"), ("ANY_MODEL", "perhaps"), ("DRAIN", "long")]
 )
-def test_a_setting_that_cannot_be_read_is_named(name: str, value: str) -> None:
+def test_invalid_setting_is_named(name: str, value: str) -> None:
     with pytest.raises(config.SettingsError, match=f"DRAGOMAN_{name}"):
         config.load({}, {f"DRAGOMAN_{name}": value})
 
 
-def test_list_shows_what_is_there(default_model: Path, tmp_path: Path) -> None:
-    shown = run("list", "--models-dir", str(default_model.parent.parent))
-    assert shown.returncode == 0
-    assert re.search(r"smollm2-135m +llama +Q4_1 +8192 +98 MB", shown.stdout)
+def test_list_shows_installed_models(default_model: Path, tmp_path: Path) -> None:
+    listing = run("list", "--models-dir", str(default_model.parent.parent))
+    assert listing.returncode == 0
+    assert re.search(r"smollm2-135m +llama +Q4_1 +8192 +98 MB", listing.stdout)
     (tmp_path / "broken.gguf").write_bytes(b"GGUFnonsense")
     broken = run("list", "--models-dir", str(tmp_path))
     assert "broken:" in broken.stdout
@@ -68,14 +68,14 @@ def test_list_shows_what_is_there(default_model: Path, tmp_path: Path) -> None:
     assert "dragoman pull" in empty.stdout
 
 
-def test_pulling_what_is_there_is_quick_and_says_where(default_model: Path) -> None:
-    done = run("pull", "smollm2-135m", "--models-dir", str(default_model.parent.parent))
-    assert done.returncode == 0
-    assert str(default_model) in done.stdout
+def test_pull_of_an_installed_model_prints_its_path(default_model: Path) -> None:
+    result = run("pull", "smollm2-135m", "--models-dir", str(default_model.parent.parent))
+    assert result.returncode == 0
+    assert str(default_model) in result.stdout
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (["serve", "no-such-model"], "no-such-model"),
         (["serve", "/no/such/file.gguf"], "file.gguf"),
@@ -85,40 +85,40 @@ def test_pulling_what_is_there_is_quick_and_says_where(default_model: Path) -> N
         (["serve", "--lora", "poet", "{file}"], "NAME=PATH"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(
-    arguments: list[str], says: str, default_model: Path, tmp_path: Path
+def test_startup_error_is_one_line(
+    arguments: list[str], message: str, default_model: Path, tmp_path: Path
 ) -> None:
-    place = {"model": str(tmp_path), "file": str(default_model)}
+    paths = {"model": str(tmp_path), "file": str(default_model)}
     if "0.0.0.0" in arguments:
         (tmp_path / "x.gguf").symlink_to(default_model)
-    done = run(*(one.format(**place) for one in arguments))
-    assert done.returncode == 1
-    assert says in done.stderr
-    assert "Traceback" not in done.stderr
+    result = run(*(argument.format(**paths) for argument in arguments))
+    assert result.returncode == 1
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
 
 
-def test_a_broken_file_says_why_and_ends(tmp_path: Path) -> None:
+def test_broken_file_ends_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "bad.gguf").write_bytes(b"not a model at all")
-    done = run("serve", str(tmp_path / "bad.gguf"), "--port", "0")
-    assert done.returncode == 1
-    assert "GGUF" in done.stderr
-    assert "Traceback" not in done.stderr
+    result = run("serve", str(tmp_path / "bad.gguf"), "--port", "0")
+    assert result.returncode == 1
+    assert "GGUF" in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 @pytest.mark.parametrize(
     ("flag", "choice"),
     [("--engine", "llamacpp"), ("--format", "hermes_json"), ("--reasoning-format", "think")],
 )
-def test_an_unknown_name_is_refused_at_startup_with_the_choices(
+def test_unknown_name_is_rejected_at_startup_with_the_choices(
     default_model: Path, flag: str, choice: str
 ) -> None:
-    done = run("serve", str(default_model), flag, "warp")
-    assert done.returncode == 1
-    assert "'warp'" in done.stderr
-    assert choice in done.stderr
+    result = run("serve", str(default_model), flag, "warp")
+    assert result.returncode == 1
+    assert "'warp'" in result.stderr
+    assert choice in result.stderr
 
 
-def test_serve_answers_and_ends_with_its_engine_on_sigterm(default_model: Path) -> None:
+def test_serve_answers_and_stops_its_engine_on_sigterm(default_model: Path) -> None:
     with run_server(str(default_model), "--served-name", "tiny", "--context", "512") as (
         process,
         url,
@@ -139,7 +139,7 @@ def test_serve_answers_and_ends_with_its_engine_on_sigterm(default_model: Path) 
             time.sleep(0.01)
 
 
-def test_a_log_that_nobody_reads_holds_nothing_up(default_model: Path) -> None:
+def test_unread_log_does_not_block_the_server(default_model: Path) -> None:
     with (
         run_server(str(default_model), "--context", "512") as (process, url),
         httpx.Client(base_url=url) as client,
@@ -152,7 +152,7 @@ def test_a_log_that_nobody_reads_holds_nothing_up(default_model: Path) -> None:
 
 
 class Terminal:
-    """A program on a terminal of its own."""
+    """A program in its own terminal."""
 
     def __init__(self, *arguments: str) -> None:
         self.pid, self._handle = pty.fork()
@@ -164,14 +164,14 @@ class Terminal:
         os.write(self._handle, text.encode())
 
     def until(self, pattern: str) -> str:
-        """What came since the last call, up to the pattern."""
+        """Return the output since the last call, up to the pattern."""
         deadline = time.monotonic() + 60
-        while not (found := re.search(pattern, self.seen)):
+        while not (match := re.search(pattern, self.seen)):
             assert time.monotonic() < deadline, self.seen
             if select.select([self._handle], [], [], 1)[0]:
                 self.seen += os.read(self._handle, 4096).decode(errors="replace")
-        taken, self.seen = self.seen[: found.end()], self.seen[found.end() :]
-        return taken
+        output, self.seen = self.seen[: match.end()], self.seen[match.end() :]
+        return output
 
     def wait(self) -> int:
         try:
@@ -202,7 +202,7 @@ def test_chat_streams_and_ctrl_c_stops_the_answer_only(default_model: Path) -> N
 
 
 def test_chat_reads_a_pipe_to_its_end(default_model: Path) -> None:
-    done = subprocess.run(
+    result = subprocess.run(
         [*DRAGOMAN, "chat", str(default_model), "--context", "512", "--temperature", "0"],
         input="Say hello.\nSay it again.\n",
         capture_output=True,
@@ -210,18 +210,18 @@ def test_chat_reads_a_pipe_to_its_end(default_model: Path) -> None:
         timeout=120,
         check=False,
     )
-    assert done.returncode == 0
-    assert len(done.stdout.splitlines()) >= 4
-    assert "Traceback" not in done.stderr
+    assert result.returncode == 0
+    assert len(result.stdout.splitlines()) >= 4
+    assert "Traceback" not in result.stderr
 
 
-def test_the_parser_knows_its_commands() -> None:
-    known = build_parser().parse_args(["serve", "m", "--lora", "a=b", "--lora", "c=d"])
-    assert known.lora == ["a=b", "c=d"]
-    assert known.any_model is None
+def test_parser_accepts_repeated_flags() -> None:
+    parsed = build_parser().parse_args(["serve", "m", "--lora", "a=b", "--lora", "c=d"])
+    assert parsed.lora == ["a=b", "c=d"]
+    assert parsed.any_model is None
 
 
-def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+def test_closed_pipe_is_not_an_error() -> None:
     command = f"{sys.executable} -m dragoman formats"
     with subprocess.Popen(
         command.split(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -233,29 +233,29 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
 
 
 @pytest.mark.parametrize("command", ["formats", "explain"])
-def test_a_locale_without_our_letters_gets_their_numbers(command: str, tmp_path: Path) -> None:
+def test_characters_outside_the_locale_are_escaped(command: str, tmp_path: Path) -> None:
     (tmp_path / "t.jinja").write_text("→{{ messages[0].content }}", encoding="utf-8")
     more = [str(tmp_path / "t.jinja"), "--source"] if command == "explain" else []
-    done = run(command, *more, PYTHONIOENCODING="ascii")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "\\u" in done.stdout
+    result = run(command, *more, PYTHONIOENCODING="ascii")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "\\u" in result.stdout
 
 
-def test_what_the_system_refuses_is_said_in_one_line(tmp_path: Path) -> None:
+def test_system_error_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with Path("/dev/full").open("w") as full:
-        unwritten = subprocess.run(
+        full_disk = subprocess.run(
             [*DRAGOMAN, "formats"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )
-    unmade = run("list", "--models-dir", str(tmp_path / "file" / "models"))
-    for done, says in ((unwritten, "No space left on device"), (unmade, str(tmp_path))):
-        assert done.returncode == 1
-        assert done.stderr.startswith("dragoman: ")
-        assert says in done.stderr
-        assert len(done.stderr.splitlines()) == 1
+    no_directory = run("list", "--models-dir", str(tmp_path / "file" / "models"))
+    for result, message in ((full_disk, "No space left on device"), (no_directory, str(tmp_path))):
+        assert result.returncode == 1
+        assert result.stderr.startswith("dragoman: ")
+        assert message in result.stderr
+        assert len(result.stderr.splitlines()) == 1
 
 
-def test_two_names_of_one_setting_must_agree() -> None:
+def test_aliases_of_a_setting_must_agree() -> None:
     with pytest.raises(runtime.StartupError, match="`format` and `tool_parser`"):
         dragoman.app(ScriptedEngine("x"), format="hermes_json", tool_parser="glm45")
     assert dragoman.app(
@@ -263,6 +263,6 @@ def test_two_names_of_one_setting_must_agree() -> None:
     )
 
 
-def test_a_byte_order_mark_is_no_part_of_a_template_file(tmp_path: Path) -> None:
+def test_byte_order_mark_of_a_template_file_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "t.jinja").write_text("{{ 1 }}", encoding="utf-8-sig")
     assert runtime.read_template(tmp_path / "t.jinja") == "{{ 1 }}"

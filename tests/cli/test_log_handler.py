@@ -1,4 +1,4 @@
-"""The log of a server: whole and in order, and never waited for."""
+"""The log handler writes every line in order and never blocks."""
 
 from __future__ import annotations
 
@@ -25,47 +25,54 @@ def record(text: str, *arguments: object) -> logging.LogRecord:
 
 
 def read_until(descriptor: int, end: bytes) -> bytes:
-    said = b""
-    while not said.endswith(end):
-        said += os.read(descriptor, 1 << 16)
-    return said
+    output = b""
+    while not output.endswith(end):
+        output += os.read(descriptor, 1 << 16)
+    return output
 
 
-def test_lines_come_in_order(pipe: tuple[int, int]) -> None:
+def test_lines_are_written_in_order(pipe: tuple[int, int]) -> None:
     handler = QueuedLogHandler(pipe[1])
     for number in range(100):
         handler.emit(record("%d\udc80", number))
     handler.close()
-    said = os.read(pipe[0], 1 << 16).decode()
-    assert said.splitlines() == [f"{number}\\udc80" for number in range(100)]
+    output = os.read(pipe[0], 1 << 16).decode()
+    assert output.splitlines() == [f"{number}\\udc80" for number in range(100)]
 
 
-def test_what_is_too_much_is_dropped_and_counted(pipe: tuple[int, int]) -> None:
+def test_excess_lines_are_dropped_and_counted(pipe: tuple[int, int]) -> None:
     handler = QueuedLogHandler(pipe[1], max_waiting=3)
     large = "x" * (1 << 17)  # more than a pipe holds: the thread waits with it
     handler.emit(record(large))
-    said = os.read(pipe[0], 1)
+    output = os.read(pipe[0], 1)
     for number in range(10):
         handler.emit(record("%d", number))
-    said += read_until(pipe[0], b"2\n")
+    output += read_until(pipe[0], b"2\n")
     handler.emit(record("end"))
-    said += read_until(pipe[0], b"end\n")
+    output += read_until(pipe[0], b"end\n")
     handler.close()
-    assert said.decode().splitlines() == [large, "0", "1", "2", "7 lines were dropped here.", "end"]
+    assert output.decode().splitlines() == [
+        large,
+        "0",
+        "1",
+        "2",
+        "7 lines were dropped here.",
+        "end",
+    ]
 
 
-def test_a_pipe_that_does_not_wait_is_waited_for(pipe: tuple[int, int]) -> None:
+def test_non_blocking_pipe_is_waited_for(pipe: tuple[int, int]) -> None:
     os.set_blocking(pipe[1], False)
     handler = QueuedLogHandler(pipe[1])
     large = "x" * (1 << 17)  # more than a pipe holds
     for text in (large, large, "end"):
         handler.emit(record(text))
-    said = read_until(pipe[0], b"end\n")
+    output = read_until(pipe[0], b"end\n")
     handler.close()
-    assert said.decode().splitlines() == [large, large, "end"]
+    assert output.decode().splitlines() == [large, large, "end"]
 
 
-def test_a_reader_that_is_gone_is_no_trouble() -> None:
+def test_closed_pipe_is_ignored() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     handler = QueuedLogHandler(writing)
@@ -76,7 +83,7 @@ def test_a_reader_that_is_gone_is_no_trouble() -> None:
     assert "log writer" not in [thread.name for thread in threading.enumerate()]
 
 
-def test_a_line_that_cannot_be_made_is_left_out(
+def test_line_that_cannot_be_formatted_is_skipped(
     pipe: tuple[int, int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     handler = QueuedLogHandler(pipe[1])

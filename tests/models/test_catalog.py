@@ -1,4 +1,4 @@
-"""Names mean the models they should, and never a path."""
+"""A name finds the right model and never a path."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def root(tmp_path: Path) -> Path:
     return folder
 
 
-def test_discovery_by_every_name(root: Path) -> None:
+def test_model_is_found_by_every_name(root: Path) -> None:
     write_model_file(root / "Qwen2.5-0.5B-Instruct.Q4_K_M.gguf", general_architecture="qwen2")
     write_model_file(
         root / "team" / "writer" / "gemma-2b-it-q8_0.gguf", general_architecture="gemma"
@@ -33,7 +33,7 @@ def test_discovery_by_every_name(root: Path) -> None:
     write_model_file(root / "Titled.gguf", general_name="My Own Model", general_basename="Own")
     write_model_file(root / "cut-00001-of-00002.gguf", general_architecture="mistral")
     write_model_file(root / "cut-00002-of-00002.gguf", general_architecture="mistral")
-    made = make_catalog(root)
+    catalog = make_catalog(root)
     expected = {
         "Qwen2.5-0.5B-Instruct.Q4_K_M": "Qwen2.5-0.5B-Instruct.Q4_K_M.gguf",
         "  qwen2.5-0.5b-INSTRUCT.q4_k_m ": "Qwen2.5-0.5B-Instruct.Q4_K_M.gguf",
@@ -59,54 +59,54 @@ def test_discovery_by_every_name(root: Path) -> None:
         "qwen2.5-0.5b": None,
         "x" * 10_000: None,
     }
-    assert {name: find_file(made, name) for name in expected} == expected
+    assert {name: find_file(catalog, name) for name in expected} == expected
 
 
-def test_entries_keep_their_architecture(root: Path) -> None:
+def test_sources_have_their_architecture(root: Path) -> None:
     write_model_file(root / "a.gguf", general_architecture="qwen2")
     write_model_file(root / "b.gguf", general_architecture="gemma")
-    seen = {
+    architectures = {
         source.id: (source.architecture, source.kind)
         for source in make_catalog(root).list_sources()
     }
-    assert seen == {"a": ("qwen2", "gguf"), "b": ("gemma", "gguf")}
+    assert architectures == {"a": ("qwen2", "gguf"), "b": ("gemma", "gguf")}
 
 
-def test_a_weak_name_that_fits_several_fits_none(root: Path) -> None:
+def test_ambiguous_weak_name_matches_nothing(root: Path) -> None:
     write_model_file(root / "m.Q4_0.gguf")
     write_model_file(root / "m.Q8_0.gguf")
-    made = make_catalog(root)
-    assert find_file(made, "m") is None
-    assert find_file(made, "llama") is None
-    assert find_file(made, "m:q8_0") == "m.Q8_0.gguf"
+    catalog = make_catalog(root)
+    assert find_file(catalog, "m") is None
+    assert find_file(catalog, "llama") is None
+    assert find_file(catalog, "m:q8_0") == "m.Q8_0.gguf"
     write_model_file(root / "m.gguf")
-    made.refresh()
-    assert find_file(made, "m") == "m.gguf"  # an exact name beats them
+    catalog.refresh()
+    assert find_file(catalog, "m") == "m.gguf"  # an exact name wins
 
 
-def test_two_files_of_one_name_are_both_reachable(root: Path) -> None:
+def test_two_files_with_one_name_are_both_reachable(root: Path) -> None:
     write_model_file(root / "a" / "same.gguf", size=2)
     write_model_file(root / "b" / "same.gguf", size=3)
-    made = make_catalog(root)
-    assert [source.id for source in made.list_sources()] == ["same", "b/same"]
-    first, second = made.find("same"), made.find("b/same")
+    catalog = make_catalog(root)
+    assert [source.id for source in catalog.list_sources()] == ["same", "b/same"]
+    first, second = catalog.find("same"), catalog.find("b/same")
     assert first is not None
     assert second is not None
     assert (first.path.parent.name, second.path.parent.name) == ("a", "b")
-    assert made.find("a/same") == first
+    assert catalog.find("a/same") == first
 
 
-def test_the_default_model_has_its_short_names(root: Path) -> None:
+def test_default_model_has_short_names(root: Path) -> None:
     write_model_file(root / "smollm2-135m" / "SmolLM2-135M-Instruct.Q4_1.gguf")
-    made = make_catalog(root)
+    catalog = make_catalog(root)
     for name in ("smollm2-135m", "SmolLM2", "smollm2-135m-instruct", "smollm2:135m"):
-        source = made.find(name)
+        source = catalog.find(name)
         assert source is not None
         assert source.id == "smollm2-135m"
-    assert find_file(made, "SmolLM2-135M-Instruct.Q4_1") is not None
+    assert find_file(catalog, "SmolLM2-135M-Instruct.Q4_1") is not None
 
 
-def test_what_is_not_a_model_is_not_listed(root: Path) -> None:
+def test_other_files_are_not_listed(root: Path) -> None:
     write_model_file(root / "adapter.gguf", general_type="adapter")
     write_model_file(root / ".hidden.gguf")
     write_model_file(root / ".cache" / "x.gguf")
@@ -115,14 +115,14 @@ def test_what_is_not_a_model_is_not_listed(root: Path) -> None:
     assert make_catalog(root).list_sources() == []
 
 
-def test_a_broken_file_is_found_with_its_cause(root: Path) -> None:
+def test_broken_file_is_found_with_the_reason(root: Path) -> None:
     write_model_file(root / "bad.gguf", b"not a model")
     source = make_catalog(root).find("bad")
     assert source is not None
     assert source.broken == "The file is not a GGUF file."
 
 
-def test_a_directory_of_safetensors_is_listed(root: Path) -> None:
+def test_directory_of_safetensors_is_listed(root: Path) -> None:
     folder = root / "llama-hf"
     folder.mkdir()
     (folder / "config.json").write_text(
@@ -140,82 +140,82 @@ def test_a_directory_of_safetensors_is_listed(root: Path) -> None:
     assert (source.context, source.size) == (4096, 100)
     (folder / "config.json").write_text("{")
     os.utime(folder, (1, 1))
-    again = make_catalog(root).find("llama-hf")
-    assert again is not None
-    assert again.broken is not None
+    reloaded = make_catalog(root).find("llama-hf")
+    assert reloaded is not None
+    assert reloaded.broken is not None
 
 
-def test_headers_are_read_once_for_each_state_of_a_file(
+def test_headers_are_read_once_for_each_version_of_a_file(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads: list[Path] = []
 
-    def counted(path: Path) -> ModelSource:
+    def count_reads(path: Path) -> ModelSource:
         reads.append(path)
         return describe_gguf(path)
 
-    monkeypatch.setattr("dragoman.models.catalog.describe_gguf", counted)
+    monkeypatch.setattr("dragoman.models.catalog.describe_gguf", count_reads)
     file = write_model_file(root / "m.gguf")
-    made = make_catalog(root)
-    made.refresh()
+    catalog = make_catalog(root)
+    catalog.refresh()
     assert len(reads) == 1
     write_model_file(file, size=2, general_architecture="qwen2")
-    made.refresh()
+    catalog.refresh()
     assert len(reads) == 2
-    source = made.find("m")
+    source = catalog.find("m")
     assert source is not None
     assert source.architecture == "qwen2"
     file.unlink()
-    made.refresh()
-    assert made.find("m") is None
+    catalog.refresh()
+    assert catalog.find("m") is None
 
 
 def test_created_is_when_the_file_changed(root: Path) -> None:
     file = write_model_file(root / "m.gguf")
     os.utime(file, (1_700_000_000.7, 1_700_000_000.7))
-    made = make_catalog(root)
+    catalog = make_catalog(root)
     for _ in range(3):
-        made.refresh()
-        assert made.list_sources()[0].created == 1_700_000_000
+        catalog.refresh()
+        assert catalog.list_sources()[0].created == 1_700_000_000
 
 
-def test_no_directory_is_an_empty_catalogue(tmp_path: Path) -> None:
-    made = ModelCatalog(tmp_path / "none", tmp_path / "none.yaml")
-    made.refresh()
-    assert made.list_sources() == []
-    assert made.find("x") is None
+def test_missing_directory_is_an_empty_catalogue(tmp_path: Path) -> None:
+    catalog = ModelCatalog(tmp_path / "none", tmp_path / "none.yaml")
+    catalog.refresh()
+    assert catalog.list_sources() == []
+    assert catalog.find("x") is None
 
 
 def test_only_the_operator_may_name_a_path(root: Path, tmp_path: Path) -> None:
     outside = write_model_file(tmp_path / "outside.gguf")
-    made = make_catalog(root)
-    assert made.find(str(outside)) is None
-    assert made.resolve(str(outside)) is None
-    source = made.resolve(str(outside), paths=True)
+    catalog = make_catalog(root)
+    assert catalog.find(str(outside)) is None
+    assert catalog.resolve(str(outside)) is None
+    source = catalog.resolve(str(outside), paths=True)
     assert source is not None
-    made.add(source, ["gpt-4", "served"])
-    made.refresh()
+    catalog.add(source, ["gpt-4", "served"])
+    catalog.refresh()
     assert (
-        find_file(made, "GPT-4")
-        == find_file(made, "served")
-        == find_file(made, "outside")
+        find_file(catalog, "GPT-4")
+        == find_file(catalog, "served")
+        == find_file(catalog, "outside")
         == "outside.gguf"
     )
-    assert made.list_sources()[0].aliases == ("gpt-4", "served")
-    assert made.resolve("not-there", paths=True) is None
-    assert made.resolve("a\0b", paths=True) is None
+    assert catalog.list_sources()[0].aliases == ("gpt-4", "served")
+    assert catalog.resolve("not-there", paths=True) is None
+    assert catalog.resolve("a\0b", paths=True) is None
 
 
-def test_a_served_model_takes_the_settings_of_the_command_line(root: Path, tmp_path: Path) -> None:
+def test_served_model_gets_the_options_of_the_command_line(root: Path, tmp_path: Path) -> None:
     outside = write_model_file(tmp_path / "m.gguf")
-    made = make_catalog(root, base=ModelOptions(threads=3))
-    source = made.open_path(outside, ModelOptions(context=99))
+    catalog = make_catalog(root, base=ModelOptions(threads=3))
+    source = catalog.open_path(outside, ModelOptions(context=99))
     assert source.options == ModelOptions(context=99, threads=3)
 
 
 STEPS = ["../", "..\\", "..%2f", "%2e%2e/", "..%5c", "....//", "..;/", "%c0%ae%c0%ae/", "./../"]
 TARGETS = ["secret", "secret.gguf", "etc/passwd", "models.yaml", "outside/secret.gguf"]
-WHOLE = [
+WHOLE_NAMES = [
     "/etc/passwd",
     "//etc/passwd",
     "file:///etc/passwd",
@@ -241,27 +241,27 @@ WHOLE = [
 ]
 
 
-def traversals(tmp_path: Path) -> list[str]:
+def list_traversals(tmp_path: Path) -> list[str]:
     names = [step * depth + target for step in STEPS for depth in (1, 3, 8) for target in TARGETS]
     names += [quote(name, safe="") for name in names[:30]]
     names += [f"m:{name}" for name in names[:20]]
     absolute = str(tmp_path / "outside" / "secret.gguf")
-    return names + WHOLE + [absolute, absolute.upper(), absolute.replace("/", "\\")]
+    return names + WHOLE_NAMES + [absolute, absolute.upper(), absolute.replace("/", "\\")]
 
 
 OPENED: list[str] | None = None
 
 
-def _note(event: str, arguments: tuple[Any, ...]) -> None:
+def record_open(event: str, arguments: tuple[Any, ...]) -> None:
     if OPENED is not None and event in ("open", "os.listdir", "os.scandir"):
         OPENED.append(str(arguments[0]))
 
 
 @contextmanager
-def watching_opens() -> Iterator[list[str]]:
+def watch_opens() -> Iterator[list[str]]:
     global OPENED
     if not getattr(sys, "_dragoman_watched", False):
-        sys.addaudithook(_note)
+        sys.addaudithook(record_open)
         sys._dragoman_watched = True  # type: ignore[attr-defined]
     OPENED = []
     try:
@@ -274,14 +274,14 @@ def test_no_name_opens_anything_outside_the_root(root: Path, tmp_path: Path) -> 
     write_model_file(tmp_path / "outside" / "secret.gguf")
     write_model_file(tmp_path / "secret.gguf")
     write_model_file(root / "m.gguf")
-    names = traversals(tmp_path)
+    names = list_traversals(tmp_path)
     assert len(set(names)) >= 200
-    made = ModelCatalog(root)
-    with watching_opens() as opened:
-        made.refresh()
+    catalog = ModelCatalog(root)
+    with watch_opens() as opened:
+        catalog.refresh()
         for name in names:
-            source = made.find(name)
+            source = catalog.find(name)
             assert source is None or source.path == root / "m.gguf", name
-            made.refresh()
+            catalog.refresh()
     assert opened
     assert {path for path in opened if not Path(path).is_relative_to(root)} == set()

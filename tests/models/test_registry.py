@@ -1,4 +1,4 @@
-"""Models are loaded once, kept while used, and sent away in the right order."""
+"""Models are found by name, loaded once and listed."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def root(tmp_path: Path) -> Path:
 def test_concurrent_first_requests_load_once(root: Path) -> None:
     async def scenario(models: ModelRegistry, loader: FakeLoader) -> None:
         gate = loader.gates["a"] = asyncio.Event()
-        asking = [asyncio.create_task(models.acquire(name)) for name in ["a", "A ", "a:x"] * 20]
+        requests = [asyncio.create_task(models.acquire(name)) for name in ["a", "A ", "a:x"] * 20]
         await wait_until(lambda: loader.loads == ["a"])
         entry = models.get("a")
         assert (entry.state, entry.progress) == ("loading", 0.5)
         gate.set()
-        leases = await asyncio.gather(*asking)
+        leases = await asyncio.gather(*requests)
         assert loader.loads == ["a"]
         assert len({id(lease.model) for lease in leases}) == 1
         for lease in leases:
@@ -57,7 +57,7 @@ def test_concurrent_first_requests_load_once(root: Path) -> None:
     run_scenario(root, scenario)
 
 
-def test_a_lease_knows_its_model(root: Path) -> None:
+def test_lease_has_its_model(root: Path) -> None:
     async def scenario(models: ModelRegistry, loader: FakeLoader) -> None:
         with await models.acquire("a") as model:
             assert model.id == "a"
@@ -74,7 +74,7 @@ def test_two_names_of_one_file_share_one_model(root: Path) -> None:
         one, two = await models.acquire("fast"), await models.acquire("quick")
         assert one.model is two.model
         assert (one.model.id, one.model.aliases) == ("fast", ("quick",))
-        other = await models.acquire("tuned")  # other settings, another model
+        other = await models.acquire("tuned")  # other options, another model
         assert other.model is not one.model
         assert loader.loads == ["fast", "tuned"]
 
@@ -83,11 +83,11 @@ def test_two_names_of_one_file_share_one_model(root: Path) -> None:
     )
 
 
-def test_an_unknown_name_is_not_found_and_says_what_is(root: Path) -> None:
+def test_unknown_name_is_rejected_with_the_available_models(root: Path) -> None:
     async def scenario(models: ModelRegistry, loader: FakeLoader) -> None:
-        for ask in (models.acquire, models.load, models.unload):
+        for operation in (models.acquire, models.load, models.unload):
             with pytest.raises(ModelNotFound) as caught:
-                await ask("nope\x1b[31m\n")
+                await operation("nope\x1b[31m\n")
             assert caught.value.status == 404
             assert caught.value.param == "model"
             assert caught.value.message.startswith("The model `nope\ufffd[31m` does not exist.")
@@ -99,7 +99,7 @@ def test_an_unknown_name_is_not_found_and_says_what_is(root: Path) -> None:
     run_scenario(root, scenario)
 
 
-def test_a_file_that_appears_is_found(root: Path) -> None:
+def test_new_file_is_found(root: Path) -> None:
     async def scenario(models: ModelRegistry, loader: FakeLoader) -> None:
         with pytest.raises(ModelNotFound):
             await models.acquire("new")
@@ -109,7 +109,7 @@ def test_a_file_that_appears_is_found(root: Path) -> None:
     run_scenario(root, scenario)
 
 
-def test_who_waits_too_long_is_told_to_come_back(root: Path) -> None:
+def test_request_that_waits_too_long_gets_retry_after(root: Path) -> None:
     async def scenario(models: ModelRegistry, loader: FakeLoader) -> None:
         gate = loader.gates["a"] = asyncio.Event()
         with pytest.raises(ModelLoading) as caught:
@@ -118,27 +118,27 @@ def test_who_waits_too_long_is_told_to_come_back(root: Path) -> None:
         assert caught.value.retry_after is not None
         assert caught.value.retry_after >= 1
         gate.set()
-        (await models.acquire("a")).release()  # the load went on
+        (await models.acquire("a")).release()  # the load continued
         assert loader.loads == ["a"]
 
     run_scenario(root, scenario)
 
 
-def test_who_leaves_while_waiting_does_not_stop_the_load(root: Path) -> None:
+def test_cancelled_request_does_not_stop_the_load(root: Path) -> None:
     async def scenario(models: ModelRegistry, loader: FakeLoader) -> None:
         gate = loader.gates["a"] = asyncio.Event()
-        gone, stays = (asyncio.create_task(models.acquire("a")) for _ in range(2))
+        cancelled, waiting = (asyncio.create_task(models.acquire("a")) for _ in range(2))
         await wait_until(lambda: bool(loader.loads))
-        gone.cancel()
+        cancelled.cancel()
         gate.set()
-        (await stays).release()
-        assert gone.cancelled()
+        (await waiting).release()
+        assert cancelled.cancelled()
         assert loader.loads == ["a"]
 
     run_scenario(root, scenario)
 
 
-def test_a_broken_file_is_tried_once_until_it_changes(root: Path) -> None:
+def test_broken_file_is_tried_once_until_it_changes(root: Path) -> None:
     write_model_file(root / "bad.gguf", b"not a model at all")
 
     async def scenario(models: ModelRegistry, loader: FakeLoader) -> None:
@@ -160,7 +160,7 @@ def test_a_broken_file_is_tried_once_until_it_changes(root: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [ModelBroken("It is odd."), RuntimeError("/secret/path")])
-def test_what_a_loader_cannot_load_is_not_tried_again(error: Exception, root: Path) -> None:
+def test_failed_load_is_not_tried_again(error: Exception, root: Path) -> None:
     async def scenario(models: ModelRegistry, loader: FakeLoader) -> None:
         loader.errors["a"] = error
         messages = set()
@@ -173,14 +173,14 @@ def test_what_a_loader_cannot_load_is_not_tried_again(error: Exception, root: Pa
         assert not messages
         assert get_state(models, "a") == "failed"
         del loader.errors["a"]
-        entry = await models.load("a")  # an operator may insist
+        entry = await models.load("a")  # an operator may try again
         assert entry.state == "ready"
         (await models.acquire("a")).release()
 
     run_scenario(root, scenario)
 
 
-def test_a_passing_failure_is_tried_again(root: Path) -> None:
+def test_temporary_failure_is_tried_again(root: Path) -> None:
     async def scenario(models: ModelRegistry, loader: FakeLoader) -> None:
         loader.errors["a"] = EngineDown("No engine now.", retry_after=3)
         with pytest.raises(EngineDown) as caught:
@@ -193,22 +193,22 @@ def test_a_passing_failure_is_tried_again(root: Path) -> None:
     run_scenario(root, scenario)
 
 
-def test_everyone_who_waits_gets_the_error(root: Path) -> None:
+def test_every_waiting_request_gets_the_error(root: Path) -> None:
     async def scenario(models: ModelRegistry, loader: FakeLoader) -> None:
         gate = loader.gates["a"] = asyncio.Event()
         loader.errors["a"] = ModelBroken("It is odd.")
-        asking = [asyncio.create_task(models.acquire("a")) for _ in range(5)]
+        requests = [asyncio.create_task(models.acquire("a")) for _ in range(5)]
         await wait_until(lambda: bool(loader.loads))
         gate.set()
-        found = await asyncio.gather(*asking, return_exceptions=True)
-        assert all(isinstance(error, ModelBroken) for error in found)
-        assert len({id(error) for error in found}) == 5  # not one object with five tracebacks
+        errors = await asyncio.gather(*requests, return_exceptions=True)
+        assert all(isinstance(error, ModelBroken) for error in errors)
+        assert len({id(error) for error in errors}) == 5  # each has its own traceback
         assert loader.loads == ["a"]
 
     run_scenario(root, scenario)
 
 
-def test_any_name_may_mean_the_first_model(root: Path) -> None:
+def test_unknown_names_can_mean_the_default_model(root: Path) -> None:
     async def scenario(models: ModelRegistry, loader: FakeLoader) -> None:
         (await models.acquire("gpt-4o")).release()
         (await models.acquire("b")).release()
@@ -219,7 +219,7 @@ def test_any_name_may_mean_the_first_model(root: Path) -> None:
     run_scenario(root, scenario, any_model=True)
 
 
-def test_the_operators_model_is_the_default(root: Path) -> None:
+def test_operators_model_is_the_default(root: Path) -> None:
     async def scenario() -> None:
         catalog = ModelCatalog(root)
         loader = FakeLoader()
@@ -235,7 +235,7 @@ def test_the_operators_model_is_the_default(root: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_no_models_at_all(tmp_path: Path) -> None:
+def test_registry_without_models(tmp_path: Path) -> None:
     async def scenario(models: ModelRegistry, loader: FakeLoader) -> None:
         assert models.default_name == ""
         assert models.list_models() == []
@@ -245,7 +245,7 @@ def test_no_models_at_all(tmp_path: Path) -> None:
     run_scenario(tmp_path, scenario, any_model=True)
 
 
-def test_the_list_tells_what_is_known(root: Path) -> None:
+def test_list_has_state_and_info(root: Path) -> None:
     write_model_file(root / "odd.gguf", b"xxxx")
 
     async def scenario(models: ModelRegistry, loader: FakeLoader) -> None:
@@ -268,7 +268,7 @@ def test_the_list_tells_what_is_known(root: Path) -> None:
         (root / "b.gguf").unlink()
         (root / "later.gguf").unlink()
         await wait_until(lambda: "later" not in {entry.id for entry in models.list_models()})
-        assert "b" in {entry.id for entry in models.list_models()}  # it is still in memory
+        assert "b" in {entry.id for entry in models.list_models()}  # it is still loaded
 
     run_scenario(root, scenario, yaml="named: {path: a.gguf, context: 77, lora: {poet: p.gguf}}")
 
@@ -279,32 +279,32 @@ def test_listing_needs_no_event_loop(root: Path) -> None:
     assert "later" in {entry.id for entry in models.list_models()}
 
 
-def test_created_is_the_same_at_every_look(root: Path) -> None:
+def test_created_is_stable(root: Path) -> None:
     async def scenario(models: ModelRegistry, loader: FakeLoader) -> None:
-        seen = set()
+        created = set()
         for _ in range(3):
-            seen.add(models.get("a").info.created)
+            created.add(models.get("a").info.created)
             with pytest.raises(ModelNotFound):
                 await models.acquire("look again")
-        assert len(seen) == 1
+        assert len(created) == 1
 
     run_scenario(root, scenario)
 
 
-def test_progress_is_told_and_logged(root: Path, caplog: Any) -> None:
-    heard: list[tuple[str, str, float]] = []
+def test_progress_is_reported_and_logged(root: Path, caplog: Any) -> None:
+    reports: list[tuple[str, str, float]] = []
 
     async def scenario() -> None:
-        def listen(name: str, what: str, done: float) -> None:
-            heard.append((name, what, done))
+        def record_report(name: str, what: str, done: float) -> None:
+            reports.append((name, what, done))
 
-        models = ModelRegistry(ModelCatalog(root), FakeLoader(), listener=listen)
+        models = ModelRegistry(ModelCatalog(root), FakeLoader(), listener=record_report)
         (await models.acquire("a")).release()
         await models.aclose()
 
     with caplog.at_level(logging.INFO, "dragoman.models"):
         asyncio.run(scenario())
-    assert heard == [("a", "loading", 0.0), ("a", "half way", 0.5), ("a", "ready", 1.0)]
+    assert reports == [("a", "loading", 0.0), ("a", "half way", 0.5), ("a", "ready", 1.0)]
     assert "a: half way (50 %)" in caplog.text
     assert "a: ready after" in caplog.text
 
@@ -313,19 +313,19 @@ def test_closing_closes_everything(root: Path) -> None:
     async def scenario(models: ModelRegistry, loader: FakeLoader) -> None:
         lease = await models.acquire("a")
         loader.gates["b"] = asyncio.Event()
-        asking = asyncio.create_task(models.acquire("b"))
+        requests = asyncio.create_task(models.acquire("b"))
         await wait_until(lambda: "b" in loader.loads)
         await models.aclose()
         assert loader.engines["a"].closed == 1
         with pytest.raises(DragomanError):
-            await asking
-        lease.release()  # late, and harmless
+            await requests
+        lease.release()  # too late, but harmless
         assert loader.engines["a"].closed == 1
 
     run_scenario(root, scenario)
 
 
-def test_an_engine_of_ones_own() -> None:
+def test_registry_of_a_custom_engine() -> None:
     async def scenario() -> None:
         engine = FakeEngine(context=5, lora=("x",), embeddings=3, logprobs=-1)
         models = ModelRegistry.from_engine(
@@ -344,19 +344,19 @@ def test_an_engine_of_ones_own() -> None:
             await models.unload("mine")
         assert [(entry.id, entry.state) for entry in models.list_models()] == [("mine", "ready")]
         await models.aclose()
-        assert engine.closed == 0  # whoever made it closes it
+        assert engine.closed == 0  # the caller closes it
 
     asyncio.run(scenario())
 
 
-def test_settings_of_layers_lie_over_each_other() -> None:
-    below = ModelOptions(context=1, lora={"a": "x"}, pin=True)
-    assert ModelOptions(context=2, lora={"b": "y"}).with_defaults(below) == ModelOptions(
+def test_options_with_defaults() -> None:
+    defaults = ModelOptions(context=1, lora={"a": "x"}, pin=True)
+    assert ModelOptions(context=2, lora={"b": "y"}).with_defaults(defaults) == ModelOptions(
         context=2, lora={"a": "x", "b": "y"}, pin=True
     )
 
 
-def test_created_is_when_the_file_was_made(tmp_path: Path) -> None:
+def test_created_is_the_change_time_of_the_file(tmp_path: Path) -> None:
     file = write_model_file(tmp_path / "old.gguf")
     os.utime(file, (1_600_000_000, 1_600_000_000))
 

@@ -10,8 +10,7 @@ import pytest
 
 from dragoman.errors import BadRequest, Unsupported
 from dragoman.models.model import Model
-from dragoman.pipeline.unsupported import warn_about_tool_media
-from dragoman.pipeline.validate import validate_media
+from dragoman.pipeline.validate import validate_media, warn_about_tool_media
 from dragoman.prompt.conversation import flatten_content
 from dragoman.protocols import chat, responses
 from dragoman.protocols.messages.decode import decode_request as decode_messages_request

@@ -105,17 +105,17 @@ class Seeder:
             response = httpx.get(f"{url}/{response['id']}").raise_for_status().json()
         return str(response["id"])
 
-    async def _store(self) -> Store:
+    async def _get_store(self) -> Store:
         return await self._server.app.runtime.state.get_store()
 
     async def _load_templates(self, response: str, completion: str) -> None:
-        store = await self._store()
+        store = await self._get_store()
         self._response = await get_response(store, "", response)
         self._frames = await list_frames(store, "", response, -1)
         self._completion = await store.read(lambda tx: tx.completions.get("", completion))
 
     async def _create_copies(self) -> None:
-        store, response, completion = await self._store(), self._response, self._completion
+        store, response, completion = await self._get_store(), self._response, self._completion
         assert response is not None
         assert completion is not None
         await store.write(lambda tx: tx.delete_completion("", COMPLETION_ID))
@@ -131,12 +131,12 @@ class Seeder:
             frames = [
                 (number, _replace_id(data, response.id, name)) for number, data in self._frames
             ]
-            await _finish(store, replace(copy, status="completed"), frames)
+            await _finish_response(store, replace(copy, status="completed"), frames)
         for name in CONVERSATION_IDS:
             await _replace_conversation(store, name)
 
 
-async def _finish(store: Store, row: StoredResponse, frames: NumberedFrames) -> None:
+async def _finish_response(store: Store, row: StoredResponse, frames: NumberedFrames) -> None:
     await store.write(lambda tx: tx.finish_response(row, frames=frames))
 
 
@@ -147,5 +147,5 @@ async def _replace_conversation(store: Store, name: str) -> None:
     await store.write(lambda tx: tx.conversations.add(row, [item]))
 
 
-def _replace_id(data: bytes, before: str, after: str) -> bytes:
-    return data.replace(before.encode(), after.encode())
+def _replace_id(data: bytes, old: str, new: str) -> bytes:
+    return data.replace(old.encode(), new.encode())

@@ -99,7 +99,7 @@ def engine_pid(server: int) -> int:
     [found] = [
         pid
         for pid in list_child_pids(server)
-        if b"engines.isolated" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        if b"engines.subprocess" in Path(f"/proc/{pid}/cmdline").read_bytes()
     ]
     return found
 
