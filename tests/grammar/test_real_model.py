@@ -22,7 +22,7 @@ from tests.support.real_model import (
     OFFERED,
     REPORT,
     THINKERS,
-    WAYS,
+    CONSTRAINT_MODES,
     Answer,
     answer,
     answers,
@@ -34,7 +34,7 @@ from tests.support.real_model import (
     serve,
     shape,
     thinker,
-    tool,
+    make_tool,
     wrong,
 )
 from tests.support.schemas import closed, corpus, listed, one_of, whole
@@ -89,7 +89,7 @@ def text_of(found: Answer) -> str:
 @pytest.mark.parametrize("name", SAMPLE)
 def test_what_ends_by_itself_fits(server: RunningServer, name: str) -> None:
     """As content, as a call that is required and as one that is named, in turns."""
-    case, way = SCHEMAS[name], WAYS[SAMPLE.index(name) % len(WAYS)]
+    case, way = SCHEMAS[name], CONSTRAINT_MODES[SAMPLE.index(name) % len(CONSTRAINT_MODES)]
     schema = case.schema if way == "response_format" else case.parameters
     fields = shape(schema) if way == "response_format" else forced(schema, way)
     found = answer(server, asking("Make something up.", 1, max_tokens=80, **fields))
@@ -133,7 +133,7 @@ def engine_ends(server: RunningServer) -> list[int]:
 
 
 def test_free_text_beside_strict_tools_comes_to_its_end(server: RunningServer) -> None:
-    body = asking("Say hello.", 1, temperature=0, tools=[tool(OFFERED["weather"], "weather")])
+    body = asking("Say hello.", 1, temperature=0, tools=[make_tool(OFFERED["weather"], "weather")])
     assert answer(server, body).ended
 
 
@@ -143,7 +143,7 @@ def test_free_text_beside_strict_tools_comes_to_its_end(server: RunningServer) -
 SPOKEN = closed({"say": {"const": "Stop here, please."}})
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", CONSTRAINT_MODES)
 def test_a_stop_string_inside_json_does_not_cut_it(server: RunningServer, way: str) -> None:
     fields = shape(SPOKEN) if way == "response_format" else forced(SPOKEN, way)
     body = asking("Speak.", 1, stop=["here", "ease."], **fields)
@@ -155,7 +155,7 @@ def test_a_stop_string_inside_json_does_not_cut_it(server: RunningServer, way: s
 
 
 @pytest.mark.parametrize("limit", [1, 17])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", CONSTRAINT_MODES)
 def test_what_is_cut_says_so(server: RunningServer, way: str, limit: int) -> None:
     long = closed({"text": {"type": "string", "minLength": 200}})
     fields = shape(long) if way == "response_format" else forced(long, way)
@@ -184,7 +184,7 @@ def allowed(mode: str, *names: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("mode", ["auto", "required"])
 def test_only_allowed_tools_are_called(server: RunningServer, mode: str) -> None:
-    tools = [tool(parameters, name) for name, parameters in OFFERED.items()]
+    tools = [make_tool(parameters, name) for name, parameters in OFFERED.items()]
     for seed in range(2):
         body = asking("Weather?", seed, max_tokens=48, tools=tools, parallel_tool_calls=False)
         found = answer(server, body | {"tool_choice": allowed(mode, "now")})
@@ -193,7 +193,7 @@ def test_only_allowed_tools_are_called(server: RunningServer, mode: str) -> None
 
 
 def test_no_tool_is_called_where_none_may_be(server: RunningServer) -> None:
-    tools = [tool(OFFERED["weather"], "weather")]
+    tools = [make_tool(OFFERED["weather"], "weather")]
     body = asking("How is the weather?", 1, max_tokens=24, tools=tools, tool_choice="none")
     found = both(server, body)
     assert found.content

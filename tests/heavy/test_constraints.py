@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.real_model import (
     THINKERS,
-    WAYS,
+    CONSTRAINT_MODES,
     answer,
     asking,
     everything,
@@ -61,7 +61,7 @@ def server(default_model: Path) -> Iterator[RunningServer]:
         yield made
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", CONSTRAINT_MODES)
 @pytest.mark.parametrize(("index", "case"), CASES, ids=[case.name for _, case in CASES])
 def test_an_answer_that_ends_by_itself_fits(
     server: RunningServer, tally: Tally, index: int, case: Case, way: str

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.real_model import MODEL, OFFERED, TURNS, thinker, tool
+from tests.support.real_model import MODEL, OFFERED, TURNS, thinker, make_tool
 from tests.support.serving import RunningServer
 
 STYLES = ("think", "mistral_think")
@@ -28,7 +28,7 @@ def server(default_model: Path, request: pytest.FixtureRequest) -> Iterator[Runn
 
 
 def ask(server: RunningServer, messages: list[Any], **fields: Any) -> httpx.Response:
-    tools = [tool(parameters, name) for name, parameters in OFFERED.items()]
+    tools = [make_tool(parameters, name) for name, parameters in OFFERED.items()]
     body: dict[str, Any] = {
         "model": MODEL,
         "messages": messages,

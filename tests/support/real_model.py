@@ -21,8 +21,8 @@ from tests.support.paths import TEMPLATES
 from tests.support.serving import RunningServer, parse_events, run_app
 
 MODEL = "smollm2-135m"
-WAYS = ("response_format", "required", "named")
-ENDED = ("stop", "tool_calls")
+CONSTRAINT_MODES = ("response_format", "required", "named")
+COMPLETE_FINISH_REASONS = ("stop", "tool_calls")
 
 
 @contextmanager
@@ -38,7 +38,7 @@ def serve(default_model: Path, **said: Any) -> Iterator[RunningServer]:
 # Asking
 
 
-def tool(parameters: Any, name: str = "make", *, strict: bool = True) -> dict[str, Any]:
+def make_tool(parameters: Any, name: str = "make", *, strict: bool = True) -> dict[str, Any]:
     function = {"name": name, "parameters": parameters, "strict": strict}
     return {"type": "function", "function": function}
 
@@ -51,7 +51,7 @@ def shape(schema: Any, *, strict: bool = True) -> dict[str, Any]:
 def forced(parameters: Any, way: str) -> dict[str, Any]:
     """A call that must be made, in one of the two ways of saying so."""
     named = {"type": "function", "function": {"name": "make"}}
-    return {"tools": [tool(parameters)], "tool_choice": named if way == "named" else way}
+    return {"tools": [make_tool(parameters)], "tool_choice": named if way == "named" else way}
 
 
 def asking(text: str, seed: int, **fields: Any) -> dict[str, Any]:
@@ -81,7 +81,7 @@ class Answer:
     @property
     def ended(self) -> bool:
         """Whether it came to an end by itself."""
-        return self.finish in ENDED
+        return self.finish in COMPLETE_FINISH_REASONS
 
     def add(self, said: dict[str, Any]) -> None:
         self.content += said.get("content") or ""
@@ -250,7 +250,7 @@ def thinker(default_model: Path, manner: str) -> Any:
 
 def everything(seed: int, **fields: Any) -> dict[str, Any]:
     """A request for thoughts, and then for a call or JSON."""
-    tools = [tool(parameters, name) for name, parameters in OFFERED.items()]
+    tools = [make_tool(parameters, name) for name, parameters in OFFERED.items()]
     said = asking("Is it sunny in Paris?", seed, tools=tools, **shape(REPORT), **fields)
     return said | {"messages": [*TURNS, *said["messages"]]}
 

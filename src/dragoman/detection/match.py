@@ -10,7 +10,7 @@ template writes for declared tools, then in its source. The vocabulary comes las
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -30,6 +30,12 @@ from dragoman.output.library import OutputParser
 from dragoman.output.spec import ReasoningFormat, ToolFormat
 
 SPACE = re.compile(r"\s+")
+# the evidence for a reasoning format, strongest first
+PARSED_BACK = "rendered reasoning is parsed back unchanged"
+IN_OPENING = "its markers are in the text that opens an answer"
+IN_TURNS = "its markers are in rendered turns"
+SPLIT_AT = "the template splits text at its markers"
+IN_TEMPLATE = "its markers are in the template"
 MIN_DISTINCTIVE = 4  # characters; shorter markers may occur by chance
 
 
@@ -58,7 +64,7 @@ class FormatMatcher:
     def __init__(
         self, round_trip: RoundTrip, openings: Iterable[str], vocabulary: Container[str] = ()
     ) -> None:
-        self.scene = round_trip
+        self.round_trip = round_trip
         self.probe: RenderProbe = round_trip.probe
         self.vocabulary = vocabulary
         self.openings = "\n".join(openings)
@@ -71,51 +77,38 @@ class FormatMatcher:
         self.all_text = "\n".join((self.turns, self.openings, self.instructions, self.source))
         self.likely_reasoning = self._find_likely_reasoning()
 
-    # Reasoning
+    # reasoning
 
     def match_reasoning(self, tools: ToolFormat | None) -> ReasoningFormatChoice:
         """Return the reasoning format that goes with a tool format."""
-        likely = self.likely_reasoning
-        shown = [format_ for format_ in likely if self._verifies_reasoning(tools, format_)]
-        if shown:
-            best = max(shown, key=self._rank_reasoning)
-            return ReasoningFormatChoice(
-                best, "rendered reasoning is parsed back unchanged", verified=True
-            )
-        for text, why in (
-            (self.openings, "its markers are in the text that opens an answer"),
-            (self.turns, "its markers are in rendered turns"),
-        ):
-            candidates = [format_ for format_ in likely if self._opens_or_closes_in(format_, text)]
-            if candidates:
-                return ReasoningFormatChoice(max(candidates, key=self._rank_reasoning), why)
-        splitting = [format_ for format_ in likely if self._splits_at_close(format_)]
-        if splitting:
-            return ReasoningFormatChoice(
-                max(splitting, key=self._rank_reasoning), "the template splits text at its markers"
-            )
-        complete = [format_ for format_ in likely if self._has_both_markers(format_)]
-        if complete:
-            return ReasoningFormatChoice(
-                max(complete, key=self._rank_reasoning), "its markers are in the template"
-            )
+        evidence: list[tuple[str, Callable[[ReasoningFormat], bool]]] = [
+            (PARSED_BACK, lambda reasoning: self._verifies_reasoning(tools, reasoning)),
+            (IN_OPENING, lambda reasoning: self._opens_or_closes_in(reasoning, self.openings)),
+            (IN_TURNS, lambda reasoning: self._opens_or_closes_in(reasoning, self.turns)),
+            (SPLIT_AT, self._splits_at_close),
+            (IN_TEMPLATE, self._has_both_markers),
+        ]
+        for reason, holds in evidence:
+            matching = [reasoning for reasoning in self.likely_reasoning if holds(reasoning)]
+            if matching:
+                best = max(matching, key=self._rank_reasoning)
+                return ReasoningFormatChoice(best, reason, verified=reason == PARSED_BACK)
         return self._match_reasoning_by_vocabulary(tools)
 
     def _opens_or_closes_in(self, reasoning: ReasoningFormat, text: str) -> bool:
-        """Whether the text opens reasoning, or closes reasoning that is opening_match elsewhere."""
-        closed = contains_any_marker(reasoning.close, text) and contains_any_marker(
-            reasoning.open, self.all_text
-        )
-        return contains_any_marker(reasoning.open, text) or closed
+        """Whether the text opens reasoning, or closes reasoning that is opened elsewhere."""
+        if contains_any_marker(reasoning.open, text):
+            return True
+        is_opened = contains_any_marker(reasoning.open, self.all_text)
+        return is_opened and contains_any_marker(reasoning.close, text)
 
     def _splits_at_close(self, reasoning: ReasoningFormat) -> bool:
         return any(marker in self.probe.facts.separators for marker in reasoning.close)
 
     def _has_both_markers(self, reasoning: ReasoningFormat) -> bool:
         """Whether the template's own text contains an opening and a closing marker."""
-        return contains_any_marker(reasoning.open, self.source) and contains_any_marker(
-            reasoning.close, self.source
-        )
+        pair = (reasoning.open, reasoning.close)
+        return all(contains_any_marker(markers, self.source) for markers in pair)
 
     def _find_likely_reasoning(self) -> list[ReasoningFormat]:
         return [
@@ -127,7 +120,9 @@ class FormatMatcher:
 
     def _verifies_reasoning(self, tools: ToolFormat | None, reasoning: ReasoningFormat) -> bool:
         names = ("reasoning", "reasoning and a call")
-        return any(check.status == "proved" for check in self.scene.check(tools, reasoning, names))
+        return any(
+            check.status == "proved" for check in self.round_trip.check(tools, reasoning, names)
+        )
 
     def _rank_reasoning(self, reasoning: ReasoningFormat) -> tuple[int, int, int, int]:
         missing, length = measure_coverage(reasoning, make_marker_test(self.all_text))
@@ -169,7 +164,7 @@ class FormatMatcher:
             )
         return ReasoningFormatChoice()
 
-    # Calls
+    # calls
 
     def match_tools(self) -> ToolFormatChoice:
         """Return the tool format."""
@@ -178,7 +173,7 @@ class FormatMatcher:
             self.instructions, "its markers are in the instructions for tools"
         )
         if choice is None:
-            source = self._match_by_text(self.source, "its markers are in the template")
+            source = self._match_by_text(self.source, IN_TEMPLATE)
             return (
                 by_instructions
                 or source
@@ -207,7 +202,9 @@ class FormatMatcher:
 
     def _match_by_round_trip(self) -> ToolFormatChoice | None:
         """Return the format that parses what the template renders."""
-        texts = [rendered.prompt + rendered.texts[-1] for rendered in self.scene.renders_of(CALL)]
+        texts = [
+            rendered.prompt + rendered.texts[-1] for rendered in self.round_trip.renders_of(CALL)
+        ]
         if not texts:
             return None
         likely = [format_ for format_ in tool_formats().values() if _may_match(format_, texts)]
@@ -246,9 +243,9 @@ class FormatMatcher:
         """Return the checks with the best fitting reasoning format."""
         best: tuple[RoundTripCheck, ...] = ()
         for reasoning in [None, *self.likely_reasoning]:
-            if _status(self.scene.check(tools, reasoning, [CALL]), CALL) != "proved":
+            if _status(self.round_trip.check(tools, reasoning, [CALL]), CALL) != "proved":
                 continue
-            checks = self.scene.check(tools, reasoning)
+            checks = self.round_trip.check(tools, reasoning)
             if _score(checks) > _score(best):
                 best = checks
         return best

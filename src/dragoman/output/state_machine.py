@@ -65,7 +65,7 @@ class ParserMachine:
         self._spans: list[Span] = []
         self._calls = CallRecorder(self._buffer, self._spans, tools, self._emit_held)
         tool_format, buffer = rules.tools, self._buffer
-        self._sections = tool_format and SectionReader(buffer, self._calls, tool_format)
+        self._sections = SectionReader(buffer, self._calls, tool_format) if tool_format else None
         self._starts_in_reasoning = rules.reasoning.starts_inside if inside is None else inside
         self._state = self._reasoning_state() if self._starts_in_reasoning else rules.in_text
         self._leading_space: list[Span] = []  # white space to emit only if text follows

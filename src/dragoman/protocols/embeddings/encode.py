@@ -14,7 +14,7 @@ from dragoman.protocols.embeddings.decode import EmbeddingInput
 from dragoman.protocols.shared import openai
 
 
-class Embedding(Struct):
+class EmbeddingData(Struct):
     object: str
     index: int
     embedding: list[float] | str
@@ -29,7 +29,7 @@ class EmbeddingList(Struct):
     """Vectors in the order of the inputs."""
 
     object: str
-    data: list[Embedding]
+    data: list[EmbeddingData]
     model: str
     usage: EmbeddingUsage
 
@@ -42,7 +42,9 @@ def encode_embeddings(
         if not all(map(math.isfinite, vector)):
             raise EngineFailed("The engine returned a vector with values that are not numbers.")
         short = shorten_vector(vector, request.dimensions)
-        data.append(Embedding("embedding", index, pack_vector(short) if request.base64 else short))
+        data.append(
+            EmbeddingData("embedding", index, pack_vector(short) if request.base64 else short)
+        )
     return openai.encode(EmbeddingList("list", data, model, EmbeddingUsage(tokens, tokens)))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
@@ -239,7 +239,7 @@ class BlockEvents(BlockBuilder):
     def end_block(self) -> None:
         self._add_event("content_block_stop", index=self.index)
 
-    def _add_event(self, kind: str, **fields: Any) -> None:
+    def _add_event(self, kind: str, **fields: object) -> None:
         self._frames.append(encode_event(kind, **fields))
 
     def take_frames(self) -> list[bytes]:
@@ -248,7 +248,7 @@ class BlockEvents(BlockBuilder):
         return frames
 
 
-def encode_event(kind: str, **fields: Any) -> bytes:
+def encode_event(kind: str, **fields: object) -> bytes:
     data = encode({"type": kind, **fields})
     return b"event: " + kind.encode() + b"\ndata: " + data + b"\n\n"
 

@@ -6,8 +6,6 @@ The frame of a text delta is a head that is built once per item, the number and 
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 from msgspec import Struct
 
@@ -21,13 +19,13 @@ class EventEncoder:
         self.count = 0
         self._pad = pad
 
-    def encode_event(self, kind: str, **fields: Any) -> bytes:
+    def encode_event(self, kind: str, **fields: object) -> bytes:
         number, self.count = self.count, self.count + 1
         body = encode({"type": kind, "sequence_number": number, **fields})
         frame = b"event: %b\ndata: %b\n\n" % (kind.encode(), body)
         return pad_frame(frame) if self._pad and kind.endswith(".delta") else frame
 
-    def encode_head(self, kind: str, **fields: Any) -> bytes:
+    def encode_head(self, kind: str, **fields: object) -> bytes:
         """Encode what comes before the number in an event that only adds text."""
         body = encode({"type": kind, **fields})[:-1]
         return b'event: %b\ndata: %b,"sequence_number":' % (kind.encode(), body)

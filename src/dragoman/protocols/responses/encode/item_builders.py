@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import msgspec
 
@@ -85,12 +85,12 @@ class ItemBuilder:
         self.index, frame = self.output.add(item)
         return frame
 
-    def encode_event(self, kind: str, **fields: Any) -> bytes:
+    def encode_event(self, kind: str, **fields: object) -> bytes:
         return self.events.encode_event(
             f"response.{kind}", item_id=self.id, output_index=self.index, **fields
         )
 
-    def encode_head(self, kind: str, **fields: Any) -> bytes:
+    def encode_head(self, kind: str, **fields: object) -> bytes:
         return self.events.encode_head(
             f"response.{kind}", item_id=self.id, output_index=self.index, **fields
         )

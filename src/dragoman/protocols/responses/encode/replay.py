@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import msgspec
 
@@ -86,7 +85,7 @@ class _ItemReplay:
             f"response.output_item.{kind}", output_index=self._index, item=item
         )
 
-    def _encode_event(self, kind: str, **fields: Any) -> bytes:
+    def _encode_event(self, kind: str, **fields: object) -> bytes:
         item_id = self._item["id"]
         return self._events.encode_event(
             f"response.{kind}", item_id=item_id, output_index=self._index, **fields
