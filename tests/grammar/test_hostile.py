@@ -11,21 +11,26 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.hostile import CASES, Case
-from tests.support.hostile_load import Siege, attack, besieged, check_unharmed
+from tests.support.hostile import CASES, HostileCase
+from tests.support.hostile_load import (
+    AttackedServer,
+    check_still_works,
+    send_attack,
+    serve_under_attack,
+)
 
 
 @pytest.fixture(scope="module")
-def siege(default_model: Path) -> Iterator[Siege]:
-    with besieged(default_model) as made:
+def siege(default_model: Path) -> Iterator[AttackedServer]:
+    with serve_under_attack(default_model) as made:
         yield made
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_hostile_value_is_answered(siege: Siege, case: Case) -> None:
+def test_a_hostile_value_is_answered(siege: AttackedServer, case: HostileCase) -> None:
     """Every other one as a stream."""
-    attack(siege, case, streamed=CASES.index(case) % 2 == 1)
+    send_attack(siege, case, streamed=CASES.index(case) % 2 == 1)
 
 
-def test_afterwards_all_is_as_it_was(siege: Siege) -> None:
-    check_unharmed(siege)
+def test_afterwards_all_is_as_it_was(siege: AttackedServer) -> None:
+    check_still_works(siege)

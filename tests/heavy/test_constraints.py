@@ -13,17 +13,17 @@ from pathlib import Path
 import pytest
 
 from tests.support.real_model import (
-    THINKERS,
     CONSTRAINT_MODES,
-    answer,
-    asking,
-    everything,
-    forced,
-    muddled,
+    REASONING_TEMPLATES,
+    find_answer_error,
+    find_report_error,
+    make_reasoning_request,
+    make_request,
+    make_schema_fields,
+    make_tool_fields,
+    request_answer,
     serve,
-    shape,
-    thinker,
-    wrong,
+    serve_reasoning_model,
 )
 from tests.support.schemas import Case, corpus
 from tests.support.serving import RunningServer
@@ -68,23 +68,23 @@ def test_an_answer_that_ends_by_itself_fits(
 ) -> None:
     """Every other required call may be followed by more of them."""
     if way == "response_format":
-        schema, fields = case.schema, shape(case.schema)
+        schema, fields = case.schema, make_schema_fields(case.schema)
     else:
-        schema, fields = case.parameters, forced(case.parameters, way)
+        schema, fields = case.parameters, make_tool_fields(case.parameters, way)
     if way == "required" and index % 2:
         fields["parallel_tool_calls"] = False
-    body = asking("Make something up.", index, **fields)
-    whole, streamed = (answer(server, body, streamed=one) for one in (False, True))
+    body = make_request("Make something up.", index, **fields)
+    whole, streamed = (request_answer(server, body, streamed=one) for one in (False, True))
     tally.note(way, case.name, whole.finish)
     assert streamed == whole
-    assert wrong(whole, schema, way) is None
+    assert find_answer_error(whole, schema, way) is None
 
 
-@pytest.fixture(scope="module", params=THINKERS)
+@pytest.fixture(scope="module", params=REASONING_TEMPLATES)
 def thinking(
     default_model: Path, request: pytest.FixtureRequest
 ) -> Iterator[tuple[str, RunningServer]]:
-    with thinker(default_model, request.param) as made:
+    with serve_reasoning_model(default_model, request.param) as made:
         yield request.param, made
 
 
@@ -94,12 +94,12 @@ def test_thoughts_are_followed_by_a_call_or_json(
 ) -> None:
     """Thoughts that the prompt opened or not, with a budget or without, and one call or several."""
     manner, server = thinking
-    body = everything(seed, parallel_tool_calls=seed % 3 == 0)
+    body = make_reasoning_request(seed, parallel_tool_calls=seed % 3 == 0)
     body["chat_template_kwargs"] = {"enable_thinking": True} if seed % 2 else {}
     if seed // 2 % 2 and manner != "harmony":  # its thoughts cannot be ended for it
         body["thinking_budget"] = 8
-    whole, streamed = (answer(server, body, streamed=one) for one in (False, True))
+    whole, streamed = (request_answer(server, body, streamed=one) for one in (False, True))
     thought = "after thoughts" if whole.reasoning else "at once"
     tally.note(f"{manner} {thought}", f"seed {seed}", whole.finish)
     assert streamed == whole
-    assert muddled(whole) is None
+    assert find_report_error(whole) is None

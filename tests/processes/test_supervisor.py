@@ -58,7 +58,7 @@ def test_the_first_frame_says_ready_and_the_others_are_delivered() -> None:
         await child.drain()
         await child.exited
         assert frames == [b"pong: ping", b"last"]
-        assert child.received >= 2
+        assert child.read_count >= 2
 
     child = run_child(
         "send(b'ready'); send(b'pong: ' + read_frame(stream)); send(b'last'); os._exit(3)", use

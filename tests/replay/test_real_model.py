@@ -14,7 +14,13 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.real_model import MODEL, OFFERED, TURNS, thinker, make_tool
+from tests.support.real_model import (
+    EARLIER_TURNS,
+    MODEL,
+    TOOL_SCHEMAS,
+    make_tool,
+    serve_reasoning_model,
+)
 from tests.support.serving import RunningServer
 
 STYLES = ("think", "mistral_think")
@@ -23,12 +29,12 @@ PLACES = ("Paris", "Lima", "Cairo", "Oslo", "Quito")
 
 @pytest.fixture(scope="module", params=STYLES)
 def server(default_model: Path, request: pytest.FixtureRequest) -> Iterator[RunningServer]:
-    with thinker(default_model, request.param) as running:
+    with serve_reasoning_model(default_model, request.param) as running:
         yield running
 
 
 def ask(server: RunningServer, messages: list[Any], **fields: Any) -> httpx.Response:
-    tools = [make_tool(parameters, name) for name, parameters in OFFERED.items()]
+    tools = [make_tool(parameters, name) for name, parameters in TOOL_SCHEMAS.items()]
     body: dict[str, Any] = {
         "model": MODEL,
         "messages": messages,
@@ -59,7 +65,7 @@ def test_a_tool_conversation_without_reasoning_is_in_the_prefix_cache(
     if reasoning_on:
         fields["chat_template_kwargs"] = {"enable_thinking": True}
     messages: list[Any] = [
-        *TURNS,
+        *EARLIER_TURNS,
         {"role": "user", "content": "Is it sunny elsewhere, too?"},
     ]
     prompt_tokens = cached_tokens = with_reasoning = 0

@@ -17,10 +17,10 @@ from tests.support.hostile_grammars import CHOICES, GRAMMARS, PATTERNS
 MODEL = "smollm2-135m"
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 TOKENS = 4
-Many = Callable[[], str]  # what is large is made when it is needed
+LargeText = Callable[[], str]  # what is large is made when it is needed
 
 
-class Case(NamedTuple):
+class HostileCase(NamedTuple):
     """One value in one field."""
 
     kind: str
@@ -47,7 +47,7 @@ class Case(NamedTuple):
         return (head + said.replace("VALUE", text) + "}").encode("utf-8", "surrogatepass")
 
 
-def _tool(choice: str, more: str = "") -> str:
+def _make_tool_fields(choice: str, more: str = "") -> str:
     return (
         '"tools":[{"type":"function","function":{"name":"act"'
         + more
@@ -56,7 +56,7 @@ def _tool(choice: str, more: str = "") -> str:
     )
 
 
-def _format(strict: str) -> str:
+def _make_format_field(strict: str) -> str:
     inner = '{"name":"made","schema":VALUE' + strict + "}"
     return '"response_format":{"type":"json_schema","json_schema":' + inner + "}"
 
@@ -65,14 +65,17 @@ NAMED = '{"type":"function","function":{"name":"act"}}'
 # kind -> field -> what is in the body, by the end that takes it
 FIELDS: dict[str, dict[str, tuple[str, str]]] = {
     "schema": {
-        "response_format strict": (CHAT, _format(',"strict":true')),
-        "tools auto": (CHAT, _tool('"auto"')),
-        "response_format": (CHAT, _format("")),
-        "tools required strict": (CHAT, _tool('"required"', ',"strict":true')),
-        "completions response_format": (TEXT, _format(',"strict":true')),
-        "tools named": (CHAT, _tool(NAMED)),
+        "response_format strict": (CHAT, _make_format_field(',"strict":true')),
+        "tools auto": (CHAT, _make_tool_fields('"auto"')),
+        "response_format": (CHAT, _make_format_field("")),
+        "tools required strict": (CHAT, _make_tool_fields('"required"', ',"strict":true')),
+        "completions response_format": (TEXT, _make_format_field(',"strict":true')),
+        "tools named": (CHAT, _make_tool_fields(NAMED)),
         "guided_json": (TEXT, '"guided_json":VALUE'),
-        "both": (CHAT, _tool('"auto"', ',"strict":true') + "," + _format("")),
+        "both": (
+            CHAT,
+            _make_tool_fields('"auto"', ',"strict":true') + "," + _make_format_field(""),
+        ),
         "structured_outputs.json": (CHAT, '"structured_outputs":{"json":VALUE}'),
         "json_schema": (CHAT, '"json_schema":VALUE'),
         "grammar json": (TEXT, '"grammar":{"type":"json_schema","grammar":VALUE}'),
@@ -91,10 +94,13 @@ FIELDS: dict[str, dict[str, tuple[str, str]]] = {
         "guided_regex": (TEXT, '"guided_regex":VALUE'),
         "structured_outputs.regex": (TEXT, '"structured_outputs":{"regex":VALUE}'),
         "grammar regex": (CHAT, '"grammar":{"type":"regex","grammar":VALUE}'),
-        "schema": (CHAT, _format("").replace("VALUE", '{"type":"string","pattern":VALUE}')),
+        "schema": (
+            CHAT,
+            _make_format_field("").replace("VALUE", '{"type":"string","pattern":VALUE}'),
+        ),
         "tools": (
             CHAT,
-            _tool('"required"', ',"strict":true').replace(
+            _make_tool_fields('"required"', ',"strict":true').replace(
                 "VALUE", '{"type":"object","properties":{"a":{"pattern":VALUE}},"required":["a"]}'
             ),
         ),
@@ -103,7 +109,7 @@ FIELDS: dict[str, dict[str, tuple[str, str]]] = {
         "choice": (CHAT, '"choice":VALUE'),
         "guided_choice": (TEXT, '"guided_choice":VALUE'),
         "structured_outputs.choice": (TEXT, '"structured_outputs":{"choice":VALUE}'),
-        "enum": (CHAT, _format(',"strict":true').replace("VALUE", '{"enum":VALUE}')),
+        "enum": (CHAT, _make_format_field(',"strict":true').replace("VALUE", '{"enum":VALUE}')),
     },
     "body": {"body": (CHAT, "VALUE")},
 }
@@ -112,36 +118,36 @@ FIELDS: dict[str, dict[str, tuple[str, str]]] = {
 # Schemas
 
 
-def nested(before: str, times: int, inner: str = '{"type":"null"}', after: str = "}") -> Many:
+def nest(before: str, times: int, inner: str = '{"type":"null"}', after: str = "}") -> LargeText:
     return lambda: before * times + inner + after * times
 
 
-def defined(count: int, body: str, last: str = '{"type":"string"}') -> Many:
+def chain_definitions(count: int, body: str, last: str = '{"type":"string"}') -> LargeText:
     """Definitions of which each is made of the next; `body` has THEN for it."""
 
     def make() -> str:
-        each = (f'"d{i}":{body.replace("THEN", _ref(i + 1))}' for i in range(count))
+        each = (f'"d{i}":{body.replace("THEN", _make_ref(i + 1))}' for i in range(count))
         return f'{{"$ref":"#/$defs/d0","$defs":{{{",".join(each)},"d{count}":{last}}}}}'
 
     return make
 
 
-def _ref(number: int) -> str:
+def _make_ref(number: int) -> str:
     return f'{{"$ref":"#/$defs/d{number}"}}'
 
 
-def every_one(count: int, item: str, wrap: str) -> Many:
+def repeat_item(count: int, item: str, wrap: str) -> LargeText:
     """A list of items, in which NUMBER counts."""
     return lambda: wrap.replace(
         "LIST", ",".join(item.replace("NUMBER", str(i)) for i in range(count))
     )
 
 
-def text(letters: str, times: int) -> Many:
+def repeat_text(letters: str, times: int) -> LargeText:
     return lambda: json.dumps(letters * times)
 
 
-def product(options: int, factors: int) -> Many:
+def multiply_choices(options: int, factors: int) -> LargeText:
     """All of many choices: as many results as options to the power of factors."""
 
     def make() -> str:
@@ -160,63 +166,72 @@ def product(options: int, factors: int) -> Many:
 
 
 PAIR = '{"type":"object","properties":{"a":THEN,"b":THEN},"required":["a","b"]}'
-MARKS = ("<tool_call>", "</tool_call>", "<|im_end|>", '"}\n', "\\", "a|b.*(", "{{x}}", "\u2028")
+SPECIAL_TEXTS = (
+    "<tool_call>",
+    "</tool_call>",
+    "<|im_end|>",
+    '"}\n',
+    "\\",
+    "a|b.*(",
+    "{{x}}",
+    "\u2028",
+)
 OBJECT = '{"type":"object","properties":{LIST}}'
 
-DEEP: dict[str, str | Many] = {
-    **{f"{n} arrays": nested('{"type":"array","items":', n) for n in (62, 100, 1_000, 100_000)},
+DEEP: dict[str, str | LargeText] = {
+    **{f"{n} arrays": nest('{"type":"array","items":', n) for n in (62, 100, 1_000, 100_000)},
     **{
-        f"{n} objects": nested(
-            '{"type":"object","required":["a"],"properties":{"a":', n, after="}}"
-        )
+        f"{n} objects": nest('{"type":"object","required":["a"],"properties":{"a":', n, after="}}")
         for n in (62, 100, 300, 2_000, 100_000)
     },
-    **{f"{n} anyOf": nested('{"anyOf":[', n, after="]}") for n in (60, 1_000, 50_000)},
-    "300 allOf": nested('{"allOf":[{"type":"object"},', 300, "{}", "]}"),
-    "1,000 not": nested('{"not":', 1_000),
-    "60 if": nested('{"if":{"type":"string"},"then":', 60),
-    "60 optional": nested('{"type":["object","null"],"properties":{"a":{},"b":', 60, after="}}"),
-    "a deep const": nested("[", 50_000, '{"const":1}', "]"),
+    **{f"{n} anyOf": nest('{"anyOf":[', n, after="]}") for n in (60, 1_000, 50_000)},
+    "300 allOf": nest('{"allOf":[{"type":"object"},', 300, "{}", "]}"),
+    "1,000 not": nest('{"not":', 1_000),
+    "60 if": nest('{"if":{"type":"string"},"then":', 60),
+    "60 optional": nest('{"type":["object","null"],"properties":{"a":{},"b":', 60, after="}}"),
+    "a deep const": nest("[", 50_000, '{"const":1}', "]"),
     "a deep enum": lambda: '{"enum":[' + "[" * 5_000 + "]" * 5_000 + "]}",
 }
-WIDE: dict[str, str | Many] = {
-    "10 to the 20": product(10, 20),
-    "2 to the 62": product(2, 62),
-    "anyOf of anyOf": nested('{"anyOf":[{"type":"string"},{"minItems":2},', 30, "{}", "]}"),
-    "choices in choices": lambda: _tree(12),
-    "oneOf of 300": every_one(300, '{"type":"string","pattern":"^aNUMBER"}', '{"oneOf":[LIST]}'),
-    "oneOf of objects": every_one(
+WIDE: dict[str, str | LargeText] = {
+    "10 to the 20": multiply_choices(10, 20),
+    "2 to the 62": multiply_choices(2, 62),
+    "anyOf of anyOf": nest('{"anyOf":[{"type":"string"},{"minItems":2},', 30, "{}", "]}"),
+    "choices in choices": lambda: _make_choice_tree(12),
+    "oneOf of 300": repeat_item(300, '{"type":"string","pattern":"^aNUMBER"}', '{"oneOf":[LIST]}'),
+    "oneOf of objects": repeat_item(
         60, '{"properties":{"aNUMBER":{"type":"string"}}}', '{"type":"object","oneOf":[LIST]}'
     ),
-    "allOf of 5,000": every_one(5_000, '{"minLength":NUMBER}', '{"allOf":[LIST]}'),
-    "doubling members": defined(40, PAIR),
-    "doubling choices": defined(40, '{"anyOf":[THEN,{"type":"array","items":THEN}]}'),
-    "doubling parts": defined(30, '{"allOf":[THEN,THEN]}', '{"type":"object"}'),
-    "doubling items": defined(40, '{"type":"array","prefixItems":[THEN,THEN],"minItems":2}'),
-    "tripling oneOf": defined(12, '{"oneOf":[THEN,THEN,{"type":"array","items":THEN}]}'),
-    "a chain of 60": defined(60, '{"type":"array","items":THEN}'),
-    "a chain of 5,000": defined(5_000, "THEN"),
-    "1,000 members": every_one(1_000, '"kNUMBER":{"type":"integer"}', OBJECT),
-    "60 members of 60": lambda: _square(60),
-    "200,000 members": every_one(200_000, '"kNUMBER":{"type":"integer"}', OBJECT),
-    "patternProperties": every_one(
+    "allOf of 5,000": repeat_item(5_000, '{"minLength":NUMBER}', '{"allOf":[LIST]}'),
+    "doubling members": chain_definitions(40, PAIR),
+    "doubling choices": chain_definitions(40, '{"anyOf":[THEN,{"type":"array","items":THEN}]}'),
+    "doubling parts": chain_definitions(30, '{"allOf":[THEN,THEN]}', '{"type":"object"}'),
+    "doubling items": chain_definitions(
+        40, '{"type":"array","prefixItems":[THEN,THEN],"minItems":2}'
+    ),
+    "tripling oneOf": chain_definitions(12, '{"oneOf":[THEN,THEN,{"type":"array","items":THEN}]}'),
+    "a chain of 60": chain_definitions(60, '{"type":"array","items":THEN}'),
+    "a chain of 5,000": chain_definitions(5_000, "THEN"),
+    "1,000 members": repeat_item(1_000, '"kNUMBER":{"type":"integer"}', OBJECT),
+    "60 members of 60": lambda: _make_square_schema(60),
+    "200,000 members": repeat_item(200_000, '"kNUMBER":{"type":"integer"}', OBJECT),
+    "patternProperties": repeat_item(
         200,
         '".*aNUMBER.*":{"minimum":NUMBER}',
         '{"type":"object","patternProperties":{LIST}}',
     ),
     "a large description": lambda: '{"type":"null","description":"' + "x" * 5_000_000 + '"}',
 }
-REFERRING: dict[str, str | Many] = {
+REFERRING: dict[str, str | LargeText] = {
     "itself": '{"$ref":"#"}',
     "itself in a choice": '{"anyOf":[{"$ref":"#"},{"$ref":"#"}]}',
     "each other": '{"$ref":"#/$defs/a","$defs":{"a":{"$ref":"#/$defs/b"},'
     '"b":{"$ref":"#/$defs/a"}}}',
     "a tree": '{"type":"object","properties":{"l":{"$ref":"#"},"r":{"$ref":"#"}}}',
     "no end": '{"type":"object","properties":{"l":{"$ref":"#"}},"required":["l"]}',
-    "a knot": every_one(
+    "a knot": repeat_item(
         60,
         '"dNUMBER":{"anyOf":['
-        + ",".join(f'{{"type":"array","items":{_ref(i)}}}' for i in range(60))
+        + ",".join(f'{{"type":"array","items":{_make_ref(i)}}}' for i in range(60))
         + "]}",
         '{"$ref":"#/$defs/d0","$defs":{LIST}}',
     ),
@@ -230,18 +245,18 @@ REFERRING: dict[str, str | Many] = {
     "an odd pointer": '{"$ref":"#/%00/%ff/~2/__proto__"}',
     "a long pointer": lambda: json.dumps({"$ref": "#" + "/a" * 50_000}),
 }
-LARGE: dict[str, str | Many] = {
-    "20,000 values": every_one(20_000, '"value NUMBER"', '{"enum":[LIST]}'),
-    "5,000 values": every_one(5_000, '"value NUMBER"', '{"enum":[LIST]}'),
+LARGE: dict[str, str | LargeText] = {
+    "20,000 values": repeat_item(20_000, '"value NUMBER"', '{"enum":[LIST]}'),
+    "5,000 values": repeat_item(5_000, '"value NUMBER"', '{"enum":[LIST]}'),
     "one of 5 MB": lambda: '{"enum":["' + "a" * 5_000_000 + '"]}',
     "maxLength": '{"type":"string","maxLength":1000000000}',
     "minLength": '{"type":"string","minLength":1000000000}',
     "minLength below the limit": '{"type":"string","minLength":99999,"maxLength":100000}',
-    "lengths of lengths": every_one(
+    "lengths of lengths": repeat_item(
         300, '"kNUMBER":{"type":"string","minLength":NUMBER,"maxLength":9NUMBER}', OBJECT
     ),
     "minItems": '{"type":"array","minItems":1000000}',
-    "items of items": nested(
+    "items of items": nest(
         '{"type":"array","minItems":1999,"maxItems":2000,"items":', 20, '{"maxLength":99999}'
     ),
     "minProperties": '{"type":"object","minProperties":1000000}',
@@ -257,7 +272,7 @@ LARGE: dict[str, str | Many] = {
     "far bounds": '{"type":"integer","minimum":-99999999999999999,"maximum":99999999999999999}',
     "a huge number": '{"const":1' + "0" * 5_000 + "}",
 }
-ODD: dict[str, str | Many] = {
+ODD: dict[str, str | LargeText] = {
     "NaN": '{"type":"number","minimum":NaN}',
     "Infinity": '{"type":"number","maximum":Infinity}',
     "NUL in a key": '{"type":"object","properties":{"a\\u0000b":{"const":"\\u0000"}}}',
@@ -265,8 +280,8 @@ ODD: dict[str, str | Many] = {
     "half a character, raw": '{"enum":["\ud800"]}',
     "__proto__": '{"type":"object","properties":{"__proto__":{"type":"string"},"constructor":{}}}',
     "a long key": lambda: '{"type":"object","required":["' + "k" * 100_000 + '"]}',
-    "marks in keys": json.dumps({"type": "object", "properties": {m: {"const": m} for m in MARKS}}),
-    "marks required": json.dumps({"type": "object", "required": list(MARKS)}),
+    "marks in keys": json.dumps({"type": "object", "properties": {m: {"const": m} for m in SPECIAL_TEXTS}}),
+    "marks required": json.dumps({"type": "object", "required": list(SPECIAL_TEXTS)}),
     "orders to the reader": '{"x-guidance":{"whitespace_flexible":5,"lenient":true},"not":{"x":1}}',
     "two of a name": '{"type":"string","type":"object","properties":{"a":{}},"properties":5}',
     "null": "null",
@@ -287,15 +302,15 @@ ODD: dict[str, str | Many] = {
 }  # fmt: skip
 
 
-def _tree(depth: int) -> str:
+def _make_choice_tree(depth: int) -> str:
     """Choices in choices, two each."""
     if depth == 0:
         return '{"type":"object","properties":{"a":{"type":"string"}}}'
-    inner = _tree(depth - 1)
+    inner = _make_choice_tree(depth - 1)
     return f'{{"anyOf":[{inner},{{"type":"array","items":{inner}}}]}}'
 
 
-def _square(side: int) -> str:
+def _make_square_schema(side: int) -> str:
     names = [f"k{i}" for i in range(side)]
     inner = {"type": "object", "properties": {name: {"type": "string"} for name in names}}
     return json.dumps({"type": "object", "properties": dict.fromkeys(names, inner)})
@@ -304,26 +319,28 @@ def _square(side: int) -> str:
 # Whole bodies
 
 
-def tools(count: int, schema: str = '{"type":"object"}', name: str = '"toolNUMBER"') -> Many:
+def make_tools(
+    count: int, schema: str = '{"type":"object"}', name: str = '"toolNUMBER"'
+) -> LargeText:
     one = '{"type":"function","function":{"name":' + name + ',"parameters":' + schema + "}}"
-    return every_one(count, one, '"tool_choice":"required","tools":[LIST]')
+    return repeat_item(count, one, '"tool_choice":"required","tools":[LIST]')
 
 
-def called(name: str) -> Many:
-    return tools(1, name=json.dumps(name))
+def make_named_tool(name: str) -> LargeText:
+    return make_tools(1, name=json.dumps(name))
 
 
 BIG = '{"type":"object","properties":{"a":{"enum":["x","y"]},"b":{"type":"string","maxLength":99}}}'
-BODIES: dict[str, str | Many] = {
-    "1,000 tools": tools(1_000, BIG),
-    "1,025 tools": tools(1_025),
-    "64 tools of 60 members": tools(64, _square(8)),
-    "two of a name": tools(2, name='"same"'),
+BODIES: dict[str, str | LargeText] = {
+    "1,000 tools": make_tools(1_000, BIG),
+    "1,025 tools": make_tools(1_025),
+    "64 tools of 60 members": make_tools(64, _make_square_schema(8)),
+    "two of a name": make_tools(2, name='"same"'),
     **{
-        f"called {name[:12]!r}": called(name)
+        f"called {name[:12]!r}": make_named_tool(name)
         for name in ('a"b', "a\nb", "(a|b)*", "<tool_call>", "a\x00b", "n" * 512, "/x/", "{{x}}")
     },
-    "half a name": tools(1, name='"\\ud800"'),
+    "half a name": make_tools(1, name='"\\ud800"'),
     "a grammar and a pattern": '"grammar":"root ::= \\"a\\"","regex":"a"',
     "nothing structured": '"structured_outputs":{}',
     "all of it": '"structured_outputs":{"json":{},"regex":"a","choice":["a"]},"guided_json":{}',
@@ -332,14 +349,14 @@ BODIES: dict[str, str | Many] = {
     "an odd format": '"response_format":{"type":{"type":"json_schema"}}',
     "no schema": '"response_format":{"type":"json_schema","json_schema":{"name":"a"}}',
     "a deep choice": lambda: '"tool_choice":' + "[" * 100_000 + "]" * 100_000,
-    "10 MB of schema": every_one(330_000, '"kNUMBER":{"type":"object"}', '"guided_json":{LIST}'),
+    "10 MB of schema": repeat_item(330_000, '"kNUMBER":{"type":"object"}', '"guided_json":{LIST}'),
     "10 MB of nothing": lambda: '"response_format":{"type":"text"},"x":"' + "x" * 10_000_000 + '"',
     "10 MB of lists": lambda: '"guided_json":{"a":[' + "[]," * 3_500_000 + "1]}",
     "10 MB, said twice": lambda: '"tools":[' + "{}," * 3_500_000 + '1],"tools":[]',
     "many choices": '"n":8,"regex":"(x+x+)+y"',
 }
 
-VALUES: dict[str, dict[str, str | Many]] = {
+VALUES: dict[str, dict[str, str | LargeText]] = {
     "schema": DEEP | WIDE | REFERRING | LARGE | ODD,
     "grammar": GRAMMARS,
     "pattern": PATTERNS,
@@ -347,14 +364,14 @@ VALUES: dict[str, dict[str, str | Many]] = {
     "body": BODIES,
 }
 
-EVERY = [
-    Case(kind, name, field)
+ALL_CASES = [
+    HostileCase(kind, name, field)
     for kind, values in VALUES.items()
     for name in values
     for field in FIELDS[kind]
 ]
 CASES = [
-    Case(kind, name, list(FIELDS[kind])[turn % len(FIELDS[kind])])
+    HostileCase(kind, name, list(FIELDS[kind])[turn % len(FIELDS[kind])])
     for kind, values in VALUES.items()
     for turn, name in enumerate(values)
 ]

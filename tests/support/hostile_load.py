@@ -18,9 +18,14 @@ from typing import Any, NamedTuple
 
 import httpx
 
-from tests.support.hostile import MODEL, TEXT, Case
+from tests.support.hostile import MODEL, TEXT, HostileCase
 from tests.support.paths import ROOT
-from tests.support.real_model import answer, asking, fault, shape
+from tests.support.real_model import (
+    find_schema_error,
+    make_request,
+    make_schema_fields,
+    request_answer,
+)
 from tests.support.server_process import list_child_pids, read_until, run_server
 from tests.support.serving import parse_events
 
@@ -29,7 +34,7 @@ INTERNALS = re.compile(
     r"llguidance|pyo3|xllamacpp|llama\.cpp|msgspec|jinja|derivre|earley|dragoman|traceback|panick"
     r"|site-packages|\.py\b|\.rs\b|0x[0-9a-f]{5}|\w+Error\b|\w+Exception\b|object at|/usr/|/root/"
 )
-REFUSED = ("http", "a file", "metadata", "a relative one", "itself", "each other", "100000 arrays")
+REJECTED = ("http", "a file", "metadata", "a relative one", "itself", "each other", "100000 arrays")
 SCHEMA = {
     "type": "object",
     "properties": {"a": {"enum": [1, 2]}},
@@ -38,7 +43,7 @@ SCHEMA = {
 }
 
 
-class Watcher:
+class HealthMonitor:
     """Asks whether the server lives, over and over."""
 
     def __init__(self, url: str, server: int) -> None:
@@ -50,7 +55,7 @@ class Watcher:
             cwd=ROOT,
         )
 
-    def __enter__(self) -> Watcher:
+    def __enter__(self) -> HealthMonitor:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -68,17 +73,17 @@ class Watcher:
         )
 
 
-class Siege(NamedTuple):
+class AttackedServer(NamedTuple):
     """A server, who troubles it, and the engine that must outlive it."""
 
     client: httpx.Client
     url: str
-    process: int
-    engine: int
+    pid: int
+    engine_pid: int
 
 
 @contextmanager
-def besieged(model: Path) -> Iterator[Siege]:
+def serve_under_attack(model: Path) -> Iterator[AttackedServer]:
     flags = ("--context", "512", "--slots", "2", "--models-dir", str(model.parent.parent))
     with run_server(MODEL, *flags) as (process, url):
         read_until(process, "Serving")
@@ -87,15 +92,15 @@ def besieged(model: Path) -> Iterator[Siege]:
         reader.start()
         headers = {"content-type": "application/json"}
         with (
-            Watcher(url, process.pid),
+            HealthMonitor(url, process.pid),
             httpx.Client(base_url=url, timeout=60, headers=headers) as client,
         ):
-            yield Siege(client, url, process.pid, engine_pid(process.pid))
+            yield AttackedServer(client, url, process.pid, find_engine_pid(process.pid))
         process.terminate()
         reader.join()
 
 
-def engine_pid(server: int) -> int:
+def find_engine_pid(server: int) -> int:
     [found] = [
         pid
         for pid in list_child_pids(server)
@@ -104,7 +109,7 @@ def engine_pid(server: int) -> int:
     return found
 
 
-def attack(siege: Siege, case: Case, *, streamed: bool) -> None:
+def send_attack(siege: AttackedServer, case: HostileCase, *, streamed: bool) -> None:
     """Send a hostile value, and see that it is answered as any request is."""
     sent = case.body('"stream":true,' if streamed else "")
     response = siege.client.post(case.path, content=sent)
@@ -115,7 +120,7 @@ def attack(siege: Siege, case: Case, *, streamed: bool) -> None:
         for event in parse_events(response):
             if "error" in event:
                 _check_error(event, sent)
-    if case.kind == "schema" and case.name in REFUSED and case.field != "tools auto":
+    if case.kind == "schema" and case.name in REJECTED and case.field != "tools auto":
         assert response.status_code == 400
 
 
@@ -131,13 +136,13 @@ def _check_error(body: Any, sent: bytes) -> None:
         assert found.encode() in sent, error["message"]
 
 
-def check_unharmed(siege: Siege) -> None:
+def check_still_works(siege: AttackedServer) -> None:
     """It is the same server with the same engine, and answers."""
     said = {"model": MODEL, "prompt": "One, two,", "max_tokens": 3}
     assert siege.client.post(TEXT, json=said).json()["usage"]["completion_tokens"] == 3
-    found = answer(siege, asking("Say one.", 1, **shape(SCHEMA)))
-    assert fault(found.content, SCHEMA) is None
-    assert engine_pid(siege.process) == siege.engine
+    found = request_answer(siege, make_request("Say one.", 1, **make_schema_fields(SCHEMA)))
+    assert find_schema_error(found.content, SCHEMA) is None
+    assert find_engine_pid(siege.pid) == siege.engine_pid
     page = siege.client.get("/metrics").text
     for name in ("grammars_compiling", "grammars_waiting", "requests_running", "requests_waiting"):
         assert set(re.findall(rf"^dragoman_{name}\S* (\S+)$", page, re.MULTILINE)) == {"0.0"}

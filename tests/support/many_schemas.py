@@ -12,11 +12,11 @@ from dragoman.grammar.compiler.compiler_pool import CompilerPool
 from dragoman.grammar.grammar_spec import GrammarSpec
 from dragoman.types import Constraint, Tool
 
-TOGETHER = 32  # orders at once
+CONCURRENT = 32  # orders at once
 FORMATS = ("hermes_json", "pythonic", "qwen3_coder")
 
 
-def schema(number: int) -> dict[str, Any]:
+def make_schema(number: int) -> dict[str, Any]:
     """One of six families; the last cannot be read."""
     match number % 6:
         case 0:
@@ -34,19 +34,21 @@ def schema(number: int) -> dict[str, Any]:
     return {"type": "object", "properties": {f"key_{number}": inner, "b": {"type": "string"}}}
 
 
-def order(number: int) -> GrammarSpec:
+def make_grammar_spec(number: int) -> GrammarSpec:
     """Every third is for a tool."""
     if number % 3:
         return GrammarSpec(
-            constraint=Constraint(kind="json", value=schema(number), param="schema", strict=True)
+            constraint=Constraint(
+                kind="json", value=make_schema(number), param="schema", strict=True
+            )
         )
-    tool = Tool(name="act", parameters=schema(number), param="tools[0]")
+    tool = Tool(name="act", parameters=make_schema(number), param="tools[0]")
     return GrammarSpec(
         tools=(tool,), tool_choice="required", tool_format=FORMATS[number % len(FORMATS)]
     )
 
 
-async def make_all(shop: CompilerPool, numbers: Iterable[int]) -> int:
+async def compile_all(shop: CompilerPool, numbers: Iterable[int]) -> int:
     """Order all of them, some at once; how many were refused."""
     waiting = iter(numbers)
 
@@ -54,14 +56,14 @@ async def make_all(shop: CompilerPool, numbers: Iterable[int]) -> int:
         refused = 0
         for number in waiting:
             try:
-                await shop.compile(order(number))
+                await shop.compile(make_grammar_spec(number))
             except BadRequest:
                 refused += 1
         return refused
 
-    return sum(await asyncio.gather(*(one_after_another() for _ in range(TOGETHER))))
+    return sum(await asyncio.gather(*(one_after_another() for _ in range(CONCURRENT))))
 
 
-def resident(pid: int | str = "self") -> int:
+def read_resident_bytes(pid: int | str = "self") -> int:
     """Bytes of memory that a process has now."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096

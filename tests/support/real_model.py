@@ -43,24 +43,24 @@ def make_tool(parameters: Any, name: str = "make", *, strict: bool = True) -> di
     return {"type": "function", "function": function}
 
 
-def shape(schema: Any, *, strict: bool = True) -> dict[str, Any]:
+def make_schema_fields(schema: Any, *, strict: bool = True) -> dict[str, Any]:
     described = {"name": "answer", "schema": schema, "strict": strict}
     return {"response_format": {"type": "json_schema", "json_schema": described}}
 
 
-def forced(parameters: Any, way: str) -> dict[str, Any]:
+def make_tool_fields(parameters: Any, way: str) -> dict[str, Any]:
     """A call that must be made, in one of the two ways of saying so."""
     named = {"type": "function", "function": {"name": "make"}}
     return {"tools": [make_tool(parameters)], "tool_choice": named if way == "named" else way}
 
 
-def asking(text: str, seed: int, **fields: Any) -> dict[str, Any]:
+def make_request(text: str, seed: int, **fields: Any) -> dict[str, Any]:
     """A request whose answer is the same each time."""
     said = {"model": MODEL, "messages": [{"role": "user", "content": text}]}
     return said | {"temperature": 1, "seed": seed, "max_tokens": 160} | fields
 
 
-class Reachable(Protocol):
+class HasUrl(Protocol):
     """A server in this process or another."""
 
     @property
@@ -79,11 +79,11 @@ class Answer:
     usage: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def ended(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether it came to an end by itself."""
         return self.finish in COMPLETE_FINISH_REASONS
 
-    def add(self, said: dict[str, Any]) -> None:
+    def add_message(self, said: dict[str, Any]) -> None:
         self.content += said.get("content") or ""
         self.reasoning += said.get("reasoning_content") or ""
         for call in said.get("tool_calls") or ():
@@ -96,7 +96,9 @@ class Answer:
             self.calls[at] = (name, arguments + function.get("arguments", ""))
 
 
-def answers(server: Reachable, body: dict[str, Any], *, streamed: bool = False) -> list[Answer]:
+def request_answers(
+    server: HasUrl, body: dict[str, Any], *, streamed: bool = False
+) -> list[Answer]:
     """Every choice of an answer, put together from a stream or taken whole."""
     url = f"{server.url}/v1/chat/completions"
     if not streamed:
@@ -119,18 +121,18 @@ def answers(server: Reachable, body: dict[str, Any], *, streamed: bool = False) 
     return found
 
 
-def answer(server: Reachable, body: dict[str, Any], *, streamed: bool = False) -> Answer:
-    [found] = answers(server, body, streamed=streamed)
+def request_answer(server: HasUrl, body: dict[str, Any], *, streamed: bool = False) -> Answer:
+    [found] = request_answers(server, body, streamed=streamed)
     return found
 
 
 # Judging
 
 
-def fault(text: str, schema: Any) -> str | None:
+def find_schema_error(text: str, schema: Any) -> str | None:
     """What is wrong with a text that should be JSON of a schema. Numbers are exact."""
     try:
-        value = json.loads(text, parse_float=Decimal, parse_constant=_no_constant)
+        value = json.loads(text, parse_float=Decimal, parse_constant=_reject_constant)
     except ValueError as error:
         return f"no JSON: {error}"
     exact = json.loads(json.dumps(schema), parse_float=Decimal)
@@ -138,27 +140,31 @@ def fault(text: str, schema: Any) -> str | None:
     return next((error.message for error in errors), None)
 
 
-def wrong(found: Answer, schema: Any, way: str) -> str | None:
+def find_answer_error(found: Answer, schema: Any, way: str) -> str | None:
     """What is wrong with an answer that was asked for in one of the ways."""
     if way == "response_format":
         if found.calls:
             return "there are calls"
-        return fault(found.content, schema) if found.ended else _cut(found)
-    if found.ended and found.content:
+        return (
+            find_schema_error(found.content, schema)
+            if found.is_complete
+            else _find_truncation_error(found)
+        )
+    if found.is_complete and found.content:
         return "there is text beside the calls"
-    if found.ended and not found.calls:
+    if found.is_complete and not found.calls:
         return "there is no call"
     if way == "named" and len(found.calls) > 1:
         return "there are several calls"
-    whole = found.calls if found.ended else found.calls[:-1]
+    whole = found.calls if found.is_complete else found.calls[:-1]
     for name, arguments in whole:
-        said = "another tool" if name != "make" else fault(arguments, schema)
+        said = "another tool" if name != "make" else find_schema_error(arguments, schema)
         if said is not None:
             return said
-    return None if found.ended else _cut(found)
+    return None if found.is_complete else _find_truncation_error(found)
 
 
-def _cut(found: Answer) -> str | None:
+def _find_truncation_error(found: Answer) -> str | None:
     """What is wrong with an answer that did not come to its end."""
     if found.finish != "length":
         return f"it ended as {found.finish!r}"
@@ -166,7 +172,7 @@ def _cut(found: Answer) -> str | None:
     return None if spent else "it was cut, but nothing was said"
 
 
-def _no_constant(name: str) -> None:
+def _reject_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
 
 
@@ -175,24 +181,27 @@ HOST = r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)"
 DURATION = r"P(?!$)(\d+W|(\d+Y)?(\d+M)?(\d+D)?(T(?=\d)(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?)"
 
 
-def _matches(pattern: str) -> Callable[[object], bool]:
+def _make_pattern_check(pattern: str) -> Callable[[object], bool]:
     return lambda value: not isinstance(value, str) or re.fullmatch(pattern, value) is not None
 
 
-def _reads(read: Callable[[str], Any], also: str) -> Callable[[object], bool]:
+def _make_parse_check(read: Callable[[str], Any], also: str) -> Callable[[object], bool]:
     def check(value: object) -> bool:
         if isinstance(value, str):
             read(re.sub(r":60", ":59", value.upper()))  # a leap second
-        return _matches(also)(value)
+        return _make_pattern_check(also)(value)
 
     return check
 
 
 CHECKS: Sequence[tuple[str, Callable[[object], bool]]] = (
-    ("date-time", _reads(datetime.fromisoformat, r"(?i)[0-9-]{10}t[0-9:.]+(z|[+-]\d\d:\d\d)")),
-    ("time", _reads(time.fromisoformat, r"(?i)[0-9:.]+(z|[+-]\d\d:\d\d)")),
-    ("duration", _matches(DURATION)),
-    ("hostname", _matches(rf"(?=.{{1,253}}$){HOST}(\.{HOST})*")),
+    (
+        "date-time",
+        _make_parse_check(datetime.fromisoformat, r"(?i)[0-9-]{10}t[0-9:.]+(z|[+-]\d\d:\d\d)"),
+    ),
+    ("time", _make_parse_check(time.fromisoformat, r"(?i)[0-9:.]+(z|[+-]\d\d:\d\d)")),
+    ("duration", _make_pattern_check(DURATION)),
+    ("hostname", _make_pattern_check(rf"(?=.{{1,253}}$){HOST}(\.{HOST})*")),
 )
 for _name, _check in CHECKS:
     FORMATS.checks(_name, raises=ValueError)(_check)
@@ -201,26 +210,29 @@ for _name, _check in CHECKS:
 # Thinking, and then calling or answering
 
 # how thoughts and calls are written, and a template that writes them so
-THINKERS = {"think": "thinker", "mistral_think": "brackets", "harmony": "channels"}
-CITY = {"type": "string", "maxLength": 12}
-REPORT = {
+REASONING_TEMPLATES = {"think": "thinker", "mistral_think": "brackets", "harmony": "channels"}
+CITY_SCHEMA = {"type": "string", "maxLength": 12}
+REPORT_SCHEMA = {
     "type": "object",
-    "properties": {"city": CITY, "sunny": {"type": "boolean"}},
+    "properties": {"city": CITY_SCHEMA, "sunny": {"type": "boolean"}},
     "required": ["city", "sunny"],
     "additionalProperties": False,
 }
-OFFERED: dict[str, Any] = {
+TOOL_SCHEMAS: dict[str, Any] = {
     "weather": {
         "type": "object",
-        "properties": {"city": CITY, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
+        "properties": {
+            "city": CITY_SCHEMA,
+            "days": {"type": "integer", "minimum": 1, "maximum": 9},
+        },
         "required": ["city"],
         "additionalProperties": False,
     },
     "now": {"type": "object", "properties": {}, "additionalProperties": False},
 }
-LOOKED_UP = {"name": "weather", "arguments": '{"city": "Rome"}'}
+EARLIER_CALL = {"name": "weather", "arguments": '{"city": "Rome"}'}
 # turns that show a small model how short thoughts can be
-TURNS: list[dict[str, Any]] = [
+EARLIER_TURNS: list[dict[str, Any]] = [
     {"role": "user", "content": "Is it sunny in Oslo?"},
     {
         "role": "assistant",
@@ -231,7 +243,7 @@ TURNS: list[dict[str, Any]] = [
     {
         "role": "assistant",
         "reasoning_content": "I must look.",
-        "tool_calls": [{"id": "call00001", "type": "function", "function": LOOKED_UP}],
+        "tool_calls": [{"id": "call00001", "type": "function", "function": EARLIER_CALL}],
     },
     {"role": "tool", "tool_call_id": "call00001", "content": "sunny"},
     {
@@ -242,26 +254,32 @@ TURNS: list[dict[str, Any]] = [
 ]
 
 
-def thinker(default_model: Path, manner: str) -> Any:
+def serve_reasoning_model(default_model: Path, manner: str) -> Any:
     """A server whose model thinks in one of the manners."""
-    template = TEMPLATES / f"{THINKERS[manner]}.jinja"
+    template = TEMPLATES / f"{REASONING_TEMPLATES[manner]}.jinja"
     return serve(default_model, context=2048, slots=1, chat_template=str(template))
 
 
-def everything(seed: int, **fields: Any) -> dict[str, Any]:
+def make_reasoning_request(seed: int, **fields: Any) -> dict[str, Any]:
     """A request for thoughts, and then for a call or JSON."""
-    tools = [make_tool(parameters, name) for name, parameters in OFFERED.items()]
-    said = asking("Is it sunny in Paris?", seed, tools=tools, **shape(REPORT), **fields)
-    return said | {"messages": [*TURNS, *said["messages"]]}
+    tools = [make_tool(parameters, name) for name, parameters in TOOL_SCHEMAS.items()]
+    said = make_request(
+        "Is it sunny in Paris?", seed, tools=tools, **make_schema_fields(REPORT_SCHEMA), **fields
+    )
+    return said | {"messages": [*EARLIER_TURNS, *said["messages"]]}
 
 
-def muddled(found: Answer) -> str | None:
+def find_report_error(found: Answer) -> str | None:
     """What is wrong with an answer that should be a call or JSON, after thoughts or none."""
-    if not found.ended:
-        return _cut(found)
+    if not found.is_complete:
+        return _find_truncation_error(found)
     if not found.calls:
-        return "no calls" if found.finish != "stop" else fault(found.content, REPORT)
+        return (
+            "no calls"
+            if found.finish != "stop"
+            else find_schema_error(found.content, REPORT_SCHEMA)
+        )
     if found.finish != "tool_calls" or found.content:
         return "calls and something else"
-    said = [fault(arguments, OFFERED[name]) for name, arguments in found.calls]
+    said = [find_schema_error(arguments, TOOL_SCHEMAS[name]) for name, arguments in found.calls]
     return next((one for one in said if one is not None), None)

@@ -298,7 +298,7 @@ class FormatMatcher:
         return ToolFormatChoice(max(candidates, key=rank), why)
 
     def _match_by_example_shape(self) -> ToolFormatChoice | None:
-        """Return the format without markers whose example resembles the template's instructions."""
+        """Return the unmarked format whose example resembles the template's instructions."""
         candidates = [
             (len(shape.pattern), format_)
             for format_ in tool_formats().values()

@@ -65,9 +65,9 @@ class ChildProcess(asyncio.SubprocessProtocol):
         return None if self._process is None else self._process.get_pid()
 
     @property
-    def received(self) -> int:
+    def read_count(self) -> int:
         """How often data has come from the child; a number that grows shows that it is alive."""
-        return self._connection.received
+        return self._connection.read_count
 
     async def start(self, command: Sequence[str]) -> None:
         """Start the process; `OSError` or `ValueError` if the system cannot."""
@@ -182,7 +182,7 @@ class _Connection(asyncio.Protocol):
         on_frame: Callable[[bytes], None],
         on_lost: Callable[[Exception | None], None],
     ) -> None:
-        self.received = 0
+        self.read_count = 0
         self.is_lost = False
         self.writable = asyncio.Event()
         self.writable.set()
@@ -204,7 +204,7 @@ class _Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        self.received += 1
+        self.read_count += 1
         try:
             for body in self._decoder.feed(data):
                 self._on_frame(body)

@@ -61,7 +61,7 @@ class _EmbeddingsResponse(Struct):
     data: list[_Embedding]
 
 
-class _TokenizeResponse(Struct):
+class _ServerTokens(Struct):
     tokens: list[int]
 
 
@@ -262,7 +262,7 @@ class LlamaCppEngine:
         status, body = await self.client.post("/tokenize", request)
         if status != 200:
             raise self.parse_error(body)
-        return msgspec.json.decode(body, type=_TokenizeResponse).tokens
+        return msgspec.json.decode(body, type=_ServerTokens).tokens
 
     # for `generation`, `logprobs` and `validate`
 

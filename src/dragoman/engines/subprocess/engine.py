@@ -194,10 +194,10 @@ class SubprocessEngine:
         missed = 0  # pings in a row: counted, so that a pause of ours is not blamed on the child
         try:
             while not exited.done():
-                received = connection.process.received
+                received = connection.process.read_count
                 connection.post(messages.Ping())
                 await asyncio.wait({exited}, timeout=self._timing.heartbeat / PINGS_PER_HEARTBEAT)
-                missed = missed + 1 if connection.process.received == received else 0
+                missed = missed + 1 if connection.process.read_count == received else 0
                 if missed >= PINGS_PER_HEARTBEAT:
                     self._log.error("the engine does not respond; killing it")
                     connection.process.kill()

@@ -17,8 +17,8 @@ from dragoman.protocols.tokenize import (
     DIALECT,
     DetokenizeRequest,
     DetokenizeResponse,
-    TokenizedResponse,
     TokenizeRequest,
+    TokenizeResponse,
     TokenizerInfo,
     decode_detokenize_request,
 )
@@ -42,7 +42,7 @@ class TokenizeHandlers:
                 ids = (await model.renderer.render(prompt)).ids or []
             else:
                 ids = cast("list[int]", await model.renderer.encode_prompt(prompt))
-            response = TokenizedResponse(len(ids), model.capabilities.context, ids)
+            response = TokenizeResponse(len(ids), model.capabilities.context, ids)
             if decoded.return_token_strs:
                 pieces = tokenizer.pieces
                 response.token_strs = [pieces[token].decode(errors="replace") for token in ids]
@@ -81,7 +81,7 @@ def make_routes(context: RouteContext) -> list[Route]:
             handlers.tokenize,
             "Convert text or a conversation to token ids.",
             request_type=TokenizeRequest,
-            response_type=TokenizedResponse,
+            response_type=TokenizeResponse,
         ),
         group.make(
             "POST",

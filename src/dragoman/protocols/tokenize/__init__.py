@@ -16,7 +16,7 @@ from dragoman.protocols.tokenize.decode import (
 )
 from dragoman.protocols.tokenize.encode import (
     DetokenizeResponse,
-    TokenizedResponse,
+    TokenizeResponse,
     TokenizerInfo,
 )
 from dragoman.types import Chat, Prompt

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import UNSET, Struct, UnsetType
 
 
-class TokenizedResponse(Struct):
+class TokenizeResponse(Struct):
     count: int
     max_model_len: int | None
     tokens: list[int]
