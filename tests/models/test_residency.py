@@ -12,7 +12,8 @@ import pytest
 
 from dragoman.errors import EngineDown, ModelBroken, Unavailable
 from dragoman.models.catalog import ModelSource
-from dragoman.models.registry import Model, ModelRegistry
+from dragoman.models.model import Model
+from dragoman.models.registry import ModelRegistry
 from tests.support.fake_models import (
     TIMEOUT,
     FakeLoader,

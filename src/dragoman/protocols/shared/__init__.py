@@ -1,0 +1,1 @@
+"""What several wire APIs have in common."""

@@ -1,8 +1,8 @@
 """Message content: text and media parts, decoded alike for every wire API.
 
-Content becomes a tuple of parts in which neighbouring texts are one part and empty text is none, so
-that one content has one value whatever blocks it came in. Media parts keep the name of their wire
-type and the path of the field, by which a model that cannot read them rejects them.
+Content becomes a tuple of parts. Neighbouring texts are joined and empty text is dropped, so the
+same content always has the same value, however the client divided it. Media parts keep the name of
+their wire type and their path in the request, for the error of a model that cannot read them.
 """
 
 from __future__ import annotations

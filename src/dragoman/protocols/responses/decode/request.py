@@ -1,8 +1,8 @@
 """Decode a Responses request.
 
-`decode_request` does everything that a body by itself allows. The caller looks up what the body
-refers to (an earlier response, a conversation, items, remote servers); `to_request` then builds the
-`Request` from all of it.
+`decode_request` decodes and validates a body as far as possible by itself. The caller looks up what
+the body refers to (an earlier response, a conversation, items, remote servers); `to_request` then
+builds the `Request` from all of it.
 """
 
 from __future__ import annotations

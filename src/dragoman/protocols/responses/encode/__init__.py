@@ -1,0 +1,1 @@
+"""Encode responses: events item by item, the resource, and stored responses again."""

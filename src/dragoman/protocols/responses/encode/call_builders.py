@@ -34,7 +34,7 @@ class CallBuilder(ItemBuilder):
 
     @property
     def is_complete(self) -> bool:
-        """Whether the arguments are complete, where nothing but the arguments tells."""
+        """Whether the arguments are complete, for a call that the model did not end itself."""
         return is_json(self.text)
 
     def _make_item(self, kind: str, field: str) -> Item:
