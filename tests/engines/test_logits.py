@@ -455,15 +455,19 @@ def test_a_grammar_that_allows_nothing_fails_its_own_job_only() -> None:
 
 def test_a_mask_affects_no_other_job() -> None:
     grammars = [HEADER + "start: /[0-9]{30}/", HEADER + f"start: %json {json.dumps(SCHEMA)}"]
-    fields: dict[str, Any] = {"seed": 4, "n": 2, "max_tokens": 30, "logprobs": 1}
+    fields: dict[str, Any] = {"seed": 4, "n": 2, "logprobs": 1}
+    free_fields = {"max_tokens": 200, "ignore_eos": True, **fields}  # until the others have started
     jobs = [
-        make_job(grammar=grammars[0], **fields),
-        make_job(list(b"free"), **fields),
-        make_job(grammar=grammars[1], **fields),
-        make_job(list(b"as a bird"), **fields),
+        make_job(grammar=grammars[0], max_tokens=30, **fields),
+        make_job(list(b"free"), **free_fields),
+        make_job(grammar=grammars[1], max_tokens=30, **fields),
+        make_job(list(b"as a bird"), **free_fields),
     ]
     model = TinyModel()
-    runs = run_jobs(make_engine(model), *jobs)
+    masker = TokenMasker(TOKENIZER.pieces, TOKENIZER.eos_ids, TOKENIZER.control)
+    for grammar in grammars:
+        masker.start_grammar(grammar)  # so that compiling does not delay them
+    runs = run_jobs(make_engine(model, masker=masker), *jobs)
     assert max(model.batches) == 8
     for job, run in zip(jobs, runs, strict=True):
         alone = run_job(job)

@@ -8,7 +8,11 @@ from collections.abc import Coroutine
 import pytest
 
 from dragoman.errors import Overloaded
-from dragoman.pipeline.admission import Gate, Ticket
+from dragoman.models.model import Model
+from dragoman.pipeline.admission import Admission, Gate, Ticket
+from dragoman.prompt.renderer import PromptRenderer
+from dragoman.testing import ScriptedEngine
+from dragoman.types import Capabilities
 
 
 def run(check: Coroutine[object, object, None]) -> None:
@@ -101,3 +105,24 @@ def test_without_a_slot_limit_every_request_runs() -> None:
         assert gate.running == 0
 
     run(check())
+
+
+def test_every_model_has_its_own_gate() -> None:
+    models = [
+        Model(
+            id="m",
+            engine=ScriptedEngine("x"),
+            capabilities=Capabilities(slots=slots),
+            renderer=PromptRenderer(None, None),
+        )
+        for slots in (1, 2)
+    ]
+    admission = Admission(queue=0)
+    gates = [admission.get_gate(model) for model in models]
+    assert [gate.slots for gate in gates] == [1, 2]
+    assert admission.get_gate(models[0]) is gates[0]
+    gates[0].enter(1)
+    with pytest.raises(Overloaded):
+        gates[0].enter(1)
+    models.clear()
+    assert len(admission._gates) == 0  # a gate goes away with its model

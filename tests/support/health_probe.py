@@ -1,8 +1,8 @@
-"""Asks a server whether it lives, over and over: `python -m tests.support.health_probe URL PID`.
+"""Requests `/health/live` continuously: `python -m tests.support.health_probe URL PID`.
 
-It is a process of its own, so that what it measures is the server and not the tests that trouble
-it. When its input ends it prints as JSON how long each answer took, how much of that the server and
-it itself waited for a processor that another process had, and what was no answer.
+It runs in its own process, so that it measures the server and not the tests that load it. When its
+input ends, it prints JSON: the latency of each request, the latency without the time that the
+server and the probe waited for a CPU, and the failures.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from urllib.parse import urlsplit
 PAUSE = 0.01
 
 
-def waited(*pids: int) -> float:
-    """Seconds that processes were ready and did not run, up to now."""
-    spent = (Path(f"/proc/{pid}/schedstat").read_text().split()[1] for pid in pids)
-    return sum(map(int, spent)) / 1e9
+def read_wait_time(*pids: int) -> float:
+    """Return the seconds that processes were runnable but had to wait for a CPU, so far."""
+    waits = (Path(f"/proc/{pid}/schedstat").read_text().split()[1] for pid in pids)
+    return sum(map(int, waits)) / 1e9
 
 
-def watch(host: str, port: int, server: int) -> dict[str, list[float] | list[str]]:
-    """Until the input ends."""
+def probe(host: str, port: int, server: int) -> dict[str, list[float] | list[str]]:
+    """Send requests until the input ends."""
     latencies: list[float] = []
-    own: list[float] = []  # the same without waiting for a processor
+    own: list[float] = []  # latencies without the time waiting for a CPU
     failures: list[str] = []
     connection = http.client.HTTPConnection(host, port, timeout=60)
     while not select.select([sys.stdin], [], [], PAUSE)[0]:
-        before = waited(server, os.getpid())
-        begun = time.perf_counter()
+        before = read_wait_time(server, os.getpid())
+        started = time.perf_counter()
         try:
             connection.request("GET", "/health/live")
             response = connection.getresponse()
@@ -44,13 +44,13 @@ def watch(host: str, port: int, server: int) -> dict[str, list[float] | list[str
         except (OSError, http.client.HTTPException) as error:
             failures.append(repr(error))
             connection.close()
-        latencies.append(time.perf_counter() - begun)
-        own.append(latencies[-1] - (waited(server, os.getpid()) - before))
+        latencies.append(time.perf_counter() - started)
+        own.append(latencies[-1] - (read_wait_time(server, os.getpid()) - before))
     connection.close()
     return {"latencies": latencies, "own": own, "failures": failures}
 
 
 if __name__ == "__main__":
     gc.disable()
-    place = urlsplit(sys.argv[1])
-    print(json.dumps(watch(str(place.hostname), int(place.port or 80), int(sys.argv[2]))))
+    address = urlsplit(sys.argv[1])
+    print(json.dumps(probe(str(address.hostname), int(address.port or 80), int(sys.argv[2]))))

@@ -1,8 +1,8 @@
-"""Constraints that mean harm, and the requests that carry them.
+"""Hostile constraints, and the requests that contain them.
 
-A value is the text of some JSON: much of what hurts cannot be made by an encoder. It is of a kind
-(a schema, a grammar, a pattern, a list of choices, or a whole body), and each kind goes into some
-fields of a request. `CASES` has every value in one of its fields, which take turns; `EVERY` has it
+A value is a JSON text, since encoders cannot write many of the hostile ones. Each value has a kind
+(a schema, a grammar, a pattern, a list of choices, or a whole body), and each kind fits some fields
+of a request. `CASES` has every value in one of its fields, in rotation; `ALL_CASES` has every value
 in all of them.
 """
 
@@ -17,7 +17,7 @@ from tests.support.hostile_grammars import CHOICES, GRAMMARS, PATTERNS
 MODEL = "smollm2-135m"
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 TOKENS = 4
-LargeText = Callable[[], str]  # what is large is made when it is needed
+LargeText = Callable[[], str]  # large texts are built on demand
 
 
 class HostileCase(NamedTuple):
@@ -35,16 +35,18 @@ class HostileCase(NamedTuple):
         return FIELDS[self.kind][self.field][0]
 
     def body(self, more: str = "") -> bytes:
-        """What is sent, with `more` fields."""
-        path, said = FIELDS[self.kind][self.field]
+        """Return the request body, with `more` fields."""
+        path, template = FIELDS[self.kind][self.field]
         value = VALUES[self.kind][self.name]
         text = value if isinstance(value, str) else value()
-        if said == "LARK":
-            said, text = '"grammar":VALUE', json.dumps("start: %json " + text)
-        asked = '"messages":[{"role":"user","content":"Go."}]' if path == CHAT else '"prompt":"Go."'
-        head = f'{{"model":"{MODEL}","max_tokens":{TOKENS},{more}{asked},'
-        # surrogates that stand alone are sent as a sloppy encoder would
-        return (head + said.replace("VALUE", text) + "}").encode("utf-8", "surrogatepass")
+        if template == "LARK":
+            template, text = '"grammar":VALUE', json.dumps("start: %json " + text)
+        prompt = (
+            '"messages":[{"role":"user","content":"Go."}]' if path == CHAT else '"prompt":"Go."'
+        )
+        head = f'{{"model":"{MODEL}","max_tokens":{TOKENS},{more}{prompt},'
+        # lone surrogates are sent the way a careless encoder would
+        return (head + template.replace("VALUE", text) + "}").encode("utf-8", "surrogatepass")
 
 
 def _make_tool_fields(choice: str, more: str = "") -> str:
@@ -61,8 +63,8 @@ def _make_format_field(strict: str) -> str:
     return '"response_format":{"type":"json_schema","json_schema":' + inner + "}"
 
 
-NAMED = '{"type":"function","function":{"name":"act"}}'
-# kind -> field -> what is in the body, by the end that takes it
+NAMED_CHOICE = '{"type":"function","function":{"name":"act"}}'
+# kind -> field -> path of the endpoint and template of the body
 FIELDS: dict[str, dict[str, tuple[str, str]]] = {
     "schema": {
         "response_format strict": (CHAT, _make_format_field(',"strict":true')),
@@ -70,7 +72,7 @@ FIELDS: dict[str, dict[str, tuple[str, str]]] = {
         "response_format": (CHAT, _make_format_field("")),
         "tools required strict": (CHAT, _make_tool_fields('"required"', ',"strict":true')),
         "completions response_format": (TEXT, _make_format_field(',"strict":true')),
-        "tools named": (CHAT, _make_tool_fields(NAMED)),
+        "tools named": (CHAT, _make_tool_fields(NAMED_CHOICE)),
         "guided_json": (TEXT, '"guided_json":VALUE'),
         "both": (
             CHAT,
@@ -123,7 +125,7 @@ def nest(before: str, times: int, inner: str = '{"type":"null"}', after: str = "
 
 
 def chain_definitions(count: int, body: str, last: str = '{"type":"string"}') -> LargeText:
-    """Definitions of which each is made of the next; `body` has THEN for it."""
+    """Make definitions that each refer to the next; THEN in `body` stands for it."""
 
     def make() -> str:
         each = (f'"d{i}":{body.replace("THEN", _make_ref(i + 1))}' for i in range(count))
@@ -137,18 +139,14 @@ def _make_ref(number: int) -> str:
 
 
 def repeat_item(count: int, item: str, wrap: str) -> LargeText:
-    """A list of items, in which NUMBER counts."""
+    """Make a list of items; NUMBER in an item stands for its number."""
     return lambda: wrap.replace(
         "LIST", ",".join(item.replace("NUMBER", str(i)) for i in range(count))
     )
 
 
-def repeat_text(letters: str, times: int) -> LargeText:
-    return lambda: json.dumps(letters * times)
-
-
 def multiply_choices(options: int, factors: int) -> LargeText:
-    """All of many choices: as many results as options to the power of factors."""
+    """Make an allOf of choices: the number of results is `options` to the power of `factors`."""
 
     def make() -> str:
         every = (
@@ -165,7 +163,7 @@ def multiply_choices(options: int, factors: int) -> LargeText:
     return make
 
 
-PAIR = '{"type":"object","properties":{"a":THEN,"b":THEN},"required":["a","b"]}'
+PAIR_SCHEMA = '{"type":"object","properties":{"a":THEN,"b":THEN},"required":["a","b"]}'
 SPECIAL_TEXTS = (
     "<tool_call>",
     "</tool_call>",
@@ -176,7 +174,7 @@ SPECIAL_TEXTS = (
     "{{x}}",
     "\u2028",
 )
-OBJECT = '{"type":"object","properties":{LIST}}'
+OBJECT_SCHEMA = '{"type":"object","properties":{LIST}}'
 
 DEEP: dict[str, str | LargeText] = {
     **{f"{n} arrays": nest('{"type":"array","items":', n) for n in (62, 100, 1_000, 100_000)},
@@ -202,7 +200,7 @@ WIDE: dict[str, str | LargeText] = {
         60, '{"properties":{"aNUMBER":{"type":"string"}}}', '{"type":"object","oneOf":[LIST]}'
     ),
     "allOf of 5,000": repeat_item(5_000, '{"minLength":NUMBER}', '{"allOf":[LIST]}'),
-    "doubling members": chain_definitions(40, PAIR),
+    "doubling members": chain_definitions(40, PAIR_SCHEMA),
     "doubling choices": chain_definitions(40, '{"anyOf":[THEN,{"type":"array","items":THEN}]}'),
     "doubling parts": chain_definitions(30, '{"allOf":[THEN,THEN]}', '{"type":"object"}'),
     "doubling items": chain_definitions(
@@ -211,9 +209,9 @@ WIDE: dict[str, str | LargeText] = {
     "tripling oneOf": chain_definitions(12, '{"oneOf":[THEN,THEN,{"type":"array","items":THEN}]}'),
     "a chain of 60": chain_definitions(60, '{"type":"array","items":THEN}'),
     "a chain of 5,000": chain_definitions(5_000, "THEN"),
-    "1,000 members": repeat_item(1_000, '"kNUMBER":{"type":"integer"}', OBJECT),
+    "1,000 members": repeat_item(1_000, '"kNUMBER":{"type":"integer"}', OBJECT_SCHEMA),
     "60 members of 60": lambda: _make_square_schema(60),
-    "200,000 members": repeat_item(200_000, '"kNUMBER":{"type":"integer"}', OBJECT),
+    "200,000 members": repeat_item(200_000, '"kNUMBER":{"type":"integer"}', OBJECT_SCHEMA),
     "patternProperties": repeat_item(
         200,
         '".*aNUMBER.*":{"minimum":NUMBER}',
@@ -221,14 +219,14 @@ WIDE: dict[str, str | LargeText] = {
     ),
     "a large description": lambda: '{"type":"null","description":"' + "x" * 5_000_000 + '"}',
 }
-REFERRING: dict[str, str | LargeText] = {
+REFERENCES: dict[str, str | LargeText] = {
     "itself": '{"$ref":"#"}',
     "itself in a choice": '{"anyOf":[{"$ref":"#"},{"$ref":"#"}]}',
     "each other": '{"$ref":"#/$defs/a","$defs":{"a":{"$ref":"#/$defs/b"},'
     '"b":{"$ref":"#/$defs/a"}}}',
     "a tree": '{"type":"object","properties":{"l":{"$ref":"#"},"r":{"$ref":"#"}}}',
     "no end": '{"type":"object","properties":{"l":{"$ref":"#"}},"required":["l"]}',
-    "a knot": repeat_item(
+    "all of each other": repeat_item(
         60,
         '"dNUMBER":{"anyOf":['
         + ",".join(f'{{"type":"array","items":{_make_ref(i)}}}' for i in range(60))
@@ -253,7 +251,7 @@ LARGE: dict[str, str | LargeText] = {
     "minLength": '{"type":"string","minLength":1000000000}',
     "minLength below the limit": '{"type":"string","minLength":99999,"maxLength":100000}',
     "lengths of lengths": repeat_item(
-        300, '"kNUMBER":{"type":"string","minLength":NUMBER,"maxLength":9NUMBER}', OBJECT
+        300, '"kNUMBER":{"type":"string","minLength":NUMBER,"maxLength":9NUMBER}', OBJECT_SCHEMA
     ),
     "minItems": '{"type":"array","minItems":1000000}',
     "items of items": nest(
@@ -280,17 +278,17 @@ ODD: dict[str, str | LargeText] = {
     "half a character, raw": '{"enum":["\ud800"]}',
     "__proto__": '{"type":"object","properties":{"__proto__":{"type":"string"},"constructor":{}}}',
     "a long key": lambda: '{"type":"object","required":["' + "k" * 100_000 + '"]}',
-    "marks in keys": json.dumps({"type": "object", "properties": {m: {"const": m} for m in SPECIAL_TEXTS}}),
-    "marks required": json.dumps({"type": "object", "required": list(SPECIAL_TEXTS)}),
-    "orders to the reader": '{"x-guidance":{"whitespace_flexible":5,"lenient":true},"not":{"x":1}}',
+    "special texts in keys": json.dumps({"type": "object", "properties": {m: {"const": m} for m in SPECIAL_TEXTS}}),
+    "special texts required": json.dumps({"type": "object", "required": list(SPECIAL_TEXTS)}),
+    "options for the parser": '{"x-guidance":{"whitespace_flexible":5,"lenient":true},"not":{"x":1}}',
     "two of a name": '{"type":"string","type":"object","properties":{"a":{}},"properties":5}',
     "null": "null",
     "a list": "[[[]]]",
     "a text": '"{"',
     "false": "false",
     **{
-        said: "{" + said + "}"
-        for said in (
+        members: "{" + members + "}"
+        for members in (
             '"type":5', '"type":[]', '"type":"text"', '"pattern":"["', '"required":"x"',
             '"enum":[]', '"enum":{}', '"properties":[]', '"properties":{"a":5}', '"items":5',
             '"anyOf":{}', '"$ref":5', '"minLength":-1', '"minLength":1.5', '"minimum":"a"',
@@ -303,7 +301,7 @@ ODD: dict[str, str | LargeText] = {
 
 
 def _make_choice_tree(depth: int) -> str:
-    """Choices in choices, two each."""
+    """Make nested choices of two options each."""
     if depth == 0:
         return '{"type":"object","properties":{"a":{"type":"string"}}}'
     inner = _make_choice_tree(depth - 1)
@@ -330,9 +328,11 @@ def make_named_tool(name: str) -> LargeText:
     return make_tools(1, name=json.dumps(name))
 
 
-BIG = '{"type":"object","properties":{"a":{"enum":["x","y"]},"b":{"type":"string","maxLength":99}}}'
+LARGE_SCHEMA = (
+    '{"type":"object","properties":{"a":{"enum":["x","y"]},"b":{"type":"string","maxLength":99}}}'
+)
 BODIES: dict[str, str | LargeText] = {
-    "1,000 tools": make_tools(1_000, BIG),
+    "1,000 tools": make_tools(1_000, LARGE_SCHEMA),
     "1,025 tools": make_tools(1_025),
     "64 tools of 60 members": make_tools(64, _make_square_schema(8)),
     "two of a name": make_tools(2, name='"same"'),
@@ -352,12 +352,12 @@ BODIES: dict[str, str | LargeText] = {
     "10 MB of schema": repeat_item(330_000, '"kNUMBER":{"type":"object"}', '"guided_json":{LIST}'),
     "10 MB of nothing": lambda: '"response_format":{"type":"text"},"x":"' + "x" * 10_000_000 + '"',
     "10 MB of lists": lambda: '"guided_json":{"a":[' + "[]," * 3_500_000 + "1]}",
-    "10 MB, said twice": lambda: '"tools":[' + "{}," * 3_500_000 + '1],"tools":[]',
+    "10 MB, twice": lambda: '"tools":[' + "{}," * 3_500_000 + '1],"tools":[]',
     "many choices": '"n":8,"regex":"(x+x+)+y"',
 }
 
 VALUES: dict[str, dict[str, str | LargeText]] = {
-    "schema": DEEP | WIDE | REFERRING | LARGE | ODD,
+    "schema": DEEP | WIDE | REFERENCES | LARGE | ODD,
     "grammar": GRAMMARS,
     "pattern": PATTERNS,
     "choice": CHOICES,

@@ -1,7 +1,7 @@
-"""A server under hostile requests: somebody who asks whether it lives, and what answers must be.
+"""Sends hostile requests to a server, monitors its health and checks its responses.
 
-The server is a process, as it is for those who use it: in the process of the tests it would also
-wait for their garbage to be collected.
+The server runs in its own process, as it does for users: in the process of the tests, their garbage
+collection would delay it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.support.real_model import (
 from tests.support.server_process import list_child_pids, read_until, run_server
 from tests.support.serving import parse_events
 
-# what a message may not hold, unless its reader sent it
+# texts that no error message may contain, unless the client sent them
 INTERNALS = re.compile(
     r"llguidance|pyo3|xllamacpp|llama\.cpp|msgspec|jinja|derivre|earley|dragoman|traceback|panick"
     r"|site-packages|\.py\b|\.rs\b|0x[0-9a-f]{5}|\w+Error\b|\w+Exception\b|object at|/usr/|/root/"
@@ -44,11 +44,11 @@ SCHEMA = {
 
 
 class HealthMonitor:
-    """Asks whether the server lives, over and over."""
+    """Requests `/health/live` continuously."""
 
-    def __init__(self, url: str, server: int) -> None:
+    def __init__(self, url: str, server_pid: int) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.health_probe", url, str(server)],
+            [sys.executable, "-m", "tests.support.health_probe", url, str(server_pid)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -59,22 +59,22 @@ class HealthMonitor:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """There always was an answer."""
-        said, _ = self._process.communicate()
-        found = json.loads(said)
-        assert found["failures"] == []
+        """Check that every request succeeded, and print the latencies."""
+        output, _ = self._process.communicate()
+        report = json.loads(output)
+        assert report["failures"] == []
         slowest, own = (
-            ", ".join(f"{1000 * spent:.1f}" for spent in sorted(found[kind])[-3:])
+            ", ".join(f"{1000 * seconds:.1f}" for seconds in sorted(report[kind])[-3:])
             for kind in ("latencies", "own")
         )
         print(
-            f"\n/health/live: {len(found['latencies'])} times, the slowest {slowest} ms; "
-            f"without waiting for a processor, {own} ms"
+            f"\n/health/live: {len(report['latencies'])} requests, the slowest {slowest} ms; "
+            f"without time waiting for a CPU, {own} ms"
         )
 
 
 class AttackedServer(NamedTuple):
-    """A server, who troubles it, and the engine that must outlive it."""
+    """A server, a client for it, and the engine process that must survive."""
 
     client: httpx.Client
     url: str
@@ -87,7 +87,7 @@ def serve_under_attack(model: Path) -> Iterator[AttackedServer]:
     flags = ("--context", "512", "--slots", "2", "--models-dir", str(model.parent.parent))
     with run_server(MODEL, *flags) as (process, url):
         read_until(process, "Serving")
-        # nobody else reads what it says, and it must not wait for that
+        # a full pipe would block the server
         reader = threading.Thread(target=lambda: list(process.stdout or ()))
         reader.start()
         headers = {"content-type": "application/json"}
@@ -100,19 +100,19 @@ def serve_under_attack(model: Path) -> Iterator[AttackedServer]:
         reader.join()
 
 
-def find_engine_pid(server: int) -> int:
-    [found] = [
+def find_engine_pid(server_pid: int) -> int:
+    [engine_pid] = [
         pid
-        for pid in list_child_pids(server)
+        for pid in list_child_pids(server_pid)
         if b"engines.subprocess" in Path(f"/proc/{pid}/cmdline").read_bytes()
     ]
-    return found
+    return engine_pid
 
 
-def send_attack(siege: AttackedServer, case: HostileCase, *, streamed: bool) -> None:
-    """Send a hostile value, and see that it is answered as any request is."""
+def send_attack(server: AttackedServer, case: HostileCase, *, streamed: bool) -> None:
+    """Send a hostile value and check that the server responds as to any request."""
     sent = case.body('"stream":true,' if streamed else "")
-    response = siege.client.post(case.path, content=sent)
+    response = server.client.post(case.path, content=sent)
     assert response.status_code in (200, 400), response.text
     if response.status_code == 400:
         _check_error(response.json(), sent)
@@ -125,25 +125,25 @@ def send_attack(siege: AttackedServer, case: HostileCase, *, streamed: bool) -> 
 
 
 def _check_error(body: Any, sent: bytes) -> None:
-    """An error object for a person, with nothing in it that is ours alone."""
+    """Check an error object: it is complete and shows no internals."""
     assert body.keys() == {"error"}
     error = body["error"]
     assert error.keys() == {"message", "type", "param", "code"}
     assert error["type"] == "invalid_request_error"
     assert error["param"] is None or isinstance(error["param"], str)
     assert 0 < len(error["message"]) < 1000
-    for found in INTERNALS.findall(error["message"]):
-        assert found.encode() in sent, error["message"]
+    for match in INTERNALS.findall(error["message"]):
+        assert match.encode() in sent, error["message"]
 
 
-def check_still_works(siege: AttackedServer) -> None:
-    """It is the same server with the same engine, and answers."""
-    said = {"model": MODEL, "prompt": "One, two,", "max_tokens": 3}
-    assert siege.client.post(TEXT, json=said).json()["usage"]["completion_tokens"] == 3
-    found = request_answer(siege, make_request("Say one.", 1, **make_schema_fields(SCHEMA)))
-    assert find_schema_error(found.content, SCHEMA) is None
-    assert find_engine_pid(siege.pid) == siege.engine_pid
-    page = siege.client.get("/metrics").text
+def check_still_works(server: AttackedServer) -> None:
+    """Check that the same server with the same engine still answers."""
+    body = {"model": MODEL, "prompt": "One, two,", "max_tokens": 3}
+    assert server.client.post(TEXT, json=body).json()["usage"]["completion_tokens"] == 3
+    answer = request_answer(server, make_request("Say one.", 1, **make_schema_fields(SCHEMA)))
+    assert find_schema_error(answer.content, SCHEMA) is None
+    assert find_engine_pid(server.pid) == server.engine_pid
+    page = server.client.get("/metrics").text
     for name in ("grammars_compiling", "grammars_waiting", "requests_running", "requests_waiting"):
         assert set(re.findall(rf"^dragoman_{name}\S* (\S+)$", page, re.MULTILINE)) == {"0.0"}
     assert f'dragoman_engine_restarts_total{{model="{MODEL}"}} 0.0' in page

@@ -11,7 +11,7 @@ RANK = 2
 
 
 def make_adapter(path: Path, *, seed: int, width: int = 576, strength: float = 10.0) -> Path:
-    """Make an adapter that changes the output of a llama-type model; each seed does it differently."""
+    """Make an adapter that changes the output of a llama-type model, differently for each seed."""
     rng = np.random.default_rng(seed)
     writer = GGUFWriter(str(path), "llama")
     writer.add_string("general.type", "adapter")

@@ -1,4 +1,4 @@
-"""Any number of small schemas, no two of them the same, ordered from a workshop."""
+"""Any number of small schemas, all different, compiled by a pool."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from dragoman.grammar.compiler.compiler_pool import CompilerPool
 from dragoman.grammar.grammar_spec import GrammarSpec
 from dragoman.types import Constraint, Tool
 
-CONCURRENT = 32  # orders at once
+CONCURRENT = 32  # compilations
 FORMATS = ("hermes_json", "pythonic", "qwen3_coder")
 
 
 def make_schema(number: int) -> dict[str, Any]:
-    """One of six families; the last cannot be read."""
+    """Make a schema of one of six families; those of the last are invalid."""
     match number % 6:
         case 0:
             inner: dict[str, Any] = {"type": "integer", "minimum": number}
@@ -35,7 +35,7 @@ def make_schema(number: int) -> dict[str, Any]:
 
 
 def make_grammar_spec(number: int) -> GrammarSpec:
-    """Every third is for a tool."""
+    """Make a constraint; every third is for a tool."""
     if number % 3:
         return GrammarSpec(
             constraint=Constraint(
@@ -48,22 +48,22 @@ def make_grammar_spec(number: int) -> GrammarSpec:
     )
 
 
-async def compile_all(shop: CompilerPool, numbers: Iterable[int]) -> int:
-    """Order all of them, some at once; how many were refused."""
-    waiting = iter(numbers)
+async def compile_all(pool: CompilerPool, numbers: Iterable[int]) -> int:
+    """Compile all of them, several at once; return how many were rejected."""
+    remaining = iter(numbers)
 
-    async def one_after_another() -> int:
-        refused = 0
-        for number in waiting:
+    async def compile_remaining() -> int:
+        rejected = 0
+        for number in remaining:
             try:
-                await shop.compile(make_grammar_spec(number))
+                await pool.compile(make_grammar_spec(number))
             except BadRequest:
-                refused += 1
-        return refused
+                rejected += 1
+        return rejected
 
-    return sum(await asyncio.gather(*(one_after_another() for _ in range(CONCURRENT))))
+    return sum(await asyncio.gather(*(compile_remaining() for _ in range(CONCURRENT))))
 
 
 def read_resident_bytes(pid: int | str = "self") -> int:
-    """Bytes of memory that a process has now."""
+    """Return the resident memory of a process in bytes."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096

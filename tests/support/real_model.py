@@ -1,11 +1,11 @@
-"""The real default model behind a real server, what it answers, and whether that fits a schema."""
+"""A real server with the default model: requests, answers, and checks against schemas."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, time
 from decimal import Decimal
@@ -26,16 +26,16 @@ COMPLETE_FINISH_REASONS = ("stop", "tool_calls")
 
 
 @contextmanager
-def serve(default_model: Path, **said: Any) -> Iterator[RunningServer]:
-    kept = {"port": 0, "store": "sqlite://", "models_dir": str(default_model.parent.parent)}
-    settings = config.load(kept | said)
+def serve(default_model: Path, **options: Any) -> Iterator[RunningServer]:
+    defaults = {"port": 0, "store": "sqlite://", "models_dir": str(default_model.parent.parent)}
+    settings = config.load(defaults | options)
     models = runtime.build_models(settings, MODEL)
-    with run_app(make_app(runtime.build_runtime(models, settings), local=True)) as made:
-        made.run_coroutine(models.load(MODEL))
-        yield made
+    with run_app(make_app(runtime.build_runtime(models, settings), local=True)) as server:
+        server.run_coroutine(models.load(MODEL))
+        yield server
 
 
-# Asking
+# Requests
 
 
 def make_tool(parameters: Any, name: str = "make", *, strict: bool = True) -> dict[str, Any]:
@@ -44,20 +44,20 @@ def make_tool(parameters: Any, name: str = "make", *, strict: bool = True) -> di
 
 
 def make_schema_fields(schema: Any, *, strict: bool = True) -> dict[str, Any]:
-    described = {"name": "answer", "schema": schema, "strict": strict}
-    return {"response_format": {"type": "json_schema", "json_schema": described}}
+    json_schema = {"name": "answer", "schema": schema, "strict": strict}
+    return {"response_format": {"type": "json_schema", "json_schema": json_schema}}
 
 
-def make_tool_fields(parameters: Any, way: str) -> dict[str, Any]:
-    """A call that must be made, in one of the two ways of saying so."""
+def make_tool_fields(parameters: Any, mode: str) -> dict[str, Any]:
+    """Make the fields that force a call: of any tool (`required`), or of a `named` one."""
     named = {"type": "function", "function": {"name": "make"}}
-    return {"tools": [make_tool(parameters)], "tool_choice": named if way == "named" else way}
+    return {"tools": [make_tool(parameters)], "tool_choice": named if mode == "named" else mode}
 
 
 def make_request(text: str, seed: int, **fields: Any) -> dict[str, Any]:
-    """A request whose answer is the same each time."""
-    said = {"model": MODEL, "messages": [{"role": "user", "content": text}]}
-    return said | {"temperature": 1, "seed": seed, "max_tokens": 160} | fields
+    """Make a request that gets the same answer each time."""
+    request = {"model": MODEL, "messages": [{"role": "user", "content": text}]}
+    return request | {"temperature": 1, "seed": seed, "max_tokens": 160} | fields
 
 
 class HasUrl(Protocol):
@@ -69,7 +69,7 @@ class HasUrl(Protocol):
 
 @dataclass
 class Answer:
-    """One choice of an answer; calls are names with their arguments."""
+    """One choice of an answer; calls are pairs of name and arguments."""
 
     content: str = ""
     reasoning: str = ""
@@ -80,26 +80,27 @@ class Answer:
 
     @property
     def is_complete(self) -> bool:
-        """Whether it came to an end by itself."""
+        """Whether the model ended it, not a limit."""
         return self.finish in COMPLETE_FINISH_REASONS
 
-    def add_message(self, said: dict[str, Any]) -> None:
-        self.content += said.get("content") or ""
-        self.reasoning += said.get("reasoning_content") or ""
-        for call in said.get("tool_calls") or ():
+    def add_message(self, message: dict[str, Any]) -> None:
+        """Add a whole message or the delta of a chunk."""
+        self.content += message.get("content") or ""
+        self.reasoning += message.get("reasoning_content") or ""
+        for call in message.get("tool_calls") or ():
             function = call["function"]
-            at = call.get("index", len(self.calls))
-            if at == len(self.calls):
+            index = call.get("index", len(self.calls))
+            if index == len(self.calls):
                 assert call["id"]
                 self.calls.append((function["name"], ""))
-            name, arguments = self.calls[at]
-            self.calls[at] = (name, arguments + function.get("arguments", ""))
+            name, arguments = self.calls[index]
+            self.calls[index] = (name, arguments + function.get("arguments", ""))
 
 
 def request_answers(
     server: HasUrl, body: dict[str, Any], *, streamed: bool = False
 ) -> list[Answer]:
-    """Every choice of an answer, put together from a stream or taken whole."""
+    """Request every choice of an answer, streamed or whole."""
     url = f"{server.url}/v1/chat/completions"
     if not streamed:
         response = httpx.post(url, json=body, timeout=300)
@@ -110,70 +111,68 @@ def request_answers(
         response = httpx.post(url, json=body, timeout=300)
         assert response.status_code == 200, response.text
         parts, key = parse_events(response), "delta"
-    found = [Answer() for _ in range(body.get("n", 1))]
+    answers = [Answer() for _ in range(body.get("n", 1))]
     for part in parts:
         for choice in part["choices"]:
-            one = found[choice["index"]]
-            one.add(choice[key])
-            one.finish = choice["finish_reason"] or one.finish
-            one.tokens += (choice.get("logprobs") or {}).get("content") or []
-    found[0].usage = parts[-1]["usage"]
-    return found
+            answer = answers[choice["index"]]
+            answer.add_message(choice[key])
+            answer.finish = choice["finish_reason"] or answer.finish
+            answer.tokens += (choice.get("logprobs") or {}).get("content") or []
+    answers[0].usage = parts[-1]["usage"]
+    return answers
 
 
 def request_answer(server: HasUrl, body: dict[str, Any], *, streamed: bool = False) -> Answer:
-    [found] = request_answers(server, body, streamed=streamed)
-    return found
+    [answer] = request_answers(server, body, streamed=streamed)
+    return answer
 
 
-# Judging
+# Checks
 
 
 def find_schema_error(text: str, schema: Any) -> str | None:
-    """What is wrong with a text that should be JSON of a schema. Numbers are exact."""
+    """Return why a text is not JSON of a schema; None if it is. Numbers are exact."""
     try:
         value = json.loads(text, parse_float=Decimal, parse_constant=_reject_constant)
     except ValueError as error:
-        return f"no JSON: {error}"
+        return f"not JSON: {error}"
     exact = json.loads(json.dumps(schema), parse_float=Decimal)
     errors = Draft202012Validator(exact, format_checker=FORMATS).iter_errors(value)
     return next((error.message for error in errors), None)
 
 
-def find_answer_error(found: Answer, schema: Any, way: str) -> str | None:
-    """What is wrong with an answer that was asked for in one of the ways."""
-    if way == "response_format":
-        if found.calls:
+def find_answer_error(answer: Answer, schema: Any, mode: str) -> str | None:
+    """Return why an answer violates the schema in one of the modes; None if it does not."""
+    if mode == "response_format":
+        if answer.calls:
             return "there are calls"
-        return (
-            find_schema_error(found.content, schema)
-            if found.is_complete
-            else _find_truncation_error(found)
-        )
-    if found.is_complete and found.content:
+        if not answer.is_complete:
+            return _find_truncation_error(answer)
+        return find_schema_error(answer.content, schema)
+    if answer.is_complete and answer.content:
         return "there is text beside the calls"
-    if found.is_complete and not found.calls:
+    if answer.is_complete and not answer.calls:
         return "there is no call"
-    if way == "named" and len(found.calls) > 1:
+    if mode == "named" and len(answer.calls) > 1:
         return "there are several calls"
-    whole = found.calls if found.is_complete else found.calls[:-1]
-    for name, arguments in whole:
-        said = "another tool" if name != "make" else find_schema_error(arguments, schema)
-        if said is not None:
-            return said
-    return None if found.is_complete else _find_truncation_error(found)
+    complete_calls = answer.calls if answer.is_complete else answer.calls[:-1]
+    for name, arguments in complete_calls:
+        error = "another tool" if name != "make" else find_schema_error(arguments, schema)
+        if error is not None:
+            return error
+    return None if answer.is_complete else _find_truncation_error(answer)
 
 
-def _find_truncation_error(found: Answer) -> str | None:
-    """What is wrong with an answer that did not come to its end."""
-    if found.finish != "length":
-        return f"it ended as {found.finish!r}"
-    spent = found.usage["completion_tokens"]
-    return None if spent else "it was cut, but nothing was said"
+def _find_truncation_error(answer: Answer) -> str | None:
+    """Return why an incomplete answer is not a valid answer that reached its limit."""
+    if answer.finish != "length":
+        return f"the finish reason is {answer.finish!r}"
+    tokens = answer.usage["completion_tokens"]
+    return None if tokens else "the answer reached its limit without any tokens"
 
 
 def _reject_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 FORMATS = FormatChecker()
@@ -185,11 +184,11 @@ def _make_pattern_check(pattern: str) -> Callable[[object], bool]:
     return lambda value: not isinstance(value, str) or re.fullmatch(pattern, value) is not None
 
 
-def _make_parse_check(read: Callable[[str], Any], also: str) -> Callable[[object], bool]:
+def _make_parse_check(parse: Callable[[str], object], pattern: str) -> Callable[[object], bool]:
     def check(value: object) -> bool:
         if isinstance(value, str):
-            read(re.sub(r":60", ":59", value.upper()))  # a leap second
-        return _make_pattern_check(also)(value)
+            parse(re.sub(r":60", ":59", value.upper()))  # a leap second
+        return _make_pattern_check(pattern)(value)
 
     return check
 
@@ -207,9 +206,9 @@ for _name, _check in CHECKS:
     FORMATS.checks(_name, raises=ValueError)(_check)
 
 
-# Thinking, and then calling or answering
+# Reasoning, followed by a call or an answer
 
-# how thoughts and calls are written, and a template that writes them so
+# reasoning formats, and the template that uses each of them
 REASONING_TEMPLATES = {"think": "thinker", "mistral_think": "brackets", "harmony": "channels"}
 CITY_SCHEMA = {"type": "string", "maxLength": 12}
 REPORT_SCHEMA = {
@@ -231,7 +230,7 @@ TOOL_SCHEMAS: dict[str, Any] = {
     "now": {"type": "object", "properties": {}, "additionalProperties": False},
 }
 EARLIER_CALL = {"name": "weather", "arguments": '{"city": "Rome"}'}
-# turns that show a small model how short thoughts can be
+# turns that show a small model how short reasoning can be
 EARLIER_TURNS: list[dict[str, Any]] = [
     {"role": "user", "content": "Is it sunny in Oslo?"},
     {
@@ -254,32 +253,31 @@ EARLIER_TURNS: list[dict[str, Any]] = [
 ]
 
 
-def serve_reasoning_model(default_model: Path, manner: str) -> Any:
-    """A server whose model thinks in one of the manners."""
-    template = TEMPLATES / f"{REASONING_TEMPLATES[manner]}.jinja"
+def serve_reasoning_model(
+    default_model: Path, reasoning_format: str
+) -> AbstractContextManager[RunningServer]:
+    """Serve the model with a template that uses one of the reasoning formats."""
+    template = TEMPLATES / f"{REASONING_TEMPLATES[reasoning_format]}.jinja"
     return serve(default_model, context=2048, slots=1, chat_template=str(template))
 
 
 def make_reasoning_request(seed: int, **fields: Any) -> dict[str, Any]:
-    """A request for thoughts, and then for a call or JSON."""
+    """Make a request for reasoning, followed by a call or JSON."""
     tools = [make_tool(parameters, name) for name, parameters in TOOL_SCHEMAS.items()]
-    said = make_request(
-        "Is it sunny in Paris?", seed, tools=tools, **make_schema_fields(REPORT_SCHEMA), **fields
-    )
-    return said | {"messages": [*EARLIER_TURNS, *said["messages"]]}
+    fields |= {"tools": tools} | make_schema_fields(REPORT_SCHEMA)
+    request = make_request("Is it sunny in Paris?", seed, **fields)
+    return request | {"messages": [*EARLIER_TURNS, *request["messages"]]}
 
 
-def find_report_error(found: Answer) -> str | None:
-    """What is wrong with an answer that should be a call or JSON, after thoughts or none."""
-    if not found.is_complete:
-        return _find_truncation_error(found)
-    if not found.calls:
-        return (
-            "no calls"
-            if found.finish != "stop"
-            else find_schema_error(found.content, REPORT_SCHEMA)
-        )
-    if found.finish != "tool_calls" or found.content:
-        return "calls and something else"
-    said = [find_schema_error(arguments, TOOL_SCHEMAS[name]) for name, arguments in found.calls]
-    return next((one for one in said if one is not None), None)
+def find_report_error(answer: Answer) -> str | None:
+    """Return why an answer is neither calls nor JSON, with or without reasoning before it."""
+    if not answer.is_complete:
+        return _find_truncation_error(answer)
+    if not answer.calls:
+        if answer.finish != "stop":
+            return "there is no call"
+        return find_schema_error(answer.content, REPORT_SCHEMA)
+    if answer.finish != "tool_calls" or answer.content:
+        return "there are calls and something else"
+    errors = [find_schema_error(arguments, TOOL_SCHEMAS[name]) for name, arguments in answer.calls]
+    return next((error for error in errors if error is not None), None)

@@ -23,7 +23,7 @@ import re
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 from msgspec import Struct
@@ -263,7 +263,7 @@ def describe_directory(path: Path) -> ModelSource:
     except (OSError, ValueError, RecursionError) as error:
         log.warning("cannot read a model directory: %r", error)
         return msgspec.structs.replace(source, broken="The model's config.json cannot be read.")
-    fields: dict[str, Any] = config if isinstance(config, dict) else {}
+    fields: dict[str, object] = config if isinstance(config, dict) else {}
     classes = fields.get("architectures")
     first = classes[0] if isinstance(classes, list) and classes else fields.get("model_type")
     context = fields.get("max_position_embeddings")

@@ -1,9 +1,10 @@
 """Which models stay in memory: users, idle timers, and memory for the next model.
 
 A `ModelSlot` is the place of one model, loaded or not. A `LoadedModel` is a model in memory; when
-it is taken out of service it leaves its slot at once and is closed when its last user is gone. Until
-then its bytes still count. `Residency` does the counting. It runs on one event loop and never
-awaits while it decides: choosing which models to evict, detaching them and reserving memory is one step.
+it is taken out of service it leaves its slot at once and is closed when its last user is gone.
+Until then its bytes still count. `Residency` does the counting. It runs on one event loop and never
+awaits while it decides: choosing which models to evict, detaching them and reserving memory is one
+step.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from tokenizers import Tokenizer as Backend
 
 from dragoman.tokenizers.pretokenizers import PRETOKENIZERS, Pretokenizer
 from dragoman.tokenizers.vocabulary import (
+    BYTE_LETTERS,
     Vocabulary,
     decode_byte_level,
     decode_spaced,
@@ -224,6 +225,9 @@ def _make_merging_backend(metadata: Metadata, pretokenizer: Pretokenizer | None)
             pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in pretokenizer.patterns
         ]
         steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
+        missing = "".join(char for char in BYTE_LETTERS if char not in vocabulary)
+        if missing:  # the backend drops these bytes; no merge may join what was around them
+            steps.append(pre_tokenizers.Split(Regex(f"[{re.escape(missing)}]"), "removed"))
         backend.pre_tokenizer = pre_tokenizers.Sequence(steps)
     _add_words(backend, defined)
     return backend

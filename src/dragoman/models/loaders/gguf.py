@@ -2,8 +2,8 @@
 
 The header is checked before any native code sees the file, and the engine runs in a child process,
 so a file that crashes it affects nothing else. The tokenizer is rebuilt while the engine starts and
-is then checked against it. If anything fails or the load is cancelled, the engine is closed before the
-error is raised.
+is then checked against it. If anything fails or the load is cancelled, the engine is closed before
+the error is raised.
 """
 
 from __future__ import annotations
