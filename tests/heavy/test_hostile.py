@@ -1,4 +1,4 @@
-"""Every hostile value in every field that takes one: see `tests/test_hostile.py`."""
+"""Every hostile value in every field that accepts it; see `tests/grammar/test_hostile.py`."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from pathlib import Path
 from tests.support.hostile import ALL_CASES
 from tests.support.hostile_load import check_still_works, send_attack, serve_under_attack
 
-SLOW = 1.0  # seconds of an answer that is worth telling of
+SLOW = 1.0  # seconds; slower responses are printed
 
 
 def test_every_hostile_value_in_every_field(default_model: Path) -> None:
-    with serve_under_attack(default_model) as siege:
-        for at, case in enumerate(ALL_CASES):
-            begun = time.perf_counter()
+    with serve_under_attack(default_model) as server:
+        for index, case in enumerate(ALL_CASES):
+            started = time.perf_counter()
             try:
-                send_attack(siege, case, streamed=at % 2 == 1)
+                send_attack(server, case, streamed=index % 2 == 1)
             except Exception as error:
                 error.add_note(str(case))
                 raise
-            spent = time.perf_counter() - begun
-            if spent > SLOW:
-                print(f"{spent:4.1f} s: {case}", flush=True)
-        check_still_works(siege)
+            seconds = time.perf_counter() - started
+            if seconds > SLOW:
+                print(f"{seconds:4.1f} s: {case}", flush=True)
+        check_still_works(server)

@@ -128,8 +128,8 @@ def chain_definitions(count: int, body: str, last: str = '{"type":"string"}') ->
     """Make definitions that each refer to the next; THEN in `body` stands for it."""
 
     def make() -> str:
-        each = (f'"d{i}":{body.replace("THEN", _make_ref(i + 1))}' for i in range(count))
-        return f'{{"$ref":"#/$defs/d0","$defs":{{{",".join(each)},"d{count}":{last}}}}}'
+        definitions = (f'"d{i}":{body.replace("THEN", _make_ref(i + 1))}' for i in range(count))
+        return f'{{"$ref":"#/$defs/d0","$defs":{{{",".join(definitions)},"d{count}":{last}}}}}'
 
     return make
 
@@ -149,7 +149,7 @@ def multiply_choices(options: int, factors: int) -> LargeText:
     """Make an allOf of choices: the number of results is `options` to the power of `factors`."""
 
     def make() -> str:
-        every = (
+        choices = (
             {
                 "anyOf": [
                     {"required": [f"k{i}_{j}"], "properties": {f"k{i}_{j}": {"minLength": j}}}
@@ -158,7 +158,7 @@ def multiply_choices(options: int, factors: int) -> LargeText:
             }
             for i in range(factors)
         )
-        return json.dumps({"type": "object", "allOf": list(every)})
+        return json.dumps({"type": "object", "allOf": list(choices)})
 
     return make
 
@@ -278,9 +278,11 @@ ODD: dict[str, str | LargeText] = {
     "half a character, raw": '{"enum":["\ud800"]}',
     "__proto__": '{"type":"object","properties":{"__proto__":{"type":"string"},"constructor":{}}}',
     "a long key": lambda: '{"type":"object","required":["' + "k" * 100_000 + '"]}',
-    "special texts in keys": json.dumps({"type": "object", "properties": {m: {"const": m} for m in SPECIAL_TEXTS}}),
+    "special texts in keys": json.dumps(
+        {"type": "object", "properties": {text: {"const": text} for text in SPECIAL_TEXTS}}
+    ),
     "special texts required": json.dumps({"type": "object", "required": list(SPECIAL_TEXTS)}),
-    "options for the parser": '{"x-guidance":{"whitespace_flexible":5,"lenient":true},"not":{"x":1}}',
+    "parser options": '{"x-guidance":{"whitespace_flexible":5,"lenient":true},"not":{"x":1}}',
     "two of a name": '{"type":"string","type":"object","properties":{"a":{}},"properties":5}',
     "null": "null",
     "a list": "[[[]]]",
@@ -320,8 +322,8 @@ def _make_square_schema(side: int) -> str:
 def make_tools(
     count: int, schema: str = '{"type":"object"}', name: str = '"toolNUMBER"'
 ) -> LargeText:
-    one = '{"type":"function","function":{"name":' + name + ',"parameters":' + schema + "}}"
-    return repeat_item(count, one, '"tool_choice":"required","tools":[LIST]')
+    tool = '{"type":"function","function":{"name":' + name + ',"parameters":' + schema + "}}"
+    return repeat_item(count, tool, '"tool_choice":"required","tools":[LIST]')
 
 
 def make_named_tool(name: str) -> LargeText:
@@ -371,7 +373,7 @@ ALL_CASES = [
     for field in FIELDS[kind]
 ]
 CASES = [
-    HostileCase(kind, name, list(FIELDS[kind])[turn % len(FIELDS[kind])])
+    HostileCase(kind, name, list(FIELDS[kind])[index % len(FIELDS[kind])])
     for kind, values in VALUES.items()
-    for turn, name in enumerate(values)
+    for index, name in enumerate(values)
 ]

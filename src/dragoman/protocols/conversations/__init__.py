@@ -20,8 +20,11 @@ from dragoman.protocols.conversations.encode import (
     encode_deletion,
     encode_item_list,
 )
+from dragoman.protocols.dialect import Dialect, needs_strict_only
+from dragoman.protocols.shared import openai
 
 __all__ = [
+    "DIALECT",
     "ConversationContent",
     "ConversationUpdate",
     "NewConversation",
@@ -33,3 +36,7 @@ __all__ = [
     "encode_deletion",
     "encode_item_list",
 ]
+
+DIALECT: Dialect[ConversationContent] = Dialect(
+    name="conversations", decode=needs_strict_only(decode_new), encode_error=openai.encode_error
+)
