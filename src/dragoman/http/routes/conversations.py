@@ -15,8 +15,8 @@ from dragoman.http.router import Route, RouteGroup
 from dragoman.http.routes.context import RouteContext
 from dragoman.http.routes.paging import read_paging
 from dragoman.protocols import conversations
+from dragoman.protocols.conversations import DIALECT
 from dragoman.protocols.dialect import needs_strict_only
-from dragoman.protocols.responses import DIALECT
 from dragoman.protocols.responses.types import Item
 from dragoman.responses.history import make_duplicate_error
 from dragoman.store.rows import StoredConversation, StoredItem
