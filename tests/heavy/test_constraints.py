@@ -1,7 +1,7 @@
-"""Every schema of the corpus, in every way of asking for it, and three ways of thinking.
+"""Every schema of the corpus in every constraint mode, and three reasoning formats.
 
-The model is far too small to do any of this by itself, and answers at temperature 1. What comes to
-an end by itself must fit. This takes long; `make test-constraints` runs it.
+The model is far too small to satisfy any of this by itself, and answers at temperature 1. Every
+complete answer must match. This takes about an hour; `make test-constraints` runs it.
 """
 
 from __future__ import annotations
@@ -31,75 +31,75 @@ from tests.support.serving import RunningServer
 CASES = list(enumerate(corpus()))
 
 
-class Tally:
-    """What came of the requests of one kind."""
+class FinishCounter:
+    """Counts the finish reasons of the answers, by kind of request."""
 
     def __init__(self) -> None:
-        self.finishes: dict[str, Counter[str]] = {}
+        self.counts: dict[str, Counter[str]] = {}
 
-    def note(self, kind: str, name: str, finish: str) -> None:
-        self.finishes.setdefault(kind, Counter())[finish] += 1
+    def add(self, kind: str, name: str, finish: str) -> None:
+        self.counts.setdefault(kind, Counter())[finish] += 1
         print(f"{kind:28} {name:30} {finish}", flush=True)
 
-    def tell(self) -> None:
-        for kind, finishes in self.finishes.items():
-            ended = finishes.total() - finishes["length"]
-            print(f"{kind}: {ended} of {finishes.total()} ended by themselves: {dict(finishes)}")
+    def print_summary(self) -> None:
+        for kind, counts in self.counts.items():
+            complete = counts.total() - counts["length"]
+            print(f"{kind}: {complete} of {counts.total()} are complete: {dict(counts)}")
 
 
 @pytest.fixture(scope="module")
-def tally() -> Iterator[Tally]:
-    made = Tally()
-    yield made
+def counter() -> Iterator[FinishCounter]:
+    finish_counter = FinishCounter()
+    yield finish_counter
     print()
-    made.tell()
+    finish_counter.print_summary()
 
 
 @pytest.fixture(scope="module")
 def server(default_model: Path) -> Iterator[RunningServer]:
-    with serve(default_model, context=2048, slots=1) as made:
-        yield made
+    with serve(default_model, context=2048, slots=1) as running:
+        yield running
 
 
-@pytest.mark.parametrize("way", CONSTRAINT_MODES)
+@pytest.mark.parametrize("mode", CONSTRAINT_MODES)
 @pytest.mark.parametrize(("index", "case"), CASES, ids=[case.name for _, case in CASES])
-def test_an_answer_that_ends_by_itself_fits(
-    server: RunningServer, tally: Tally, index: int, case: Case, way: str
+def test_complete_answers_match_the_schema(
+    server: RunningServer, counter: FinishCounter, index: int, case: Case, mode: str
 ) -> None:
-    """Every other required call may be followed by more of them."""
-    if way == "response_format":
+    """Every other request with a required call allows several calls."""
+    if mode == "response_format":
         schema, fields = case.schema, make_schema_fields(case.schema)
     else:
-        schema, fields = case.parameters, make_tool_fields(case.parameters, way)
-    if way == "required" and index % 2:
+        schema, fields = case.parameters, make_tool_fields(case.parameters, mode)
+    if mode == "required" and index % 2:
         fields["parallel_tool_calls"] = False
     body = make_request("Make something up.", index, **fields)
-    whole, streamed = (request_answer(server, body, streamed=one) for one in (False, True))
-    tally.note(way, case.name, whole.finish)
+    whole, streamed = (request_answer(server, body, streamed=value) for value in (False, True))
+    counter.add(mode, case.name, whole.finish)
     assert streamed == whole
-    assert find_answer_error(whole, schema, way) is None
+    assert find_answer_error(whole, schema, mode) is None
 
 
 @pytest.fixture(scope="module", params=REASONING_TEMPLATES)
-def thinking(
+def reasoning_server(
     default_model: Path, request: pytest.FixtureRequest
 ) -> Iterator[tuple[str, RunningServer]]:
-    with serve_reasoning_model(default_model, request.param) as made:
-        yield request.param, made
+    with serve_reasoning_model(default_model, request.param) as running:
+        yield request.param, running
 
 
 @pytest.mark.parametrize("seed", range(34))
-def test_thoughts_are_followed_by_a_call_or_json(
-    thinking: tuple[str, RunningServer], tally: Tally, seed: int
+def test_reasoning_is_followed_by_a_call_or_json(
+    reasoning_server: tuple[str, RunningServer], counter: FinishCounter, seed: int
 ) -> None:
-    """Thoughts that the prompt opened or not, with a budget or without, and one call or several."""
-    manner, server = thinking
+    """The prompt opens reasoning or not, there is a budget or not, and one call or several."""
+    reasoning_format, server = reasoning_server
     body = make_reasoning_request(seed, parallel_tool_calls=seed % 3 == 0)
     body["chat_template_kwargs"] = {"enable_thinking": True} if seed % 2 else {}
-    if seed // 2 % 2 and manner != "harmony":  # its thoughts cannot be ended for it
+    if seed // 2 % 2 and reasoning_format != "harmony":  # its reasoning cannot be cut short
         body["thinking_budget"] = 8
-    whole, streamed = (request_answer(server, body, streamed=one) for one in (False, True))
-    thought = "after thoughts" if whole.reasoning else "at once"
-    tally.note(f"{manner} {thought}", f"seed {seed}", whole.finish)
+    whole, streamed = (request_answer(server, body, streamed=value) for value in (False, True))
+    kind = "with reasoning" if whole.reasoning else "without reasoning"
+    counter.add(f"{reasoning_format} {kind}", f"seed {seed}", whole.finish)
     assert streamed == whole
     assert find_report_error(whole) is None
