@@ -37,10 +37,10 @@ from tests.support.real_model import (
     serve,
     serve_reasoning_model,
 )
-from tests.support.schemas import closed, corpus, listed, one_of, whole
+from tests.support.schemas import make_object, make_cases, make_array, one_of, whole
 from tests.support.serving import RunningServer
 
-SCHEMAS = {case.name: case for case in corpus()}
+SCHEMAS = {case.name: case for case in make_cases()}
 SAMPLE = (
     "optional-2",
     "map_of_values-0",
@@ -53,7 +53,7 @@ SAMPLE = (
     "multiples-2",
     "formats-0",
 )
-NAMES: dict[str, Any] = closed({"name": CITY_SCHEMA, "age": whole(0, 120)})
+NAMES: dict[str, Any] = make_object({"name": CITY_SCHEMA, "age": whole(0, 120)})
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def test_what_ends_by_itself_fits(server: RunningServer, name: str) -> None:
 
 
 def test_most_answers_end_by_themselves(server: RunningServer) -> None:
-    schema = closed({"it": listed(NAMES, 1, 1)})
+    schema = make_object({"it": make_array(NAMES, 1, 1)})
     asked = [
         make_request("Make something up.", seed, **make_schema_fields(schema)) for seed in range(3)
     ]
@@ -150,7 +150,7 @@ def test_free_text_beside_strict_tools_comes_to_its_end(server: RunningServer) -
 # Ends
 
 
-SPOKEN = closed({"say": {"const": "Stop here, please."}})
+SPOKEN = make_object({"say": {"const": "Stop here, please."}})
 
 
 @pytest.mark.parametrize("way", CONSTRAINT_MODES)
@@ -169,7 +169,7 @@ def test_a_stop_string_inside_json_does_not_cut_it(server: RunningServer, way: s
 @pytest.mark.parametrize("limit", [1, 17])
 @pytest.mark.parametrize("way", CONSTRAINT_MODES)
 def test_what_is_cut_says_so(server: RunningServer, way: str, limit: int) -> None:
-    long = closed({"text": {"type": "string", "minLength": 200}})
+    long = make_object({"text": {"type": "string", "minLength": 200}})
     fields = make_schema_fields(long) if way == "response_format" else make_tool_fields(long, way)
     body = make_request("Speak.", 1, max_tokens=limit, **fields)
     found = both(server, body) if limit > 1 else request_answer(server, body)

@@ -25,10 +25,10 @@ from tests.support.real_model import (
     serve,
     serve_reasoning_model,
 )
-from tests.support.schemas import Case, corpus
+from tests.support.schemas import SchemaCase, make_cases
 from tests.support.serving import RunningServer
 
-CASES = list(enumerate(corpus()))
+CASES = list(enumerate(make_cases()))
 
 
 class FinishCounter:
@@ -64,7 +64,7 @@ def server(default_model: Path) -> Iterator[RunningServer]:
 @pytest.mark.parametrize("mode", CONSTRAINT_MODES)
 @pytest.mark.parametrize(("index", "case"), CASES, ids=[case.name for _, case in CASES])
 def test_complete_answers_match_the_schema(
-    server: RunningServer, counter: FinishCounter, index: int, case: Case, mode: str
+    server: RunningServer, counter: FinishCounter, index: int, case: SchemaCase, mode: str
 ) -> None:
     """Every other request with a required call allows several calls."""
     if mode == "response_format":

@@ -16,7 +16,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Container, Mapping
 from functools import lru_cache
-from typing import Any
 
 from dragoman.detection.match import FormatMatcher, ReasoningFormatChoice, ToolFormatChoice
 from dragoman.detection.reasoning_switch import SwitchSettings
@@ -33,6 +32,7 @@ from dragoman.detection.result import (
 )
 from dragoman.detection.round_trip import CALL, RoundTrip
 from dragoman.formats import find_tools
+from dragoman.types import Json
 
 __all__ = [
     "DetectedFormats",
@@ -50,7 +50,7 @@ NO_CHECKPOINT_FORMATS = CheckpointFormats()
 
 
 def detect(
-    template: str, vocabulary: Container[str] = (), config: Mapping[str, Any] | None = None
+    template: str, vocabulary: Container[str] = (), config: Mapping[str, Json] | None = None
 ) -> DetectedFormats:
     """Return the formats of a template. Results that need only the template are cached.
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from dragoman.detection.markers import find_last
 from dragoman.detection.render_probe import RenderProbe, Switches, TurnForm
 from dragoman.detection.result import AnswerPosition, ReasoningControls, ReasoningSwitch
 from dragoman.output.spec import ReasoningFormat
 from dragoman.prompt.template.template import RESERVED_VARIABLES
+from dragoman.types import Json
 
 REASONING_NAME = re.compile(r"think|reason", re.I)
 BUDGET = re.compile(r"budget", re.I)
@@ -59,7 +59,7 @@ class SwitchSettings:
             elif not EFFORT.search(name) or not self._is_free_text(name):
                 self._try_values(name, _candidate_values(probe, name))
 
-    def _try_values(self, name: str, values: Iterable[Any]) -> None:
+    def _try_values(self, name: str, values: Iterable[Json]) -> None:
         settings = [self._render_setting({name: value}) for value in values]
         self.tried[name] = [setting for setting in settings if setting is not None]
 
@@ -119,7 +119,7 @@ class SwitchSettings:
         ends = [self._find_setting(switch.name, value) for value in (switch.on, switch.off)]
         return len({find_answer_position(reasoning, setting.opening) for setting in ends}) > 1
 
-    def _find_setting(self, name: str, value: Any) -> SwitchSetting:
+    def _find_setting(self, name: str, value: Json) -> SwitchSetting:
         return next(
             setting for setting in self.tried[name] if repr(setting.switches[name]) == repr(value)
         )
@@ -199,7 +199,7 @@ def _compared_words(probe: RenderProbe, name: str) -> list[str]:
     ]
 
 
-def _candidate_values(probe: RenderProbe, name: str) -> Sequence[Any]:
+def _candidate_values(probe: RenderProbe, name: str) -> Sequence[Json]:
     """Return values to try: true, false, and the words the template compares with."""
     words = _compared_words(probe, name)
     if EFFORT.search(name):
@@ -242,7 +242,7 @@ def _has_position(
 def _pick_setting(
     name: str,
     tried: Sequence[SwitchSetting],
-    words: Sequence[Any],
+    words: Sequence[Json],
     telling: Sequence[SwitchSetting],
 ) -> SwitchSetting | None:
     """Prefer a setting with the effect and a matching name, then the effect, then the name."""

@@ -20,7 +20,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -39,8 +39,9 @@ from dragoman.prompt.template.capabilities import (
     probe_capabilities,
 )
 from dragoman.prompt.template.template import compile_template
+from dragoman.types import Json
 
-Switches: TypeAlias = Mapping[str, Any]
+Switches: TypeAlias = Mapping[str, Json]
 CallIds: TypeAlias = Literal["long", "short", "named"]
 FollowUp: TypeAlias = Literal["nothing", "user"]
 FOLLOW_UPS: tuple[FollowUp, ...] = ("nothing", "user")
@@ -69,9 +70,9 @@ _FIELDS = {
     "zqtree": "object",
     "zqlist": "array",
 }
-PROPERTIES: dict[str, Any] = {name: {"type": kind} for name, kind in _FIELDS.items()}
+PROPERTIES: dict[str, Json] = {name: {"type": kind} for name, kind in _FIELDS.items()}
 LOOK, PING = "zqlook", "zqping"
-TOOLS: list[dict[str, Any]] = [
+TOOLS: list[dict[str, Json]] = [
     {
         "type": "function",
         "function": {
@@ -126,7 +127,7 @@ class RenderProbe:
         self.capabilities = probe_capabilities(source)
         self._limits = PROBE_LIMITS
         self._deadline = time.thread_time() + MAX_SECONDS
-        self._cache: dict[Any, str | None] = {}
+        self._cache: dict[Json, str | None] = {}
         self.call_form = self._find_call_form()  # None: calls are never rendered
         self.reasoning_form: tuple[TurnForm, Switches] | None = None  # None: reasoning never is
 
@@ -158,7 +159,7 @@ class RenderProbe:
         return self._cache[key]
 
     def _render_messages(
-        self, turns: list[dict[str, Any]], form: TurnForm, switches: Switches, opened: bool
+        self, turns: list[dict[str, Json]], form: TurnForm, switches: Switches, opened: bool
     ) -> str | None:
         if self.is_incomplete:  # a short rendering never checks the time itself
             return None
@@ -236,13 +237,13 @@ class RenderProbe:
 
     # messages
 
-    def _make_message(self, role: str, word: str, **more: Any) -> dict[str, Any]:
-        content: Any = (
+    def _make_message(self, role: str, word: str, **more: Json) -> dict[str, Json]:
+        content: Json = (
             [{"type": "text", "text": word}] if role in self.capabilities.part_roles else word
         )
         return {"role": role, "content": content, **more}
 
-    def _make_turn(self, turn: ProbeTurn, form: TurnForm) -> dict[str, Any]:
+    def _make_turn(self, turn: ProbeTurn, form: TurnForm) -> dict[str, Json]:
         message = self._make_message("assistant", turn.text)
         if turn.reasoning and form.carrier == "fields":
             message |= dict.fromkeys(self.capabilities.reasoning_fields, turn.reasoning)
@@ -304,13 +305,13 @@ class RenderProbe:
                 return
 
 
-def _make_call(call: ProbeCall, number: int, form: TurnForm) -> dict[str, Any]:
+def _make_call(call: ProbeCall, number: int, form: TurnForm) -> dict[str, Json]:
     ids = {
         "long": f"call_zq{number:09}",
         "short": f"zqcall{number:03}",
         "named": f"functions.{call.name}:{number}",
     }
-    arguments: Any = call.arguments
+    arguments: Json = call.arguments
     if form.arguments == "text":
         arguments = json.dumps(arguments, ensure_ascii=False)
     return {

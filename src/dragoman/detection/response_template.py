@@ -15,7 +15,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from dragoman.detection.markers import (
     call_openers,
@@ -44,6 +43,7 @@ from dragoman.output.spec import (
     TaggedArguments,
     ToolFormat,
 )
+from dragoman.types import Json
 
 NAME = "response_template"
 MODELS = "a checkpoint with a response template"
@@ -61,7 +61,7 @@ class CheckpointFormats:
     missing: tuple[str, ...] = ()
 
 
-def read_checkpoint_formats(config: Mapping[str, Any]) -> CheckpointFormats | None:
+def read_checkpoint_formats(config: Mapping[str, Json]) -> CheckpointFormats | None:
     """Read the formats from a tokenizer configuration, if it has any."""
     template, schema = config.get("response_template"), config.get("response_schema")
     if isinstance(template, dict) and isinstance(template.get("fields"), dict):
@@ -71,7 +71,7 @@ def read_checkpoint_formats(config: Mapping[str, Any]) -> CheckpointFormats | No
     return None
 
 
-def _read_fields(fields: Mapping[str, Any]) -> CheckpointFormats:
+def _read_fields(fields: Mapping[str, Json]) -> CheckpointFormats:
     missing: list[str] = []
     answer = _field(fields, "content")
     drop = _try(missing, "content", lambda: _markers(answer, "open")) or ()
@@ -93,7 +93,7 @@ def _read_fields(fields: Mapping[str, Any]) -> CheckpointFormats:
     )
 
 
-def _try(missing: list[str], what: str, make: Any) -> Any:
+def _try(missing: list[str], what: str, make: Json) -> Json:
     try:
         return make()
     except UnsupportedPattern as error:
@@ -101,7 +101,7 @@ def _try(missing: list[str], what: str, make: Any) -> Any:
         return None
 
 
-def _field(fields: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _field(fields: Mapping[str, Json], name: str) -> dict[str, Json]:
     parts = fields.get(name)
     return parts if isinstance(parts, dict) else {}
 
@@ -109,7 +109,7 @@ def _field(fields: Mapping[str, Any], name: str) -> dict[str, Any]:
 # markers
 
 
-def _marker_spellings(field: Mapping[str, Any], side: str) -> list[Pieces]:
+def _marker_spellings(field: Mapping[str, Json], side: str) -> list[Pieces]:
     """Return the spellings of a field's opening or closing marker."""
     value = field.get(side)
     if isinstance(value, str):
@@ -120,12 +120,12 @@ def _marker_spellings(field: Mapping[str, Any], side: str) -> list[Pieces]:
     return expand_pattern(pattern) if isinstance(pattern, str) else []
 
 
-def _markers(field: Mapping[str, Any], side: str) -> tuple[str, ...]:
+def _markers(field: Mapping[str, Json], side: str) -> tuple[str, ...]:
     parts = (join_literal(part) for part in _marker_spellings(field, side))
     return tuple(dict.fromkeys(marker for marker in parts if marker.replace(GAP, "").strip()))
 
 
-def _make_reasoning(field: Mapping[str, Any], drop: tuple[str, ...]) -> ReasoningFormat:
+def _make_reasoning(field: Mapping[str, Json], drop: tuple[str, ...]) -> ReasoningFormat:
     opened, closed = _markers(field, "open"), _markers(field, "close")
     if not closed:
         raise UnsupportedPattern("there is no closing marker")
@@ -146,7 +146,7 @@ def _make_reasoning(field: Mapping[str, Any], drop: tuple[str, ...]) -> Reasonin
 # calls
 
 
-def _make_tools(field: Mapping[str, Any], drop: tuple[str, ...]) -> ToolFormat:
+def _make_tools(field: Mapping[str, Json], drop: tuple[str, ...]) -> ToolFormat:
     opened = _marker_spellings(field, "open")
     closed = tuple(marker.strip(SPACES) for marker in _markers(field, "close"))
     if not opened:
@@ -182,7 +182,7 @@ def _split(parts: Pieces) -> tuple[Pieces, bool, Pieces]:
 
 
 def _json_body(
-    field: Mapping[str, Any], args: Mapping[str, Any], after: tuple[str, ...]
+    field: Mapping[str, Json], args: Mapping[str, Json], after: tuple[str, ...]
 ) -> CallBody:
     """Describe arguments that are an object after a name."""
     delimiters = args.get("string_delims") or ()
@@ -196,7 +196,7 @@ def _json_body(
     )
 
 
-def _objects_body(field: Mapping[str, Any]) -> CallBody:
+def _objects_body(field: Mapping[str, Json]) -> CallBody:
     """Describe objects that contain the name too; the transform gives the keys."""
     function = field.get("transform")
     function = function.get("function", function) if isinstance(function, dict) else function
@@ -211,13 +211,13 @@ def _objects_body(field: Mapping[str, Any]) -> CallBody:
     )
 
 
-def _placeholder_key(value: Any) -> str | None:
+def _placeholder_key(value: Json) -> str | None:
     """Return the key of a placeholder: `{content.args}` and `{args}` are `args`."""
     parts = PLACEHOLDER.fullmatch(value) if isinstance(value, str) else None
     return parts[1].rpartition(".")[2] if parts else None
 
 
-def _tagged_body(args: Mapping[str, Any], after: tuple[str, ...]) -> CallBody:
+def _tagged_body(args: Mapping[str, Json], after: tuple[str, ...]) -> CallBody:
     pattern = args.get("tag_pattern")
     if not isinstance(pattern, str):
         raise UnsupportedPattern("there is no tag pattern")
@@ -315,10 +315,10 @@ def _rank_likeness(known: ToolFormat | ReasoningFormat, example: str) -> tuple[i
 # the older `response_schema`
 
 
-def _fields_of(schema: Mapping[str, Any]) -> dict[str, Any]:
+def _fields_of(schema: Mapping[str, Json]) -> dict[str, Json]:
     """Express a schema as fields, as far as possible: the markers around its named groups."""
     properties = schema.get("properties")
-    parts: dict[str, Any] = {}
+    parts: dict[str, Json] = {}
     for name, part in (properties if isinstance(properties, dict) else {}).items():
         if not isinstance(part, dict):
             continue

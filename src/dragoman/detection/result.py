@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from dragoman.output.spec import ReasoningFormat, ToolFormat
+from dragoman.types import Json
 
 AnswerPosition: TypeAlias = Literal["inside", "closed", "open"]
 Confidence: TypeAlias = Literal["proved", "partly", "unverified", "generic"]
@@ -17,7 +18,7 @@ class ProbeCall:
     """A made-up tool call of the assistant."""
 
     name: str
-    arguments: Any
+    arguments: Json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +52,8 @@ class ReasoningSwitch:
     """A template variable that turns reasoning on and off."""
 
     name: str
-    on: Any
-    off: Any
+    on: Json
+    off: Json
 
 
 @dataclass(frozen=True, kw_only=True)

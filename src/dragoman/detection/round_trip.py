@@ -12,7 +12,6 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from dragoman.detection.render_probe import (
     ANSWER,
@@ -32,6 +31,7 @@ from dragoman.detection.result import CheckStatus, ProbeCall, ProbeTurn, RoundTr
 from dragoman.formats import reasoning_formats, tool_formats
 from dragoman.output.library import OutputParser
 from dragoman.output.spec import ReasoningFormat, ToolFormat
+from dragoman.types import Json
 
 OPENER = re.compile(rf"(?:{TAG.pattern})[^<\[\n]*")
 MAX_END_MARKERS = 4  # that a template may write after a turn
@@ -42,7 +42,7 @@ _AWKWARD = 'zq"quoted" it\'s\nnext {line} [1], <b>&amp;</b> \\ zq'
 _TREE = {"zqa": {"zqb": [1, 2.5, None, "zqc"]}, "zqd": True}
 
 
-def _make_lookup(**arguments: Any) -> ProbeTurn:
+def _make_lookup(**arguments: Json) -> ProbeTurn:
     return ProbeTurn(calls=(ProbeCall(LOOK, arguments),))
 
 
@@ -100,7 +100,7 @@ def fold_spans(parser: OutputParser, text: str) -> ProbeTurn:
     )
 
 
-def _load_arguments(arguments: str) -> Any:
+def _load_arguments(arguments: str) -> Json:
     try:
         return json.loads(arguments or "{}")
     except ValueError:
@@ -226,7 +226,7 @@ def contains_turn(rendered: RenderedTurn, turn: ProbeTurn) -> bool:
     return all(word in text for word in plain)
 
 
-def _probe_words(value: Any) -> list[str]:
+def _probe_words(value: Json) -> list[str]:
     """Return the made-up words in a value, which no template has a reason to change."""
     if isinstance(value, dict):
         return [word for one in value.values() for word in _probe_words(one)]

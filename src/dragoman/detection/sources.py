@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from dragoman.errors import ModelBroken
+from dragoman.types import Json
 
 MAX_FILE = 16 << 20  # bytes
 # the files of a directory that may contain a template; the first candidate wins
@@ -23,7 +23,7 @@ class TemplateSource:
     template: str
     place: str
     vocabulary: frozenset[str] = frozenset()  # special tokens, if known
-    config: dict[str, Any] | None = None  # the tokenizer configuration, if there is one
+    config: dict[str, Json] | None = None  # the tokenizer configuration, if there is one
 
 
 def read_template_source(path: Path) -> TemplateSource | None:
@@ -56,7 +56,7 @@ def read_template_source(path: Path) -> TemplateSource | None:
     )
 
 
-def _pick_template(config: Any) -> str | None:
+def _pick_template(config: Json) -> str | None:
     """Return a single template, or the preferred one of several."""
     if isinstance(config, str):
         return config
@@ -71,7 +71,7 @@ def _pick_template(config: Any) -> str | None:
     return next((templates[name] for name in TEMPLATE_NAMES if name in templates), None)
 
 
-def read_special_tokens(config: dict[str, Any]) -> frozenset[str]:
+def read_special_tokens(config: dict[str, Json]) -> frozenset[str]:
     """Return the special tokens that a tokenizer configuration names."""
     added = config.get("added_tokens_decoder")
     tokens = added.values() if isinstance(added, dict) else ()
@@ -79,7 +79,7 @@ def read_special_tokens(config: dict[str, Any]) -> frozenset[str]:
     return frozenset(word for word in words if isinstance(word, str))
 
 
-def _read_config(path: Path) -> dict[str, Any]:
+def _read_config(path: Path) -> dict[str, Json]:
     try:
         config = json.loads(read_text(path))
     except (ValueError, RecursionError):

@@ -1,1 +1,4 @@
-"""Models: which there are, what each name means, and who is loaded."""
+"""Models: which are installed (`catalog`), which are loaded (`registry`, `residency`), downloads.
+
+A loaded `Model` holds its engine, tokenizer, chat template and output format.
+"""

@@ -8,11 +8,11 @@ emitted as they arrive.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from dragoman.output.arguments.parameter_types import ParameterSchema, Types, read_parameter_schema
 from dragoman.output.span import Span
 from dragoman.output.text_buffer import MarkerSet, TextBuffer
+from dragoman.types import Json
 
 NO_SCHEMA = read_parameter_schema(None)
 
@@ -20,7 +20,7 @@ NO_SCHEMA = read_parameter_schema(None)
 class DeclaredTools:
     """The declared tools; None accepts any name."""
 
-    def __init__(self, tools: Mapping[str, Any] | None, accept: bool = False) -> None:
+    def __init__(self, tools: Mapping[str, Json] | None, accept: bool = False) -> None:
         self._tools = {
             name: read_parameter_schema(schema) for name, schema in (tools or {}).items()
         }

@@ -16,7 +16,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
-from typing import Any
 
 from dragoman.formats import find_reasoning, find_tools, reasoning_formats, tool_formats
 from dragoman.output.calls import DeclaredTools
@@ -34,7 +33,7 @@ from dragoman.output.spec import (
     ToolFormat,
 )
 from dragoman.output.text_buffer import find_last_marker
-from dragoman.types import Tool
+from dragoman.types import Json, Tool
 
 __all__ = [
     "OutputParser",
@@ -54,7 +53,7 @@ FIELDS_WITHOUT_MARKERS = {"name", "name_pattern", "key_pattern", "models", "exam
 FIELDS_WITHOUT_MARKERS |= {"template_hints", "default_reasoning", "answer_separator", "trim"}
 FIELDS_WITHOUT_MARKERS |= {"untyped", "item", "id", "arguments", "routes"}
 FIELDS_WITHOUT_MARKERS |= {"spellings", "key_spelling", "separator"}
-ToolDeclarations = Sequence[Tool | Mapping[str, Any]]
+ToolDeclarations = Sequence[Tool | Mapping[str, Json]]
 
 
 @lru_cache(maxsize=64)
@@ -101,7 +100,7 @@ class OutputParser(Parser):
         super().__init__(rules, toolbox, inside, policy, header=in_header)
 
 
-def _read_declaration(tool: Tool | Mapping[str, Any]) -> tuple[str, Any]:
+def _read_declaration(tool: Tool | Mapping[str, Json]) -> tuple[str, Json]:
     if isinstance(tool, Tool):
         return tool.name, tool.parameters
     declaration = tool.get("function", tool)
@@ -171,7 +170,7 @@ def _iterate_texts(value: object) -> Iterator[str]:
                 yield from _iterate_texts(getattr(value, part.name))
 
 
-def parse_tool_call_complete(text: str, parser: str) -> dict[str, Any]:
+def parse_tool_call_complete(text: str, parser: str) -> dict[str, Json]:
     """Parse a whole answer into text and calls."""
     spans = _parse_whole(OutputParser(parser), text)
     calls: list[dict[str, str]] = []

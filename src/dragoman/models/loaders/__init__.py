@@ -1,0 +1,1 @@
+"""Loaders that turn a `ModelSource` into a loaded `Model`."""

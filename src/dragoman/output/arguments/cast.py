@@ -12,12 +12,13 @@ from __future__ import annotations
 import json
 import math
 import re
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from dragoman.output.arguments.json_strings import dump_json, quote
 from dragoman.output.arguments.literal import ValueReader
 from dragoman.output.arguments.parameter_types import STRING, Types
 from dragoman.output.text_buffer import Mismatch, TextBuffer, UnexpectedEnd
+from dragoman.types import Json
 
 TYPE_ORDER = ("null", "boolean", "integer", "number", "object", "array")
 _JSON_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]{1,3})?")
@@ -112,13 +113,13 @@ def to_json(text: str) -> str | None:
     return stripped
 
 
-def load_value(text: str) -> Any:
+def load_value(text: str) -> Json:
     """Return the value of a JSON text or Python literal, or None."""
     stripped = to_json(text)
     return None if stripped is None else _load_strict(stripped)
 
 
-def _load_strict(text: str) -> Any:
+def _load_strict(text: str) -> Json:
     return json.loads(text, parse_constant=_reject_constant)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 from urllib.parse import unquote
+
+from dragoman.types import Json
 
 _INDEX = re.compile("0|[1-9][0-9]{0,5}")
 
@@ -19,7 +20,7 @@ def escape_token(name: str) -> str:
     return name.replace("~", "~0").replace("/", "~1")
 
 
-def resolve_reference(root: Any, reference: str) -> tuple[str, Any]:
+def resolve_reference(root: Json, reference: str) -> tuple[str, Json]:
     """Return the pointer and the schema that a reference names."""
     if reference != "#" and not reference.startswith("#/"):
         raise UnresolvedReference("must lead to a place in this schema, like `#/$defs/name`")

@@ -9,9 +9,10 @@ where nothing else determines it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from dragoman.output.arguments.json_pointer import UnresolvedReference, resolve_reference
+from dragoman.types import Json
 
 Types: TypeAlias = frozenset[str]
 
@@ -48,13 +49,13 @@ class NodeTypes(NamedTuple):
 UNKNOWN = NodeTypes()
 # keyed by the id of a node, which is stored so that the id cannot be reused
 Memo: TypeAlias = dict[int, tuple[object, NodeTypes]]
-Picker: TypeAlias = Callable[[Mapping[str, Any]], Any]
+Picker: TypeAlias = Callable[[Mapping[str, Json]], Json]
 
 
 class ParameterSchema:
     """A node of a tool's schema. Its `types` are empty where any type is allowed."""
 
-    def __init__(self, node: object, root: Mapping[str, Any], memo: Memo) -> None:
+    def __init__(self, node: object, root: Mapping[str, Json], memo: Memo) -> None:
         self._root = root
         self._memo = memo
         self._node = node if isinstance(node, Mapping) else {}
@@ -87,7 +88,7 @@ class ParameterSchema:
         """Return the sub-schema that `pick` finds in the node and in everything it combines."""
         return ParameterSchema(self._select_from(self._node, pick, {}, 0), self._root, self._memo)
 
-    def _select_from(self, node: object, pick: Picker, seen: dict[int, Any], depth: int) -> Any:
+    def _select_from(self, node: object, pick: Picker, seen: dict[int, Json], depth: int) -> Json:
         """Return what a node says about the sub-schema, or None."""
         if not isinstance(node, Mapping) or depth > MAX_DEPTH:
             return None
@@ -98,11 +99,11 @@ class ParameterSchema:
         return seen.get(id(node))
 
     def _select_combined(
-        self, node: Mapping[str, Any], pick: Picker, seen: dict[int, Any], depth: int
-    ) -> Any:
+        self, node: Mapping[str, Json], pick: Picker, seen: dict[int, Json], depth: int
+    ) -> Json:
         """Like `_select_from`, for a node that combines others."""
 
-        def parts(nodes: Iterable[object]) -> list[Any]:
+        def parts(nodes: Iterable[object]) -> list[Json]:
             selected = [self._select_from(node, pick, seen, depth + 1) for node in nodes]
             return [part for part in selected if part is not None]
 
@@ -116,7 +117,7 @@ class ParameterSchema:
             selected += [_combine("anyOf", known)] if known else []
         return _combine("allOf", selected) if selected else None
 
-    def _resolve_reference(self, node: Mapping[str, Any]) -> Any:
+    def _resolve_reference(self, node: Mapping[str, Json]) -> Json:
         reference = node.get("$ref")
         if not isinstance(reference, str):
             return None
@@ -136,7 +137,7 @@ class ParameterSchema:
             memo[id(node)] = node, self._compute_types(node, depth)
         return memo[id(node)][1]
 
-    def _compute_types(self, node: Mapping[str, Any], depth: int) -> NodeTypes:
+    def _compute_types(self, node: Mapping[str, Json], depth: int) -> NodeTypes:
         types = NodeTypes(_declared_types(node), _implied_types(node))
         if types.types is not None and _TYPE_SOURCES.isdisjoint(node):
             return types
@@ -157,16 +158,16 @@ _COMPOSITE = frozenset({"$ref", *_COMBINATORS})
 _TYPE_SOURCES = _COMPOSITE | {"enum", "const"}  # constrain the type besides `type`
 
 
-def _list_of(node: Mapping[str, Any], keyword: str) -> list[Any]:
+def _list_of(node: Mapping[str, Json], keyword: str) -> list[Json]:
     value = node.get(keyword)
     return value if isinstance(value, list) else []
 
 
-def _combine(keyword: str, parts: list[Any]) -> Any:
+def _combine(keyword: str, parts: list[Json]) -> Json:
     return parts[0] if len(parts) == 1 else {keyword: parts}
 
 
-def _select_member(node: Mapping[str, Any], key: str) -> Any:
+def _select_member(node: Mapping[str, Json], key: str) -> Json:
     inner, patterns = node.get("properties"), node.get("patternProperties")
     if isinstance(inner, Mapping) and key in inner:
         return inner[key]
@@ -178,14 +179,14 @@ def _select_member(node: Mapping[str, Any], key: str) -> Any:
     return rest if isinstance(rest, Mapping) or rest is False else None
 
 
-def _select_item(node: Mapping[str, Any], at: int) -> Any:
+def _select_item(node: Mapping[str, Json], at: int) -> Json:
     older = isinstance(node.get("items"), list) and "prefixItems" not in node
     first, rest = ("items", "additionalItems") if older else ("prefixItems", "items")
     listed = _list_of(node, first)
     return listed[at] if at < len(listed) else node.get(rest)
 
 
-def _declared_types(node: Mapping[str, Any]) -> Types | None:
+def _declared_types(node: Mapping[str, Json]) -> Types | None:
     """Return the types that a node's `type` names."""
     value = node.get("type")
     values = value if isinstance(value, list) else [value]
@@ -193,7 +194,7 @@ def _declared_types(node: Mapping[str, Any]) -> Types | None:
     return frozenset(SYNONYMS.get(name, name) for name in names) if names else None
 
 
-def _implied_types(node: Mapping[str, Any]) -> Types:
+def _implied_types(node: Mapping[str, Json]) -> Types:
     """Return the types that a node's keywords imply."""
     words = node.keys() - ({"required"} if isinstance(node.get("required"), bool) else set())
     return frozenset(
