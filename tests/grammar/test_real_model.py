@@ -37,7 +37,7 @@ from tests.support.real_model import (
     serve,
     serve_reasoning_model,
 )
-from tests.support.schemas import make_object, make_cases, make_array, one_of, whole
+from tests.support.schemas import make_array, make_cases, make_enum, make_integer, make_object
 from tests.support.serving import RunningServer
 
 SCHEMAS = {case.name: case for case in make_cases()}
@@ -53,7 +53,7 @@ SAMPLE = (
     "multiples-2",
     "formats-0",
 )
-NAMES: dict[str, Any] = make_object({"name": CITY_SCHEMA, "age": whole(0, 120)})
+NAMES: dict[str, Any] = make_object({"name": CITY_SCHEMA, "age": make_integer(0, 120)})
 
 
 @pytest.fixture(scope="module")
@@ -277,7 +277,7 @@ def test_choices_and_patterns(server: RunningServer) -> None:
     assert found.content in ("a stone", "a river")
     found = both(server, make_request("Who are you?", 1, regex="[a-f]{4}-[0-9]{2}"))
     assert len(found.content) == 7
-    schema = one_of("a", "b")
+    schema = make_enum("a", "b")
     assert (
         find_schema_error(both(server, make_request("Who?", 1, json_schema=schema)).content, schema)
         is None
