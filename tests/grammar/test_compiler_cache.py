@@ -1,4 +1,4 @@
-"""What a workshop remembers is bounded, however many different constraints it is asked for."""
+"""The cache of a compiler pool is bounded, however many different constraints are compiled."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from tests.support.many_schemas import compile_all
 COUNT = 300
 
 
-def test_hundreds_of_schemas_leave_the_cache_bounded() -> None:
-    async def go() -> None:
-        shop = CompilerPool(cache_entries=50, cache_bytes=40_000)
-        refused = await compile_all(shop, range(COUNT))
-        stats = shop.stats
-        assert refused == COUNT // 6
+def test_cache_stays_bounded_with_hundreds_of_schemas() -> None:
+    async def run() -> None:
+        pool = CompilerPool(cache_entries=50, cache_bytes=40_000)
+        rejected = await compile_all(pool, range(COUNT))
+        stats = pool.stats
+        assert rejected == COUNT // 6
         assert (stats.misses, stats.hits, stats.restarts) == (COUNT, 0, 0)
         assert 0 < stats.entries <= 50
         assert 0 < stats.bytes <= 40_000
-        assert await compile_all(shop, range(COUNT - 5, COUNT)) == 1
-        assert shop.stats.hits == 5
-        await shop.aclose()
+        assert await compile_all(pool, range(COUNT - 5, COUNT)) == 1
+        assert pool.stats.hits == 5
+        await pool.aclose()
 
-    asyncio.run(go())
+    asyncio.run(run())

@@ -1,7 +1,7 @@
-"""Constraints that mean harm cost their sender a 400, or no more than any answer costs.
+"""Hostile constraints get a 400, or cost no more than any other answer.
 
-A real server with the real model gets every value of `hostile`, one after another, while somebody
-asks all the time whether it lives. `make test-constraints` has each of them in every field.
+A real server with the real model gets every value of `hostile`, one after another, while its health
+is probed continuously. `make test-constraints` sends each value in every field.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from tests.support.hostile_load import (
 
 
 @pytest.fixture(scope="module")
-def siege(default_model: Path) -> Iterator[AttackedServer]:
-    with serve_under_attack(default_model) as made:
-        yield made
+def server(default_model: Path) -> Iterator[AttackedServer]:
+    with serve_under_attack(default_model) as attacked:
+        yield attacked
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_hostile_value_is_answered(siege: AttackedServer, case: HostileCase) -> None:
-    """Every other one as a stream."""
-    send_attack(siege, case, streamed=CASES.index(case) % 2 == 1)
+def test_hostile_value_gets_a_response(server: AttackedServer, case: HostileCase) -> None:
+    """Every other request is streamed."""
+    send_attack(server, case, streamed=CASES.index(case) % 2 == 1)
 
 
-def test_afterwards_all_is_as_it_was(siege: AttackedServer) -> None:
-    check_still_works(siege)
+def test_server_works_after_all_attacks(server: AttackedServer) -> None:
+    check_still_works(server)

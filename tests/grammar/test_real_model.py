@@ -1,6 +1,6 @@
-"""What a request demands of the real model, which could do none of it by itself.
+"""Constraints with the real model, which is too small to satisfy any of them by itself.
 
-All 200 schemas and a hundred trains of thought are in `tests/heavy`.
+`tests/heavy` covers all 200 schemas and a hundred requests with reasoning.
 """
 
 from __future__ import annotations
@@ -58,138 +58,138 @@ NAMES: dict[str, Any] = make_object({"name": CITY_SCHEMA, "age": make_integer(0,
 
 @pytest.fixture(scope="module")
 def server(default_model: Path) -> Iterator[RunningServer]:
-    # one place: in another, the last bits of a long prompt's numbers differ, and so may a choice
-    with serve(default_model, context=2048, slots=1) as made:
-        yield made
+    # one slot: another one may compute slightly different numbers and so choose another token
+    with serve(default_model, context=2048, slots=1) as running:
+        yield running
 
 
 @pytest.fixture(scope="module", params=REASONING_TEMPLATES)
-def thinking(
+def reasoning_server(
     default_model: Path, request: pytest.FixtureRequest
 ) -> Iterator[tuple[str, RunningServer]]:
-    with serve_reasoning_model(default_model, request.param) as made:
-        yield request.param, made
+    with serve_reasoning_model(default_model, request.param) as running:
+        yield request.param, running
 
 
-def both(server: RunningServer, body: dict[str, Any]) -> Answer:
-    """An answer that is the same in a stream and whole."""
-    found = request_answer(server, body)
-    assert request_answer(server, body, streamed=True) == found
-    return found
+def request_both(server: RunningServer, body: dict[str, Any]) -> Answer:
+    """Request an answer whole and streamed, and check that both are the same."""
+    answer = request_answer(server, body)
+    assert request_answer(server, body, streamed=True) == answer
+    return answer
 
 
-def text_of(found: Answer) -> str:
-    """What was asked for, as JSON."""
-    return found.calls[0][1] if found.calls else found.content
+def get_json(answer: Answer) -> str:
+    """Return the arguments of the first call, or the content if there are no calls."""
+    return answer.calls[0][1] if answer.calls else answer.content
+
+
+def make_constraint_fields(schema: Any, mode: str) -> dict[str, Any]:
+    if mode == "response_format":
+        return make_schema_fields(schema)
+    return make_tool_fields(schema, mode)
 
 
 # Schemas
 
 
 @pytest.mark.parametrize("name", SAMPLE)
-def test_what_ends_by_itself_fits(server: RunningServer, name: str) -> None:
-    """As content, as a call that is required and as one that is named, in turns."""
-    case, way = SCHEMAS[name], CONSTRAINT_MODES[SAMPLE.index(name) % len(CONSTRAINT_MODES)]
-    schema = case.schema if way == "response_format" else case.parameters
-    fields = (
-        make_schema_fields(schema) if way == "response_format" else make_tool_fields(schema, way)
-    )
-    found = request_answer(server, make_request("Make something up.", 1, max_tokens=80, **fields))
-    assert find_answer_error(found, schema, way) is None
+def test_complete_answers_match_the_schema(server: RunningServer, name: str) -> None:
+    """The modes alternate."""
+    case, mode = SCHEMAS[name], CONSTRAINT_MODES[SAMPLE.index(name) % len(CONSTRAINT_MODES)]
+    schema = case.schema if mode == "response_format" else case.parameters
+    fields = make_constraint_fields(schema, mode)
+    answer = request_answer(server, make_request("Make something up.", 1, max_tokens=80, **fields))
+    assert find_answer_error(answer, schema, mode) is None
 
 
-def test_most_answers_end_by_themselves(server: RunningServer) -> None:
+def test_most_answers_are_complete(server: RunningServer) -> None:
     schema = make_object({"it": make_array(NAMES, 1, 1)})
-    asked = [
+    bodies = [
         make_request("Make something up.", seed, **make_schema_fields(schema)) for seed in range(3)
     ]
-    found = [request_answer(server, body) for body in asked]
-    assert [find_schema_error(one.content, schema) for one in found if one.is_complete] == [
-        None
-    ] * 3
+    answers = [request_answer(server, body) for body in bodies]
+    complete = [answer for answer in answers if answer.is_complete]
+    assert [find_schema_error(answer.content, schema) for answer in complete] == [None] * 3
 
 
-@pytest.mark.parametrize("way", ["response_format", "named"])
-def test_seeds_can_be_repeated(server: RunningServer, way: str) -> None:
-    fields = make_schema_fields(NAMES) if way == "response_format" else make_tool_fields(NAMES, way)
+@pytest.mark.parametrize("mode", ["response_format", "named"])
+def test_same_seed_gets_the_same_answer(server: RunningServer, mode: str) -> None:
+    fields = make_constraint_fields(NAMES, mode)
 
-    def said(seed: int) -> str:
-        return text_of(
-            request_answer(server, make_request("Who are you?", seed, max_tokens=40, **fields))
-        )
+    def request_json(seed: int) -> str:
+        body = make_request("Who are you?", seed, max_tokens=40, **fields)
+        return get_json(request_answer(server, body))
 
-    first = said(5)
-    assert first == said(5)
-    assert first != said(6)
-
-
-def test_every_token_that_ends_an_answer_ends_a_constrained_one(server: RunningServer) -> None:
-    """Of those, the native server would pick one by its looks, and the wrong one."""
-    ends = engine_ends(server)
-    assert len(ends) > 1
-    for end in ends:
-        body = make_request("Hello!", 1, regex="[A-Za-z ]+", logit_bias={str(end): 100})
-        found = request_answer(server, body)
-        assert found.finish == "stop"
-        assert len(found.content.split()) <= 1
+    first = request_json(5)
+    assert first == request_json(5)
+    assert first != request_json(6)
 
 
-def engine_ends(server: RunningServer) -> list[int]:
+def test_every_end_token_ends_a_constrained_answer(server: RunningServer) -> None:
+    """The native server would guess one of them by its text, and the wrong one."""
+    end_tokens = list_end_tokens(server)
+    assert len(end_tokens) > 1
+    for token in end_tokens:
+        body = make_request("Hello!", 1, regex="[A-Za-z ]+", logit_bias={str(token): 100})
+        answer = request_answer(server, body)
+        assert answer.finish == "stop"
+        assert len(answer.content.split()) <= 1
+
+
+def list_end_tokens(server: RunningServer) -> list[int]:
     model = next(iter(server.app.runtime.services.models.list_loaded()))
     assert model.tokenizer is not None
     return sorted(model.tokenizer.eos_ids)
 
 
-def test_free_text_beside_strict_tools_comes_to_its_end(server: RunningServer) -> None:
+def test_free_text_with_strict_tools_is_complete(server: RunningServer) -> None:
     body = make_request(
         "Say hello.", 1, temperature=0, tools=[make_tool(TOOL_SCHEMAS["weather"], "weather")]
     )
     assert request_answer(server, body).is_complete
 
 
-# Ends
+# Finish reasons
 
 
-SPOKEN = make_object({"say": {"const": "Stop here, please."}})
+FIXED_TEXT = make_object({"say": {"const": "Stop here, please."}})
 
 
-@pytest.mark.parametrize("way", CONSTRAINT_MODES)
-def test_a_stop_string_inside_json_does_not_cut_it(server: RunningServer, way: str) -> None:
-    fields = (
-        make_schema_fields(SPOKEN) if way == "response_format" else make_tool_fields(SPOKEN, way)
-    )
+@pytest.mark.parametrize("mode", CONSTRAINT_MODES)
+def test_stop_string_inside_json_does_not_cut_it(server: RunningServer, mode: str) -> None:
+    fields = make_constraint_fields(FIXED_TEXT, mode)
     body = make_request("Speak.", 1, stop=["here", "ease."], **fields)
-    if way == "required":
+    if mode == "required":
         body["parallel_tool_calls"] = False
-    found = request_answer(server, body, streamed=way != "required")
-    assert found.is_complete
-    assert json.loads(text_of(found)) == {"say": "Stop here, please."}
+    answer = request_answer(server, body, streamed=mode != "required")
+    assert answer.is_complete
+    assert json.loads(get_json(answer)) == {"say": "Stop here, please."}
 
 
 @pytest.mark.parametrize("limit", [1, 17])
-@pytest.mark.parametrize("way", CONSTRAINT_MODES)
-def test_what_is_cut_says_so(server: RunningServer, way: str, limit: int) -> None:
-    long = make_object({"text": {"type": "string", "minLength": 200}})
-    fields = make_schema_fields(long) if way == "response_format" else make_tool_fields(long, way)
+@pytest.mark.parametrize("mode", CONSTRAINT_MODES)
+def test_cut_answers_finish_with_length(server: RunningServer, mode: str, limit: int) -> None:
+    schema = make_object({"text": {"type": "string", "minLength": 200}})
+    fields = make_constraint_fields(schema, mode)
     body = make_request("Speak.", 1, max_tokens=limit, **fields)
-    found = both(server, body) if limit > 1 else request_answer(server, body)
-    assert found.finish == "length"
-    assert found.usage["completion_tokens"] == limit
-    assert find_schema_error(text_of(found), long) is not None
+    answer = request_both(server, body) if limit > 1 else request_answer(server, body)
+    assert answer.finish == "length"
+    assert answer.usage["completion_tokens"] == limit
+    assert find_schema_error(get_json(answer), schema) is not None
 
 
-# Which tools
+# Tool choice
 
 
-def test_one_call_where_only_one_may_be_made(server: RunningServer) -> None:
+def test_without_parallel_tool_calls_there_is_one_call(server: RunningServer) -> None:
     fields = make_tool_fields(TOOL_SCHEMAS["weather"], "required") | {"parallel_tool_calls": False}
     for seed in range(2):
-        found = request_answer(server, make_request("How is the weather?", seed, **fields))
-        assert find_answer_error(found, TOOL_SCHEMAS["weather"], "named") is None
-        assert found.finish == "tool_calls"
+        answer = request_answer(server, make_request("How is the weather?", seed, **fields))
+        assert find_answer_error(answer, TOOL_SCHEMAS["weather"], "named") is None
+        assert answer.finish == "tool_calls"
 
 
-def allowed(mode: str, *names: str) -> dict[str, Any]:
+def make_allowed_tools(mode: str, *names: str) -> dict[str, Any]:
     tools = [{"type": "function", "function": {"name": name}} for name in names]
     return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
 
@@ -199,65 +199,66 @@ def test_only_allowed_tools_are_called(server: RunningServer, mode: str) -> None
     tools = [make_tool(parameters, name) for name, parameters in TOOL_SCHEMAS.items()]
     for seed in range(2):
         body = make_request("Weather?", seed, max_tokens=48, tools=tools, parallel_tool_calls=False)
-        found = request_answer(server, body | {"tool_choice": allowed(mode, "now")})
-        assert {name for name, _ in found.calls} <= {"now"}
-        assert found.calls or mode == "auto"
+        answer = request_answer(server, body | {"tool_choice": make_allowed_tools(mode, "now")})
+        assert {name for name, _ in answer.calls} <= {"now"}
+        assert answer.calls or mode == "auto"
 
 
-def test_no_tool_is_called_where_none_may_be(server: RunningServer) -> None:
+def test_tool_choice_none_calls_no_tool(server: RunningServer) -> None:
     tools = [make_tool(TOOL_SCHEMAS["weather"], "weather")]
     body = make_request("How is the weather?", 1, max_tokens=24, tools=tools, tool_choice="none")
-    found = both(server, body)
-    assert found.content
-    assert not found.calls
+    answer = request_both(server, body)
+    assert answer.content
+    assert not answer.calls
     plain = {key: value for key, value in body.items() if not key.startswith("tool")}
-    assert request_answer(server, plain) == found
+    assert request_answer(server, plain) == answer
 
 
-SPEECH = 'start: line line?\nline: "say \\"" /[^"\\n]{1,12}/ "\\"" LF\n%import common.LF'
+SAY_GRAMMAR = 'start: line line?\nline: "say \\"" /[^"\\n]{1,12}/ "\\"" LF\n%import common.LF'
 
 
-@pytest.mark.parametrize("grammar", [SPEECH, PATCH])
-def test_the_text_of_a_custom_tool_keeps_to_its_grammar(
-    server: RunningServer, grammar: str
-) -> None:
-    form = {"type": "grammar", "syntax": "lark", "definition": grammar}
+@pytest.mark.parametrize("grammar", [SAY_GRAMMAR, PATCH])
+def test_input_of_a_custom_tool_matches_its_grammar(server: RunningServer, grammar: str) -> None:
+    tool_format = {"type": "grammar", "syntax": "lark", "definition": grammar}
     body = {
         "model": MODEL,
         "input": "Speak.",
-        "tools": [{"type": "custom", "name": "speak", "format": form}],
+        "tools": [{"type": "custom", "name": "speak", "format": tool_format}],
         "tool_choice": {"type": "custom", "name": "speak"},
         "max_output_tokens": 64,
     }
-    said = httpx.post(f"{server.url}/v1/responses", json=body, timeout=60).json()
-    [call] = said["output"]
-    whole, at = match_grammar(f"{HEADER}\n{grammar}", call["input"])
-    assert at == len(call["input"].encode())
-    assert whole or said["status"] == "incomplete"
-    assert whole or grammar == PATCH
+    response = httpx.post(f"{server.url}/v1/responses", json=body, timeout=60).json()
+    [call] = response["output"]
+    is_complete, length = match_grammar(f"{HEADER}\n{grammar}", call["input"])
+    assert length == len(call["input"].encode())
+    assert is_complete or response["status"] == "incomplete"
+    assert is_complete or grammar == PATCH
 
 
-# What else a request may ask for
+# Other fields
 
 
 def test_logprobs_of_a_constrained_answer(server: RunningServer) -> None:
     fields = make_schema_fields(NAMES) | {"logprobs": True, "top_logprobs": 2}
-    found = both(server, make_request("Who are you?", 1, **fields))
-    assert "".join(entry["token"] for entry in found.tokens) == found.content
-    assert all(entry["logprob"] <= 0 for entry in found.tokens)
-    assert all(len(entry["top_logprobs"]) == 2 for entry in found.tokens)
-    assert found.usage["completion_tokens"] - len(found.tokens) in (0, 1)  # the end has no text
+    answer = request_both(server, make_request("Who are you?", 1, **fields))
+    assert "".join(entry["token"] for entry in answer.tokens) == answer.content
+    assert all(entry["logprob"] <= 0 for entry in answer.tokens)
+    assert all(len(entry["top_logprobs"]) == 2 for entry in answer.tokens)
+    assert answer.usage["completion_tokens"] - len(answer.tokens) in (0, 1)  # the end has no text
 
 
-def test_two_choices_of_one_schema(server: RunningServer) -> None:
+def test_two_choices_match_one_schema(server: RunningServer) -> None:
     body = make_request("Who are you?", 1, n=2, **make_schema_fields(NAMES))
-    found = request_answers(server, body)
-    assert request_answers(server, body, streamed=True) == found
-    assert [find_answer_error(one, NAMES, "response_format") for one in found] == [None, None]
-    assert found[0].content != found[1].content
+    answers = request_answers(server, body)
+    assert request_answers(server, body, streamed=True) == answers
+    assert [find_answer_error(answer, NAMES, "response_format") for answer in answers] == [
+        None,
+        None,
+    ]
+    assert answers[0].content != answers[1].content
 
 
-def test_usage_counts_what_was_written(server: RunningServer) -> None:
+def test_usage_counts_every_token(server: RunningServer) -> None:
     plain = request_answer(server, make_request("Who are you?", 1, max_tokens=1)).usage
     body = make_request("Who are you?", 1, **make_schema_fields({"const": "I am nobody."}))
     usage = request_answer(server, body).usage
@@ -272,33 +273,37 @@ def test_usage_counts_what_was_written(server: RunningServer) -> None:
     )
 
 
-def test_choices_and_patterns(server: RunningServer) -> None:
-    found = both(server, make_request("Who are you?", 1, choice=["a stone", "a river"]))
-    assert found.content in ("a stone", "a river")
-    found = both(server, make_request("Who are you?", 1, regex="[a-f]{4}-[0-9]{2}"))
-    assert len(found.content) == 7
+def test_choice_regex_and_json_schema_fields(server: RunningServer) -> None:
+    answer = request_both(server, make_request("Who are you?", 1, choice=["a stone", "a river"]))
+    assert answer.content in ("a stone", "a river")
+    answer = request_both(server, make_request("Who are you?", 1, regex="[a-f]{4}-[0-9]{2}"))
+    assert len(answer.content) == 7
     schema = make_enum("a", "b")
     assert (
-        find_schema_error(both(server, make_request("Who?", 1, json_schema=schema)).content, schema)
+        find_schema_error(
+            request_both(server, make_request("Who?", 1, json_schema=schema)).content, schema
+        )
         is None
     )
 
 
-# Thinking
+# Reasoning
 
 
-def test_thoughts_then_a_call_or_json(thinking: tuple[str, RunningServer]) -> None:
-    manner, server = thinking
-    found = request_answer(
+def test_reasoning_is_followed_by_a_call_or_json(
+    reasoning_server: tuple[str, RunningServer],
+) -> None:
+    reasoning_format, server = reasoning_server
+    answer = request_answer(
         server, make_reasoning_request(3, parallel_tool_calls=False), streamed=True
     )
-    assert found.is_complete
-    assert find_report_error(found) is None
-    if manner == "harmony":  # its thoughts cannot be ended for it
+    assert answer.is_complete
+    assert find_report_error(answer) is None
+    if reasoning_format == "harmony":  # its reasoning cannot be cut short
         return
-    opened = {"thinking_budget": 4, "chat_template_kwargs": {"enable_thinking": True}}
-    body = make_reasoning_request(4, **opened) | {"tools": None}
-    found = request_answer(server, body)
-    assert found.reasoning
-    assert found.usage["completion_tokens_details"]["reasoning_tokens"] <= 6
-    assert find_schema_error(found.content, REPORT_SCHEMA) is None
+    options = {"thinking_budget": 4, "chat_template_kwargs": {"enable_thinking": True}}
+    body = make_reasoning_request(4, **options) | {"tools": None}
+    answer = request_answer(server, body)
+    assert answer.reasoning
+    assert answer.usage["completion_tokens_details"]["reasoning_tokens"] <= 6
+    assert find_schema_error(answer.content, REPORT_SCHEMA) is None

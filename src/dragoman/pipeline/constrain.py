@@ -88,7 +88,7 @@ def build_requirement(
     tools = chat.callable_tools if constraint is None or constraint.allows_tool_calls else ()
     if tools and output_format.tools is None:
         if chat.tool_choice == "required":
-            raise Unsupported("This model has no known way to call tools.", param="tool_choice")
+            raise Unsupported("This model does not support tool calls.", param="tool_choice")
         tools = ()
     if constraint is None and not tools:
         return None
