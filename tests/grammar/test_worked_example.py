@@ -22,17 +22,16 @@ def read_blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
 
 
-def test_the_request_compiles_to_the_grammar_on_the_page() -> None:
+@pytest.mark.parametrize("answer", read_blocks("text"))
+def test_the_request_compiles_to_the_grammar_on_the_page(answer: str) -> None:
+    """The scripted engine fails if its script violates the grammar of its job."""
     [body], [grammar] = read_blocks("json"), read_blocks("lark")
-    [call, answer] = read_blocks("text")
-    engine = ScriptedEngine([call, answer], check_grammars=True)
+    engine = ScriptedEngine(answer.rstrip("\n"), check_grammars=True)
     with serve_scripted(engine, chat_template=TEMPLATES / "thinker.jinja") as server:
-        for _ in range(2):
-            response = httpx.post(
-                f"{server.url}/v1/chat/completions", json=json.loads(body), timeout=60
-            )
-            assert response.status_code == 200, response.text
-    assert [job.grammar for job in engine.jobs] == [grammar, grammar]
+        url = f"{server.url}/v1/chat/completions"
+        response = httpx.post(url, json=json.loads(body), timeout=60)
+    assert response.status_code == 200, response.text
+    assert [job.grammar for job in engine.jobs] == [grammar]
 
 
 @pytest.mark.parametrize(
@@ -40,8 +39,8 @@ def test_the_request_compiles_to_the_grammar_on_the_page() -> None:
     [
         "It is sunny.",
         '{"answer": "<tool_call>"}',
-        '<tool_call>\n{"name": "get_weather", "arguments": {"days": 3}}\n</tool_call>',
-        '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome", "days": 8}}\n</tool_call>',
+        '<tool_call>{"name": "get_weather", "arguments": {"days": 3}}</tool_call>',
+        '<tool_call>{"name": "get_weather", "arguments": {"city": "", "days": 8}}</tool_call>',
     ],
 )
 def test_the_grammar_on_the_page_rejects_other_answers(text: str) -> None:
