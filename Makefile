@@ -62,7 +62,7 @@ bench: $(VENV)/.test ## compare with the peers under bench/ and write bench/RESU
 	$(BIN)/dragoman pull smollm2-135m
 	$(BIN)/python -m bench
 
-bench-peers: $(PEERS)/.done ## install the peers that need an environment of their own (2 GB); bench uses them if there
+bench-peers: $(PEERS)/.done ## install vLLM's parsers in an environment of their own (2 GB); bench compares with them if installed
 
 clean: ## remove the virtual environment and what tools left behind
 	rm -rf $(VENV) $(PEERS) $(AGENTS) $(MCP) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -251,10 +251,8 @@ def test_two_choices_match_one_schema(server: RunningServer) -> None:
     body = make_request("Who are you?", 1, n=2, **make_schema_fields(NAMES))
     answers = request_answers(server, body)
     assert request_answers(server, body, streamed=True) == answers
-    assert [find_answer_error(answer, NAMES, "response_format") for answer in answers] == [
-        None,
-        None,
-    ]
+    errors = [find_answer_error(answer, NAMES, "response_format") for answer in answers]
+    assert errors == [None, None]
     assert answers[0].content != answers[1].content
 
 
@@ -264,13 +262,9 @@ def test_usage_counts_every_token(server: RunningServer) -> None:
     usage = request_answer(server, body).usage
     assert usage["prompt_tokens"] == plain["prompt_tokens"]
     assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
-    assert (
-        request_answer(server, body | {"max_tokens": usage["completion_tokens"]}).finish == "stop"
-    )
-    assert (
-        request_answer(server, body | {"max_tokens": usage["completion_tokens"] - 2}).finish
-        == "length"
-    )
+    needed = usage["completion_tokens"]
+    assert request_answer(server, body | {"max_tokens": needed}).finish == "stop"
+    assert request_answer(server, body | {"max_tokens": needed - 2}).finish == "length"
 
 
 def test_choice_regex_and_json_schema_fields(server: RunningServer) -> None:
@@ -279,12 +273,8 @@ def test_choice_regex_and_json_schema_fields(server: RunningServer) -> None:
     answer = request_both(server, make_request("Who are you?", 1, regex="[a-f]{4}-[0-9]{2}"))
     assert len(answer.content) == 7
     schema = make_enum("a", "b")
-    assert (
-        find_schema_error(
-            request_both(server, make_request("Who?", 1, json_schema=schema)).content, schema
-        )
-        is None
-    )
+    answer = request_both(server, make_request("Who?", 1, json_schema=schema))
+    assert find_schema_error(answer.content, schema) is None
 
 
 # Reasoning
