@@ -10,7 +10,7 @@ MCP := .mcp
 MODEL ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-constraints test-openai test-anthropic test-agents test-mcp test-postgres exam format bench bench-peers clean
+.PHONY: help serve check test lint types test-fast test-constraints test-openai test-anthropic test-agents test-mcp test-postgres exam format bench bench-peers clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -18,12 +18,24 @@ help: ## show this list
 serve: $(VENV)/.serve ## set up, fetch the default model if needed, and serve it (MODEL=... for another)
 	$(BIN)/dragoman serve $(MODEL)
 
-test: $(VENV)/.test ## set up, then run every check and every test
+check: $(VENV)/.test ## set up, then run linters, types and the fast tests (two minutes)
+	@$(MAKE) --no-print-directory -j2 --output-sync=target lint types test-fast
+
+test: $(VENV)/.test ## set up, then run every check and every test (ten minutes)
+	@$(MAKE) --no-print-directory lint types
+	$(BIN)/dragoman pull smollm2-135m
+	$(BIN)/pytest -q -n 2 --dist worksteal -m 'not real_model'
+	$(BIN)/pytest -q -m real_model
+
+lint:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types:
 	$(BIN)/mypy
-	$(BIN)/dragoman pull smollm2-135m
-	$(BIN)/pytest -q
+
+test-fast:
+	$(BIN)/pytest -q -m 'not slow and not real_model'
 
 test-constraints: $(VENV)/.test ## hold the default model to 200 schemas and three ways of thinking, hostile demands, 100,000 grammars (an hour)
 	$(BIN)/dragoman pull smollm2-135m

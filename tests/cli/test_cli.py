@@ -27,6 +27,8 @@ from tests.support.server_process import (
     run_server,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(

@@ -25,6 +25,8 @@ from tests.support.paths import ROOT
 from tests.support.real_model import MODEL, serve
 from tests.support.serving import RunningServer
 
+pytestmark = pytest.mark.real_model
+
 MESSAGES: Any = [{"role": "user", "content": "Invent a pet."}]
 OPTIONS: dict[str, Any] = {"temperature": 1, "seed": 3, "max_tokens": 300}
 SINGLE_CALL: Any = OPTIONS | {"parallel_tool_calls": False}

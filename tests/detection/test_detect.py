@@ -25,6 +25,8 @@ from dragoman.output.library import OutputParser
 from dragoman.prompt.template.template import compile_template
 from tests.support.paths import TEMPLATES
 
+pytestmark = pytest.mark.slow
+
 FAMILIES = tomllib.loads((TEMPLATES / "families.toml").read_text(encoding="utf-8"))
 BOMBS = tomllib.loads((TEMPLATES / "bombs.toml").read_text(encoding="utf-8"))
 

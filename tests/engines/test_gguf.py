@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 from dragoman.engines.llamacpp import gguf
 from dragoman.errors import ModelBroken
 
+pytestmark = pytest.mark.slow
+
 MAGIC = b"GGUF"
 
 

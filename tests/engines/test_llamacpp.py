@@ -14,6 +14,8 @@ from dragoman.engines.llamacpp.engine import create
 from dragoman.testing import check_engine
 from tests.support.llama_engine import CONTEXT, QUESTION, STORY, EngineRunner, generate, make_job
 
+pytestmark = pytest.mark.real_model
+
 
 @pytest.fixture(scope="module")
 def runner(default_model: Path) -> Iterator[EngineRunner]:

@@ -32,6 +32,8 @@ from tests.support.llama_engine import (
 )
 from tests.support.lora import make_adapter
 
+pytestmark = pytest.mark.real_model
+
 
 @pytest.fixture(scope="module")
 def runner(default_model: Path) -> Iterator[EngineRunner]:
@@ -131,7 +133,7 @@ def test_logprobs_of_the_prompt(runner: EngineRunner) -> None:
 
 
 def test_a_prompt_is_cached_if_the_job_allows_it(runner: EngineRunner) -> None:
-    prompt = "A prompt with a beginning of its own. " * 4
+    prompt = "Prompts that no other test begins with. " * 4
     count = len(runner.encode(prompt))
     cached = [
         runner.generate(prompt, cache_prompt=cache).count_cached()

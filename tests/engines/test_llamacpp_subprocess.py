@@ -21,6 +21,8 @@ from dragoman.types import DEFAULT_SAMPLING, Job, Sampling
 from tests.support.llama_engine import make_job
 from tests.support.server_process import list_listening_addresses
 
+pytestmark = pytest.mark.real_model
+
 FACTORY = "dragoman.engines.llamacpp:create"
 FAST = Timing(first_restart_delay=0.01)
 

@@ -23,6 +23,8 @@ from dragoman.testing import check_format
 from dragoman.testing.format_checks import ParsedOutput, fold_spans, parse_pieces
 from tests.support.paths import FORMAT_CASES
 
+pytestmark = pytest.mark.slow
+
 CASES = FORMAT_CASES
 FILES = sorted(CASES.glob("*.yaml"))
 TOOLS: list[dict[str, Any]] = json.loads((CASES / "tools.json").read_text(encoding="utf-8"))

@@ -16,6 +16,8 @@ from dragoman.grammar.grammar_spec import CompiledGrammar, GrammarSpec
 from dragoman.testing.grammars import match_grammar
 from dragoman.types import Constraint
 
+pytestmark = pytest.mark.slow
+
 
 def compile_source(grammar: str, language: Any = None) -> CompiledGrammar:
     constraint = Constraint(kind="grammar", value=grammar, param="grammar", language=language)

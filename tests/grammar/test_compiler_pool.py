@@ -31,6 +31,8 @@ from dragoman.grammar.grammar_spec import CompiledGrammar, GrammarSpec
 from dragoman.types import Constraint, Tool
 from tests.support.fake_models import wait_until
 
+pytestmark = pytest.mark.slow
+
 TARGET = "tests.support.compiler_targets:compiled"
 LONG = 60.0  # seconds that no test takes
 SHORT = 0.4

@@ -33,6 +33,8 @@ from tests.support.grammars import Pair, Walk
 from tests.support.hostile_grammars import GRAMMARS, PATTERNS
 from tests.support.serving import serve_scripted
 
+pytestmark = pytest.mark.slow
+
 NAMES = list(tool_formats())
 TRIMMED = {
     name

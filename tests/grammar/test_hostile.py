@@ -19,6 +19,8 @@ from tests.support.hostile_load import (
     serve_under_attack,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def server(default_model: Path) -> Iterator[AttackedServer]:

@@ -17,6 +17,8 @@ from tests.pipeline.test_constrain import CALL, ROME, SCHEMA, THINKER, TOOLS, po
 from tests.support.grammars import Pair, grammar, thoughts_of
 from tests.support.serving import serve_scripted
 
+pytestmark = pytest.mark.slow
+
 FREE = {"f": {"type": "object", "properties": {"a": {"type": "string"}}}}
 CONTENT = {"kind": "json", "value": {"type": "object"}, "param": "it"}
 ORDERS: dict[str, dict[str, Any]] = {

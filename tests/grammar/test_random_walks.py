@@ -15,6 +15,8 @@ import pytest
 from dragoman.formats import tool_formats
 from tests.support.grammars import Pair
 
+pytestmark = pytest.mark.slow
+
 NAMES = list(tool_formats())
 NUMBER, TEXT = {"type": "integer"}, {"type": "string"}
 

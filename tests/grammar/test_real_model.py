@@ -40,6 +40,8 @@ from tests.support.real_model import (
 from tests.support.schemas import make_array, make_cases, make_enum, make_integer, make_object
 from tests.support.serving import RunningServer
 
+pytestmark = pytest.mark.real_model
+
 SCHEMAS = {case.name: case for case in make_cases()}
 SAMPLE = (
     "optional-2",

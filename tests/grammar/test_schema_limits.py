@@ -10,6 +10,8 @@ from dragoman.errors import BadRequest
 from dragoman.grammar.schema import limits
 from tests.support.schema_parsing import PARAM, STRING, object_schema, parse, parse_error, try_parse
 
+pytestmark = pytest.mark.slow
+
 
 def nested(levels: int, make: Any) -> Any:
     schema: Any = {"type": "string"}

@@ -7,6 +7,7 @@ import re
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
@@ -28,6 +29,8 @@ from dragoman.grammar.schema.nodes import (
     String,
 )
 from tests.support.schema_parsing import parse, parse_error, try_parse
+
+pytestmark = pytest.mark.slow
 
 PATTERNS = ["^a", "b$", "^[ab]{2}$"]
 NAMES = ["a", "b", "c"]

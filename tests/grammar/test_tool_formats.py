@@ -18,6 +18,8 @@ from dragoman.testing.grammars import match_grammar
 from tests.formats.test_formats import ALL, TOOLS, parser
 from tests.support.grammars import Pair, Schemas, grammar
 
+pytestmark = pytest.mark.slow
+
 NAMES = list(tool_formats())
 # a header that is plain letters cannot be told from an answer without one
 LETTERED = {"functionary_v32", "harmony", "muse_glimmer"}

@@ -27,6 +27,8 @@ from tests.support.serving import (
     serve_scripted,
 )
 
+pytestmark = pytest.mark.slow
+
 LONG = " ".join(f"word{i}" for i in range(2000))
 
 

@@ -24,6 +24,8 @@ from dragoman.testing import Reply, ScriptedEngine
 from tests.support.paths import TEMPLATES
 from tests.support.serving import RunningServer, serve_scripted
 
+pytestmark = pytest.mark.slow
+
 THINKER = TEMPLATES / "thinker.jinja"
 CITY: dict[str, Any] = {
     "$schema": "http://json-schema.org/draft-07/schema#",

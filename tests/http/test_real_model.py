@@ -22,6 +22,8 @@ from tests.support.lora import make_adapter
 from tests.support.real_model import MODEL, serve
 from tests.support.serving import RunningServer, parse_events
 
+pytestmark = pytest.mark.real_model
+
 MESSAGES: Any = [{"role": "user", "content": "Tell me about the sea."}]
 
 

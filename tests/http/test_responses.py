@@ -19,6 +19,8 @@ from tests.support.event_order import check_responses as check_frames
 from tests.support.paths import TEMPLATES
 from tests.support.serving import RunningServer, serve_scripted
 
+pytestmark = pytest.mark.slow
+
 THINKER = TEMPLATES / "thinker.jinja"
 WEATHER: Any = {
     "type": "function",

@@ -31,6 +31,8 @@ from dragoman.runtime import build_engine_runtime
 from dragoman.testing import ScriptedEngine
 from tests.support.serving import RunningServer, make_scripted_app, poll_until, run_app
 
+pytestmark = pytest.mark.slow
+
 PATH = "/v1/talk"
 Serve = Callable[[WebSocketSession], Awaitable[None]]
 

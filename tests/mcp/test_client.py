@@ -24,6 +24,8 @@ from tests.support.mcp_servers import (
     serve_tools,
 )
 
+pytestmark = pytest.mark.slow
+
 SERVER_OPTIONS: dict[str, dict[str, Any]] = {
     "newest": {},
     "json": {"json_response": True},

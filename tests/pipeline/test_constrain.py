@@ -18,6 +18,8 @@ from dragoman.testing.grammars import match_grammar
 from tests.support.paths import TEMPLATES
 from tests.support.serving import RunningServer, parse_events, serve_scripted
 
+pytestmark = pytest.mark.slow
+
 THINKER = TEMPLATES / "thinker.jinja"
 CITY: dict[str, Any] = {
     "type": "object",

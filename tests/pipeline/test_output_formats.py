@@ -37,6 +37,8 @@ from tests.support.scripted_chats import (
 )
 from tests.support.serving import RunningServer, parse_events, serve_scripted
 
+pytestmark = pytest.mark.slow
+
 # name, request fields -> content, reasoning, calls, finish; without white space around the text
 CASES: list[tuple[str, dict[str, Any], str, str, list[Any], str]] = [
     ("thought", {}, "It is.", "Is it 雨 there?", [], "stop"),

@@ -28,6 +28,8 @@ from dragoman.prompt.template.template import (
 )
 from tests.support.paths import TESTS
 
+pytestmark = pytest.mark.slow
+
 HERE = TESTS
 DATA = HERE / "templates"
 SOURCE = HERE.parent / "src" / "dragoman"

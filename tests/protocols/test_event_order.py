@@ -44,6 +44,8 @@ from dragoman.signing import Signer
 from dragoman.types import Chat, Message, Request, text_content
 from tests.support.event_order import check_chat, check_messages, check_responses
 
+pytestmark = pytest.mark.slow
+
 ANSWERS = 10_000
 SHARDS = 20  # tests, so that one can run by itself
 CLIENT_STRIDE = 20  # the vendors' clients read one answer in so many

@@ -22,6 +22,8 @@ from tests.support.paths import TEMPLATES
 from tests.support.serving import serve_scripted
 from tests.support.stores import execute
 
+pytestmark = pytest.mark.slow
+
 THINKER = TEMPLATES / "thinker.jinja"
 ENTRY = ReplayEntry(b"digest", b"", b"", b"ids.")
 MESSAGES: Any = [{"role": "user", "content": "hi"}]

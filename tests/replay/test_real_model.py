@@ -23,6 +23,8 @@ from tests.support.real_model import (
 )
 from tests.support.serving import RunningServer
 
+pytestmark = pytest.mark.real_model
+
 STYLES = ("think", "mistral_think")
 PLACES = ("Paris", "Lima", "Cairo", "Oslo", "Quito")
 

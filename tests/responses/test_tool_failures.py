@@ -31,6 +31,8 @@ from tests.support.mcp_servers import (
 )
 from tests.support.serving import RunningServer, make_chat, poll_until, serve_scripted
 
+pytestmark = pytest.mark.slow
+
 
 def test_an_unreachable_server_does_not_fail_the_response(
     server: RunningServer, client: OpenAI

@@ -22,6 +22,8 @@ from tests.responses.remote_tools import (
 from tests.support.mcp_servers import LocalServer, serve_tools
 from tests.support.serving import RunningServer
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_tool_is_listed_and_called_and_the_model_continues(
     server: RunningServer, client: OpenAI, tools: LocalServer

@@ -19,6 +19,8 @@ from tests.support.event_order import check_responses
 from tests.support.state_server import WORDS, ServerProcess
 from tests.support.stores import DATABASES, create_database
 
+pytestmark = pytest.mark.slow
+
 TEXTS = {"quick": "Done at once.", "slow": WORDS}
 
 

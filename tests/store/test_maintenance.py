@@ -39,6 +39,8 @@ from tests.support.stores import (
     wait_until,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def test_rows_that_are_too_large_are_rejected(url: str) -> None:
     big = b"x" * 101

@@ -28,6 +28,8 @@ from tests.support.stores import (
     update_response,
 )
 
+pytestmark = pytest.mark.slow
+
 STATUSES: tuple[Status, ...] = get_args(Status)
 FINAL = [status for status in STATUSES if status not in RUNNING]
 UNUSUAL_IDS = [

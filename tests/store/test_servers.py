@@ -31,6 +31,8 @@ from tests.support.stores import (
     update_response,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def run_until_killed(url: str, seed: int) -> list[list[Any]]:
     """Run a server, kill it at a random moment, and return what it reported."""

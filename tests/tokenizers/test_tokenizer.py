@@ -34,6 +34,8 @@ from tests.support.tokenizer_oracle import (
     write_tiny_model,
 )
 
+pytestmark = pytest.mark.slow
+
 WORDS = (
     "hello World it's DON'T 123 4567 word camelCase _x (a) !? ... += $ ` A b été ß Ω І ʰ ǅ ½ ٣٤ "
     "日本語 한국어 émoji😀 e\u0301 ！ 、 ㄅ 👨\u200d👩\u200d👧 \ufeff"

@@ -3,7 +3,7 @@
 `ChildProcess` runs on the event loop's callbacks and has no task of its own. The parent and the
 child share a socket pair, of which the child gets one end as its standard input (see `child`);
 both sides send frames over it. What the child prints to standard output or standard error is
-logged line by line, and the last lines are kept for an error report.
+logged line by line, and the last lines are stored for an error report.
 
 The first frame that a child sends says that it is ready. A child whose connection is lost, or that
 sends something that is not a frame, is of no use and is killed. It has exited once the process is
@@ -87,7 +87,12 @@ class ChildProcess(asyncio.SubprocessProtocol):
             raise
         finally:
             theirs.close()
-        await loop.create_connection(lambda: self._connection, sock=ours)
+        try:
+            await loop.create_connection(lambda: self._connection, sock=ours)
+        except BaseException:
+            ours.close()
+            self._connection.connection_lost(None)  # which kills the child
+            raise
 
     def send(self, body: bytes) -> None:
         """Send a frame without waiting; nothing happens when the connection is lost."""
