@@ -8,7 +8,7 @@ import pytest
 
 from dragoman.testing.grammars import match_grammar
 from dragoman.types import Constraint
-from tests.support.grammars import grammar
+from tests.support.grammars import compile_spec
 
 GBNF = """
 # a list of sums
@@ -94,7 +94,7 @@ PARAMS = [pytest.param(*values, id=name) for name, values in CASES.items()]
 def test_content_matches_the_constraint(
     constraint: Constraint, matching: list[str], other: list[str]
 ) -> None:
-    source = grammar(constraint=constraint)
+    source = compile_spec(constraint=constraint)
     assert [text for text in matching if not match_grammar(source, text)[0]] == []
     assert [text for text in other if match_grammar(source, text)[0]] == []
 
@@ -119,7 +119,7 @@ def test_reasoning_before_the_content_is_unconstrained(
     starts_in_reasoning: bool,
     reasoning: str,
 ) -> None:
-    source = grammar(
+    source = compile_spec(
         constraint=constraint,
         reasoning_format=reasoning_format,
         starts_in_reasoning=starts_in_reasoning,

@@ -21,7 +21,7 @@ from dragoman.grammar.writer.python_writer import PYTHON_QUOTES
 from dragoman.testing.grammars import match_grammar
 from dragoman.types import Constraint
 from tests.support.client_grammars import CASES, Case
-from tests.support.grammars import Walk
+from tests.support.grammars import GrammarWalk
 
 CHARS = "a\"'\\\n\t<>/é😀;b *+-@.,1 "
 
@@ -129,7 +129,7 @@ def test_random_walks(name: str) -> None:
         is_quoted = isinstance(syntax, QuotedSyntax)
         source = rewrite(grammar, syntax, close if is_quoted else "", close)
         for _ in range(10):
-            written = Walk(source, rng, words).go()
+            written = GrammarWalk(source, rng, words).run()
             if written is not None:
                 text = json.loads(written) if is_quoted else written.removesuffix(close)
                 assert matches(grammar, text), f"{written!r}"

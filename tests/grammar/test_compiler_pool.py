@@ -1,4 +1,7 @@
-"""The workshop: what is remembered, who waits for whom, and what dies over what."""
+"""The compiler pool: its cache, its queue, and workers that fail.
+
+The workers run `compiler_targets` instead of the compiler.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ from tests.support.fake_models import wait_until
 
 pytestmark = pytest.mark.slow
 
-TARGET = "tests.support.compiler_targets:compiled"
+TARGET = "tests.support.compiler_targets:run_instruction"
 LONG = 60.0  # seconds that no test takes
 SHORT = 0.4
 LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
@@ -41,67 +44,67 @@ Use = Callable[[CompilerPool], Awaitable[None]]
 Loop = Callable[[], asyncio.AbstractEventLoop]
 
 
-def order(do: str, of: Any = None) -> GrammarSpec:
+def make_spec(do: str, of: Any = None) -> GrammarSpec:
     value = {"do": do, "of": of}
     return GrammarSpec(constraint=Constraint(kind="json", value=value, param="response_format"))
 
 
 @pytest.fixture(params=LOOPS, ids=["asyncio", "uvloop"])
 def loop(request: pytest.FixtureRequest) -> Loop:
-    made: Loop = request.param
-    return made
+    factory: Loop = request.param
+    return factory
 
 
-def alive(pids: list[int]) -> list[int]:
+def list_alive(pids: list[int]) -> list[int]:
     return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 
 
-def run(
+def run_with_pool(
     use: Use,
     loop: Loop = asyncio.new_event_loop,
-    **said: Any,
+    **settings: Any,
 ) -> CompilerPool:
-    """Use a workshop, close it, and see that nothing of it is left."""
-    settings: dict[str, Any] = {"target": TARGET, "workers": 1, "cpu_seconds": LONG}
-    shop = CompilerPool(**settings | said)
+    """Use a pool, close it, and check that no task and no process is left."""
+    defaults: dict[str, Any] = {"target": TARGET, "workers": 1, "cpu_seconds": LONG}
+    pool = CompilerPool(**defaults | settings)
 
     async def go() -> None:
         pids: list[int] = []
         try:
             async with asyncio.timeout(LONG):
-                await use(shop)
-                pids = shop.pids
+                await use(pool)
+                pids = pool.pids
         finally:
-            await shop.aclose()
+            await pool.aclose()
         assert asyncio.all_tasks() == {asyncio.current_task()}
-        assert shop.pids == []
-        assert not alive(pids)
+        assert pool.pids == []
+        assert not list_alive(pids)
 
     with asyncio.Runner(loop_factory=loop) as runner:
         runner.run(go())
-    return shop
+    return pool
 
 
-async def refusal(shop: CompilerPool, wanted: GrammarSpec) -> DragomanError:
-    with pytest.raises(DragomanError) as refused:
-        await shop.compile(wanted)
-    return refused.value
+async def get_error(pool: CompilerPool, spec: GrammarSpec) -> DragomanError:
+    with pytest.raises(DragomanError) as caught:
+        await pool.compile(spec)
+    return caught.value
 
 
-class Held:
-    """An order that is being worked on until it is let go."""
+class HeldCompile:
+    """A compile that runs until it is released."""
 
     def __init__(self, pipe: Path) -> None:
         os.mkfifo(pipe)
         self.pipe = pipe
-        self.order = order("hold", str(pipe))
+        self.spec = make_spec("hold", str(pipe))
         self._end: int | None = None
 
-    async def begun(self) -> None:
-        """Opening a pipe waits for the other side."""
+    async def wait_until_started(self) -> None:
+        """Opening a pipe waits for the other end."""
         self._end = await asyncio.to_thread(os.open, self.pipe, os.O_WRONLY)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         if self._end is not None:
             os.write(self._end, b"held")
             os.close(self._end)
@@ -109,89 +112,89 @@ class Held:
 
 
 @asynccontextmanager
-async def held(
-    shop: CompilerPool, path: Path
+async def hold_worker(
+    pool: CompilerPool, path: Path
 ) -> AsyncGenerator[asyncio.Task[CompiledGrammar], None]:
-    """While this is open, one worker is busy."""
-    hold = Held(path / "held")
-    task = asyncio.create_task(shop.compile(hold.order))
-    await hold.begun()
+    """Keep one worker busy."""
+    hold = HeldCompile(path / "held")
+    task = asyncio.create_task(pool.compile(hold.spec))
+    await hold.wait_until_started()
     try:
         yield task
     finally:
-        hold.let_go()
+        hold.release()
     await asyncio.wait({task})
 
 
-async def joined(shop: CompilerPool, count: int) -> None:
-    """Until so many orders wait for a worker, or for a compile of the same order."""
-    await wait_until(lambda: shop.stats.waiting + shop.stats.hits >= count)
+async def wait_for_waiters(pool: CompilerPool, count: int) -> None:
+    """Wait until so many specs wait for a worker or for the compile of an equal spec."""
+    await wait_until(lambda: pool.stats.waiting + pool.stats.hits >= count)
 
 
-# --- making and remembering
+# --- compiling and caching
 
 
-def test_a_grammar_is_made_once(loop: Loop) -> None:
-    async def use(shop: CompilerPool) -> None:
-        assert shop.pids == []  # nothing is started before it is needed
-        first = await shop.compile(order("name", "a"))
+def test_a_grammar_is_compiled_once(loop: Loop) -> None:
+    async def use(pool: CompilerPool) -> None:
+        assert pool.pids == []  # no worker starts before it is needed
+        first = await pool.compile(make_spec("name", "a"))
         assert first == CompiledGrammar("start: 'a'", ("warning of 'a'",))
-        assert await shop.compile(order("name", "a")) is first
-        assert (await shop.compile(order("nothing"))).grammar is None
-        stats = shop.stats
+        assert await pool.compile(make_spec("name", "a")) is first
+        assert (await pool.compile(make_spec("nothing"))).grammar is None
+        stats = pool.stats
         assert (stats.entries, stats.hits, stats.misses, stats.restarts) == (2, 1, 2, 0)
         assert stats.bytes > 0
         assert (stats.working, stats.waiting) == (0, 0)
 
-    run(use, loop)
+    run_with_pool(use, loop)
 
 
 @pytest.mark.parametrize(
     "value", [10**30, -(10**30), 1.5, "\U0001f600\x00", [None, True, {"": {}}], {"b": 1, "a": 2}]
 )
-def test_what_a_schema_holds_arrives_as_it_was(value: Any) -> None:
-    async def use(shop: CompilerPool) -> None:
-        assert (await shop.compile(order("name", value))).grammar == f"start: {value!r}"
+def test_values_in_a_schema_reach_the_worker_unchanged(value: Any) -> None:
+    async def use(pool: CompilerPool) -> None:
+        assert (await pool.compile(make_spec("name", value))).grammar == f"start: {value!r}"
 
-    run(use)
+    run_with_pool(use)
 
 
-def test_orders_of_tools_alone() -> None:
-    async def use(shop: CompilerPool) -> None:
+def test_specs_with_only_tools() -> None:
+    async def use(pool: CompilerPool) -> None:
         tools = (Tool(name="f", parameters={"type": "object"}),)
-        made = await shop.compile(
+        compiled = await pool.compile(
             GrammarSpec(tools=tools, tool_format="hermes_json", special_tokens={"<a>": 1})
         )
-        assert made.grammar == "start: 'tools'"
+        assert compiled.grammar == "start: 'tools'"
 
-    run(use)
+    run_with_pool(use)
 
 
-def test_the_cache_is_bounded_by_number() -> None:
-    async def use(shop: CompilerPool) -> None:
+def test_the_cache_is_bounded_by_number_of_entries() -> None:
+    async def use(pool: CompilerPool) -> None:
         for start in range(0, 3000, 200):
-            wanted = [order("name", n) for n in range(start, start + 200)]
-            made = await asyncio.gather(*map(shop.compile, wanted))
-            assert [each.grammar for each in made] == [
+            specs = [make_spec("name", n) for n in range(start, start + 200)]
+            compiled = await asyncio.gather(*map(pool.compile, specs))
+            assert [each.grammar for each in compiled] == [
                 f"start: {n}" for n in range(start, start + 200)
             ]
-        assert (shop.stats.entries, shop.stats.misses, shop.stats.restarts) == (50, 3000, 0)
-        await shop.compile(order("name", 2999))
-        assert shop.stats.hits == 1
-        await shop.compile(order("name", 0))
-        assert shop.stats.misses == 3001
+        assert (pool.stats.entries, pool.stats.misses, pool.stats.restarts) == (50, 3000, 0)
+        await pool.compile(make_spec("name", 2999))
+        assert pool.stats.hits == 1
+        await pool.compile(make_spec("name", 0))
+        assert pool.stats.misses == 3001
 
-    run(use, workers=2, cache_entries=50)
+    run_with_pool(use, workers=2, cache_entries=50)
 
 
 def test_a_hundred_thousand_entries_do_not_fill_the_cache() -> None:
     cache = GrammarCache(512, 1 << 20)
-    one = bytes(32)
-    cache.put(one, CompiledGrammar("kept"))
+    used = bytes(32)
+    cache.put(used, CompiledGrammar("used"))
     most = 0
     for n in range(100_000):
         cache.put(n.to_bytes(32, "little") + b"x", CompiledGrammar(f"start: {n}"))
-        assert cache.get(one) == CompiledGrammar("kept")  # what is used stays
+        assert cache.get(used) == CompiledGrammar("used")  # an entry in use stays
         most = max(most, len(cache))
     assert most == len(cache) == 512
 
@@ -202,125 +205,127 @@ def test_the_cache_is_bounded_by_bytes(letter: str) -> None:
     cache = GrammarCache(10_000, limit)
     for n in range(1000):
         text = letter * (n * 20)
-        kept = CompiledGrammar(text, (text,)) if n % 2 else SerializedError("BadRequest", text)
-        cache.put(n.to_bytes(32, "little"), kept)
+        outcome = CompiledGrammar(text, (text,)) if n % 2 else SerializedError("BadRequest", text)
+        cache.put(n.to_bytes(32, "little"), outcome)
         assert cache.size <= limit
     assert cache.get((999).to_bytes(32, "little")) is not None
     assert cache.get((1).to_bytes(32, "little")) is None
-    whole, count = cache.size, len(cache)
+    size, count = cache.size, len(cache)
     cache.put(b"huge", CompiledGrammar("x" * (limit // 2)))
-    assert (cache.size, len(cache)) == (whole, count)  # it pushed out nobody
+    assert (cache.size, len(cache)) == (size, count)  # it evicted nothing
     cache.put((999).to_bytes(32, "little"), CompiledGrammar("small"))
-    assert cache.size < whole
+    assert cache.size < size
     assert len(cache) == count
 
 
 # --- waiting
 
 
-def test_the_same_order_is_compiled_once(tmp_path: Path, loop: Loop) -> None:
-    async def use(shop: CompilerPool) -> None:
-        async with held(shop, tmp_path) as first:
-            same = order("hold", str(tmp_path / "held"))
-            others = [asyncio.create_task(shop.compile(same)) for _ in range(20)]
-            await joined(shop, 20)
+def test_equal_specs_share_one_compile(tmp_path: Path, loop: Loop) -> None:
+    async def use(pool: CompilerPool) -> None:
+        async with hold_worker(pool, tmp_path) as first:
+            same = make_spec("hold", str(tmp_path / "held"))
+            others = [asyncio.create_task(pool.compile(same)) for _ in range(20)]
+            await wait_for_waiters(pool, 20)
             others[3].cancel()
-            first.cancel()  # who asked first may leave as well
+            first.cancel()  # the first caller may leave as well
             await asyncio.wait({first, others[3]})
         done = await asyncio.gather(*others, return_exceptions=True)
         assert isinstance(done.pop(3), asyncio.CancelledError)
         assert done == [CompiledGrammar("held")] * 19
-        assert (shop.stats.misses, shop.stats.restarts) == (1, 0)
+        assert (pool.stats.misses, pool.stats.restarts) == (1, 0)
 
-    run(use, loop)
+    run_with_pool(use, loop)
 
 
-def test_a_compile_that_all_have_left_is_still_remembered(tmp_path: Path) -> None:
-    async def use(shop: CompilerPool) -> None:
-        async with held(shop, tmp_path) as task:
+def test_a_compile_that_nobody_waits_for_is_still_cached(tmp_path: Path) -> None:
+    async def use(pool: CompilerPool) -> None:
+        async with hold_worker(pool, tmp_path) as task:
             task.cancel()
             await asyncio.wait({task})
-        same = order("hold", str(tmp_path / "held"))
-        assert await shop.compile(same) == CompiledGrammar("held")
-        assert (shop.stats.misses, shop.stats.working) == (1, 0)
+        same = make_spec("hold", str(tmp_path / "held"))
+        assert await pool.compile(same) == CompiledGrammar("held")
+        assert (pool.stats.misses, pool.stats.working) == (1, 0)
 
-    run(use)
+    run_with_pool(use)
 
 
-def test_the_queue_is_bounded_and_who_leaves_it_makes_room(tmp_path: Path) -> None:
-    async def use(shop: CompilerPool) -> None:
-        shop.queue_limit = 2
-        async with held(shop, tmp_path):
-            waiting = [asyncio.create_task(shop.compile(order("name", n))) for n in range(2)]
-            await joined(shop, 2)
-            refused = await refusal(shop, order("name", "third"))
-            assert isinstance(refused, Overloaded)
-            assert refused.retry_after is not None
+def test_the_queue_is_bounded_and_cancelling_frees_a_place(tmp_path: Path) -> None:
+    async def use(pool: CompilerPool) -> None:
+        pool.queue_limit = 2
+        async with hold_worker(pool, tmp_path):
+            waiting = [asyncio.create_task(pool.compile(make_spec("name", n))) for n in range(2)]
+            await wait_for_waiters(pool, 2)
+            error = await get_error(pool, make_spec("name", "third"))
+            assert isinstance(error, Overloaded)
+            assert error.retry_after is not None
             waiting[0].cancel()
             await asyncio.wait({waiting[0]})
-            assert shop.stats.waiting == 1
-            again = asyncio.create_task(
-                shop.compile(order("name", 0))
-            )  # boards a flight of its own
-            await joined(shop, 2)
+            assert pool.stats.waiting == 1
+            again = asyncio.create_task(pool.compile(make_spec("name", 0)))  # a new compile
+            await wait_for_waiters(pool, 2)
         assert (await again).grammar == "start: 0"
         assert (await waiting[1]).grammar == "start: 1"
-        assert (shop.stats.waiting, shop.stats.restarts) == (0, 0)
+        assert (pool.stats.waiting, pool.stats.restarts) == (0, 0)
 
-    run(use)
+    run_with_pool(use)
 
 
-def test_nobody_waits_for_ever(tmp_path: Path) -> None:
-    async def use(shop: CompilerPool) -> None:
-        async with held(shop, tmp_path):
-            shop.queue_timeout = 0.0
-            assert isinstance(await refusal(shop, order("name", "a")), Overloaded)
-            assert shop.stats.waiting == 0
-            shop.queue_timeout = LONG
-            later = asyncio.create_task(shop.compile(order("name", "a")))  # it is not remembered
-            await joined(shop, 1)
+def test_waiting_in_the_queue_times_out(tmp_path: Path) -> None:
+    async def use(pool: CompilerPool) -> None:
+        async with hold_worker(pool, tmp_path):
+            pool.queue_timeout = 0.0
+            assert isinstance(await get_error(pool, make_spec("name", "a")), Overloaded)
+            assert pool.stats.waiting == 0
+            pool.queue_timeout = LONG
+            later = asyncio.create_task(
+                pool.compile(make_spec("name", "a"))
+            )  # the timeout is not cached
+            await wait_for_waiters(pool, 1)
         assert (await later).grammar == "start: 'a'"
 
-    run(use)
+    run_with_pool(use)
 
 
-def test_a_slow_order_holds_up_nobody_while_a_worker_is_free(tmp_path: Path, loop: Loop) -> None:
-    async def use(shop: CompilerPool) -> None:
-        async with held(shop, tmp_path) as slow:
-            made = await asyncio.gather(*(shop.compile(order("name", n)) for n in range(100)))
-            assert len(made) == 100
+def test_a_slow_compile_delays_no_other_while_a_worker_is_idle(tmp_path: Path, loop: Loop) -> None:
+    async def use(pool: CompilerPool) -> None:
+        async with hold_worker(pool, tmp_path) as slow:
+            compiled = await asyncio.gather(
+                *(pool.compile(make_spec("name", n)) for n in range(100))
+            )
+            assert len(compiled) == 100
             assert not slow.done()
         assert await slow == CompiledGrammar("held")
 
-    run(use, loop, workers=2)
+    run_with_pool(use, loop, workers=2)
 
 
 # --- failing
 
 
-def test_what_is_refused_is_remembered() -> None:
-    async def use(shop: CompilerPool) -> None:
-        first = await refusal(shop, order("refuse", "schema"))
-        again = await refusal(shop, order("refuse", "schema"))
-        for refused in (first, again):
-            assert type(refused) is BadRequest
-            assert refused.message == "No schema."
-            assert refused.param == "response_format.schema"
-            assert refused.code == "no_schema"
-        assert first is not again  # each reader has a traceback of its own
-        other = await refusal(shop, order("unsupported", "schema"))
+def test_errors_are_cached() -> None:
+    async def use(pool: CompilerPool) -> None:
+        first = await get_error(pool, make_spec("reject", "schema"))
+        again = await get_error(pool, make_spec("reject", "schema"))
+        for error in (first, again):
+            assert type(error) is BadRequest
+            assert error.message == "No schema."
+            assert error.param == "response_format.schema"
+            assert error.code == "no_schema"
+        assert first is not again  # each caller gets a traceback of its own
+        other = await get_error(pool, make_spec("unsupported", "schema"))
         assert (other.code, other.param) == ("unsupported_parameter", None)
-        assert (shop.stats.hits, shop.stats.misses, shop.stats.restarts) == (1, 2, 0)
+        assert (pool.stats.hits, pool.stats.misses, pool.stats.restarts) == (1, 2, 0)
 
-    run(use)
+    run_with_pool(use)
 
 
 TOO_COMPLEX = "constraint_too_complex"
 FAILING = [
-    # what is done, the code it is refused with, words of the message, whether the worker goes
+    # instruction, error code, part of the message, whether the worker ends
     (("recurse", None), TOO_COMPLEX, "nested too deep", False),
-    (("eat", 1 << 20), TOO_COMPLEX, "too large", True),
-    (("eat", 1 << 40), TOO_COMPLEX, "too large", True),
+    (("allocate", 1 << 20), TOO_COMPLEX, "too large", True),
+    (("allocate", 1 << 40), TOO_COMPLEX, "too large", True),
     (("large", 3 << 20), TOO_COMPLEX, "too large", True),
     (("panic", None), None, "cannot be compiled", True),
     (("bug", None), None, "cannot be compiled", False),
@@ -333,134 +338,140 @@ FAILING = [
 ]
 
 
-@pytest.mark.parametrize(("does", "code", "says", "goes"), FAILING, ids=lambda value: str(value))
-def test_failing_costs_one_order_and_is_remembered(
-    does: tuple[str, Any], code: str | None, says: str, goes: bool, loop: Loop
+@pytest.mark.parametrize(
+    ("instruction", "code", "message", "ends_worker"), FAILING, ids=lambda value: str(value)
+)
+def test_a_failure_affects_one_spec_and_is_cached(
+    instruction: tuple[str, Any], code: str | None, message: str, ends_worker: bool, loop: Loop
 ) -> None:
-    async def use(shop: CompilerPool) -> None:
-        before = (await shop.compile(order("pid", "before"))).grammar
+    async def use(pool: CompilerPool) -> None:
+        before = (await pool.compile(make_spec("pid", "before"))).grammar
         for _ in range(2):
-            refused = await refusal(shop, order(*does))
-            assert type(refused) is BadRequest
-            assert (refused.code, refused.param) == (code, "response_format")
-            assert says in refused.message
-            assert "internals" not in refused.message
-        assert (shop.stats.hits, shop.stats.misses) == (1, 2)
-        after = (await shop.compile(order("pid", "after"))).grammar
-        assert (before != after) or not goes
+            error = await get_error(pool, make_spec(*instruction))
+            assert isinstance(error, BadRequest)
+            assert (error.code, error.param) == (code, "response_format")
+            assert message in error.message
+            assert "internals" not in error.message
+        assert (pool.stats.hits, pool.stats.misses) == (1, 2)
+        after = (await pool.compile(make_spec("pid", "after"))).grammar
+        assert (before != after) or not ends_worker
 
-    shop = run(use, loop, cpu_seconds=1.0, worker_memory=1 << 28)
-    assert shop.stats.restarts <= goes
+    pool = run_with_pool(use, loop, cpu_seconds=1.0, worker_memory=1 << 28)
+    assert pool.stats.restarts <= ends_worker
 
 
-def test_what_tools_are_to_blame_for_is_blamed_on_tools() -> None:
-    async def use(shop: CompilerPool) -> None:
+def test_an_error_of_tools_names_tools() -> None:
+    async def use(pool: CompilerPool) -> None:
         tools = (Tool(name="f"),)
-        refused = await refusal(shop, GrammarSpec(tools=tools))
-        assert (refused.code, refused.param) == (None, "tools")
+        error = await get_error(pool, GrammarSpec(tools=tools))
+        assert (error.code, error.param) == (None, "tools")
 
-    run(use, target="tests.support.compiler_targets:broken")
+    run_with_pool(use, target="tests.support.compiler_targets:fail")
 
 
-def test_a_process_killed_from_outside_says_nothing_about_the_order() -> None:
-    async def use(shop: CompilerPool) -> None:
+def test_a_worker_killed_from_outside_is_not_cached_as_an_error() -> None:
+    async def use(pool: CompilerPool) -> None:
         for misses in (1, 2):
-            assert (await refusal(shop, order("shot"))).code == TOO_COMPLEX
-            assert (shop.stats.misses, shop.stats.entries) == (misses, 0)
+            assert (await get_error(pool, make_spec("kill"))).code == TOO_COMPLEX
+            assert (pool.stats.misses, pool.stats.entries) == (misses, 0)
 
-    run(use)
-
-
-def test_time_on_the_wall_is_limited_too(tmp_path: Path, loop: Loop) -> None:
-    os.mkfifo(tmp_path / "pipe")  # nobody will ever open the other end
-
-    async def use(shop: CompilerPool) -> None:
-        hung = order("hold", str(tmp_path / "pipe"))
-        refused = await refusal(shop, hung)
-        assert refused.code == TOO_COMPLEX
-        assert "took too long" in refused.message
-        assert shop.stats.entries == 0  # it may have been the machine
-        assert (await shop.compile(order("name", 1))).grammar == "start: 1"
-
-    run(use, loop, cpu_seconds=SHORT)
+    run_with_pool(use)
 
 
-def test_others_are_served_while_orders_overrun() -> None:
-    async def use(shop: CompilerPool) -> None:
-        await shop.warm_up()
-        bad = [refusal(shop, order("spin", n)) for n in range(4)]
-        good = [shop.compile(order("name", n)) for n in range(50)]
-        refused, made = await asyncio.gather(asyncio.gather(*bad), asyncio.gather(*good))
-        assert {error.code for error in refused} == {TOO_COMPLEX}
-        assert [each.grammar for each in made] == [f"start: {n}" for n in range(50)]
+def test_wall_clock_time_is_limited_too(tmp_path: Path, loop: Loop) -> None:
+    os.mkfifo(tmp_path / "pipe")  # nothing ever opens the other end
 
-    run(use, workers=2, cpu_seconds=SHORT)
+    async def use(pool: CompilerPool) -> None:
+        hung = make_spec("hold", str(tmp_path / "pipe"))
+        error = await get_error(pool, hung)
+        assert error.code == TOO_COMPLEX
+        assert "took too long" in error.message
+        assert pool.stats.entries == 0  # the machine may have been at fault
+        assert (await pool.compile(make_spec("name", 1))).grammar == "start: 1"
+
+    run_with_pool(use, loop, cpu_seconds=SHORT)
 
 
-def test_workers_are_replaced_over_and_over() -> None:
-    async def use(shop: CompilerPool) -> None:
+def test_other_specs_are_compiled_while_some_exceed_their_time() -> None:
+    async def use(pool: CompilerPool) -> None:
+        await pool.warm_up()
+        bad = [get_error(pool, make_spec("spin", n)) for n in range(4)]
+        good = [pool.compile(make_spec("name", n)) for n in range(50)]
+        errors, compiled = await asyncio.gather(asyncio.gather(*bad), asyncio.gather(*good))
+        assert {error.code for error in errors} == {TOO_COMPLEX}
+        assert [each.grammar for each in compiled] == [f"start: {n}" for n in range(50)]
+
+    run_with_pool(use, workers=2, cpu_seconds=SHORT)
+
+
+def test_workers_are_replaced_again_and_again() -> None:
+    async def use(pool: CompilerPool) -> None:
         for n in range(10):
-            await refusal(shop, order("exit", n))
-            assert await shop.compile(order("name", n))
-        assert len(shop.pids) <= 2
+            await get_error(pool, make_spec("exit", n))
+            assert await pool.compile(make_spec("name", n))
+        assert len(pool.pids) <= 2
 
-    shop = run(use)
-    assert 9 <= shop.stats.restarts <= 10
+    pool = run_with_pool(use)
+    assert 9 <= pool.stats.restarts <= 10
 
 
 def test_a_worker_that_has_grown_too_large_is_replaced() -> None:
-    async def use(shop: CompilerPool) -> None:
-        for n in range(5):  # together these would not fit in one
-            assert (await shop.compile(order("keep", (160 << 20) + n))).grammar == "kept"
+    async def use(pool: CompilerPool) -> None:
+        for n in range(5):  # all together would not fit in one worker
+            assert (await pool.compile(make_spec("leak", (160 << 20) + n))).grammar == "leaked"
 
-    shop = run(use, worker_memory=1 << 28)
-    assert shop.stats.restarts >= 4
+    pool = run_with_pool(use, worker_memory=1 << 28)
+    assert pool.stats.restarts >= 4
 
 
-def test_what_a_library_prints_is_no_answer(caplog: pytest.LogCaptureFixture) -> None:
+def test_output_printed_by_a_library_is_no_result(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "dragoman.grammar")
 
-    async def use(shop: CompilerPool) -> None:
-        assert (await shop.compile(order("chatter"))).grammar == "spoken"
-        assert (await shop.compile(order("name", 1))).grammar == "start: 1"
-        assert shop.stats.restarts == 0
+    async def use(pool: CompilerPool) -> None:
+        assert (await pool.compile(make_spec("print"))).grammar == "printed"
+        assert (await pool.compile(make_spec("name", 1))).grammar == "start: 1"
+        assert pool.stats.restarts == 0
 
-    run(use)
+    run_with_pool(use)
     assert "printed" in caplog.text
-    assert "complained" in caplog.text
+    assert "reported" in caplog.text
 
 
 @pytest.mark.parametrize(
     "target", ["tests.support.compiler_targets:missing", "no.such.module:compiled"]
 )
-def test_a_workshop_without_tools_says_so(target: str, caplog: pytest.LogCaptureFixture) -> None:
-    async def use(shop: CompilerPool) -> None:
+def test_workers_that_do_not_start_are_reported(
+    target: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def use(pool: CompilerPool) -> None:
         for _ in range(2):
-            refused = await asyncio.gather(*(refusal(shop, order("name", n)) for n in range(3)))
-            assert [type(error) for error in refused] == [Unavailable] * 3
-            assert {error.message for error in refused} == {
+            errors = await asyncio.gather(
+                *(get_error(pool, make_spec("name", n)) for n in range(3))
+            )
+            assert [type(error) for error in errors] == [Unavailable] * 3
+            assert {error.message for error in errors} == {
                 "Constraints cannot be compiled at the moment."
             }
-        assert (shop.stats.entries, shop.stats.restarts) == (0, 0)
-        assert shop.pids == []
+        assert (pool.stats.entries, pool.stats.restarts) == (0, 0)
+        assert pool.pids == []
 
-    run(use, target=target)
+    run_with_pool(use, target=target)
     assert "did not start" in caplog.text
 
 
-def test_a_program_that_cannot_be_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interpreter_that_cannot_be_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
 
-    async def use(shop: CompilerPool) -> None:
-        assert isinstance(await refusal(shop, order("name")), Unavailable)
+    async def use(pool: CompilerPool) -> None:
+        assert isinstance(await get_error(pool, make_spec("name")), Unavailable)
 
-    run(use)
-
-
-# --- coming and going
+    run_with_pool(use)
 
 
-def gone(pid: int) -> bool:
+# --- starting and closing
+
+
+def wait_for_exit(pid: int) -> bool:
     """Wait for a process that is not our child to end."""
     try:
         handle = os.pidfd_open(pid)
@@ -472,80 +483,81 @@ def gone(pid: int) -> bool:
         os.close(handle)
 
 
-def test_warming_starts_all_and_one_to_spare(loop: Loop) -> None:
-    async def use(shop: CompilerPool) -> None:
-        await shop.warm_up()
-        pids = shop.pids
+def test_warm_up_starts_all_workers_and_a_spare_one(loop: Loop) -> None:
+    async def use(pool: CompilerPool) -> None:
+        await pool.warm_up()
+        pids = pool.pids
         assert len(pids) == 3
-        assert int((await shop.compile(order("pid"))).grammar or 0) in pids
-        assert set(shop.pids) == set(pids)
+        assert int((await pool.compile(make_spec("pid"))).grammar or 0) in pids
+        assert set(pool.pids) == set(pids)
 
-    run(use, loop, workers=2)
+    run_with_pool(use, loop, workers=2)
 
 
-def test_idle_workers_that_died_are_replaced_when_needed() -> None:
-    async def use(shop: CompilerPool) -> None:
-        await shop.warm_up()
-        for pid in shop.pids:
+def test_idle_workers_that_die_are_replaced_when_needed() -> None:
+    async def use(pool: CompilerPool) -> None:
+        await pool.warm_up()
+        for pid in pool.pids:
             os.kill(pid, signal.SIGKILL)
-        await wait_until(lambda: not shop.pids)
-        assert shop.stats.restarts == 2
-        assert (await shop.compile(order("name", 1))).grammar == "start: 1"
+        await wait_until(lambda: not pool.pids)
+        assert pool.stats.restarts == 2
+        assert (await pool.compile(make_spec("name", 1))).grammar == "start: 1"
 
-    run(use)
+    run_with_pool(use)
 
 
-def test_closing_ends_what_is_under_way(tmp_path: Path, loop: Loop) -> None:
-    async def use(shop: CompilerPool) -> None:
-        hold = Held(tmp_path / "held")
-        working = asyncio.create_task(shop.compile(hold.order))
-        await hold.begun()
-        waiting = asyncio.create_task(shop.compile(order("name", 1)))
-        await joined(shop, 1)
-        pids = shop.pids
-        await shop.aclose()
+def test_closing_ends_pending_compiles(tmp_path: Path, loop: Loop) -> None:
+    async def use(pool: CompilerPool) -> None:
+        hold = HeldCompile(tmp_path / "held")
+        working = asyncio.create_task(pool.compile(hold.spec))
+        await hold.wait_until_started()
+        waiting = asyncio.create_task(pool.compile(make_spec("name", 1)))
+        await wait_for_waiters(pool, 1)
+        pids = pool.pids
+        await pool.aclose()
         for task in (working, waiting):
             with pytest.raises(Draining):
                 await task
-        assert not alive(pids)
-        assert isinstance(await refusal(shop, order("name", 2)), Draining)
-        assert (shop.stats.waiting, shop.stats.working, shop.stats.restarts) == (0, 0, 0)
+        assert not list_alive(pids)
+        assert isinstance(await get_error(pool, make_spec("name", 2)), Draining)
+        assert (pool.stats.waiting, pool.stats.working, pool.stats.restarts) == (0, 0, 0)
         with pytest.raises(BrokenPipeError):
-            hold.let_go()
+            hold.release()
 
-    run(use, loop)
+    run_with_pool(use, loop)
 
 
 def test_closing_while_workers_start(loop: Loop) -> None:
-    async def use(shop: CompilerPool) -> None:
-        early = asyncio.create_task(shop.compile(order("name", 1)))
-        await joined(shop, 1)
-        await shop.aclose()
+    async def use(pool: CompilerPool) -> None:
+        early = asyncio.create_task(pool.compile(make_spec("name", 1)))
+        await wait_for_waiters(pool, 1)
+        await pool.aclose()
         with pytest.raises(Draining):
             await early
 
-    run(use, loop, workers=2)
+    run_with_pool(use, loop, workers=2)
 
 
-def test_closing_what_was_never_used() -> None:
-    async def use(shop: CompilerPool) -> None:
-        await shop.aclose()
-        assert shop.pids == []
+def test_closing_an_unused_pool() -> None:
+    async def use(pool: CompilerPool) -> None:
+        await pool.aclose()
+        assert pool.pids == []
 
-    run(use)
+    run_with_pool(use)
 
 
 PARENT = """
 import asyncio
 from dragoman.grammar.compiler.compiler_pool import CompilerPool
-from tests.grammar.test_compiler_pool import order
+from tests.grammar.test_compiler_pool import make_spec
 
 async def main():
-    shop = CompilerPool(workers=1, cpu_seconds={seconds}, target="tests.support.compiler_targets:compiled")
-    await shop.warm_up()
-    task = asyncio.create_task(shop.compile(order({do!r})))
+    target = "tests.support.compiler_targets:run_instruction"
+    pool = CompilerPool(workers=1, cpu_seconds={seconds}, target=target)
+    await pool.warm_up()
+    task = asyncio.create_task(pool.compile(make_spec({do!r})))
     await asyncio.sleep(0)
-    print(*shop.pids, flush=True)
+    print(*pool.pids, flush=True)
     await task
     await asyncio.Event().wait()
 
@@ -562,13 +574,13 @@ def test_workers_do_not_outlive_their_parent(do: str, seconds: float) -> None:
         pids = [int(pid) for pid in parent.stdout.readline().split()]
         assert len(pids) == 2
         parent.kill()
-    assert all(map(gone, pids))
+    assert all(map(wait_for_exit, pids))
 
 
-def test_a_workshop_costs_nothing_until_it_is_used() -> None:
+def test_an_unused_pool_starts_and_imports_nothing() -> None:
     code = (
-        "import sys, dragoman.grammar.compiler.compiler_pool as w; shop = w.CompilerPool()\n"
-        "assert 1 <= shop.workers <= 2 and not shop.pids\n"
+        "import sys, dragoman.grammar.compiler.compiler_pool as p; pool = p.CompilerPool()\n"
+        "assert 1 <= pool.workers <= 2 and not pool.pids\n"
         "print(sorted(m for m in sys.modules if m.startswith(('llguidance', 'dragoman.'))))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

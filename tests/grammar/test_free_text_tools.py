@@ -29,7 +29,7 @@ from dragoman.types import Constraint, Tool
 from tests.grammar.test_tool_formats import UNMARKED
 from tests.pipeline.test_constrain import THINKER
 from tests.support.client_grammars import CASES, INVALID_PATCHES, PATCH, PATCHES, QUERY
-from tests.support.grammars import Pair, Walk
+from tests.support.grammars import FormatPair, GrammarWalk
 from tests.support.hostile_grammars import GRAMMARS, PATTERNS
 from tests.support.serving import serve_scripted
 
@@ -74,14 +74,14 @@ def compile_source(tool_format: str, text: Constraint | None, **spec: Any) -> st
 
 def write_calls(tool_format: str, text: str) -> list[str]:
     """Several written forms of a call with this text."""
-    pair = Pair(tool_format, {"f": input_schema({"const": text})}, "none")
-    forced = pair.grammar(tool_choice="required", parallel_calls=False)
-    return list(pair.walks(forced, random.Random(tool_format), [""] * CALL_COUNT))
+    pair = FormatPair(tool_format, {"f": input_schema({"const": text})}, "none")
+    forced = pair.compile(tool_choice="required", parallel_calls=False)
+    return list(pair.iter_walks(forced, random.Random(tool_format), [""] * CALL_COUNT))
 
 
 def parse_inputs(tool_format: str, answer: str) -> list[str]:
     """The texts of all calls in an answer."""
-    parsed = Pair(tool_format, {"f": input_schema(TEXT)}, "none").said(answer)
+    parsed = FormatPair(tool_format, {"f": input_schema(TEXT)}, "none").parse(answer)
     return [json.loads(arguments)["input"] for _, arguments in parsed.raw_calls]
 
 
@@ -121,7 +121,7 @@ def test_every_written_text_matches(name: str, walk: str) -> None:
     rng, words = random.Random(name + walk), ("</", "<", '\\"', "\\n", "\n", "a", '"')
     forced = compile_source(name, constraint, tool_choice="required", parallel_calls=False)
     for _ in range(3):
-        text = Walk(forced, rng, words).go(steps=200)
+        text = GrammarWalk(forced, rng, words).run(steps=200)
         for value in [] if text is None else parse_inputs(name, text):
             assert match_grammar(f"{HEADER}\n{grammar}", value)[0], f"{value!r} in {text!r}"
 
@@ -145,7 +145,7 @@ def test_any_text_is_allowed_without_a_grammar(name: str) -> None:
         assert parse_inputs(name, call) == [text]
     rng = random.Random(name)
     for _ in range(4):
-        text = Walk(forced, rng).go() or ""
+        text = GrammarWalk(forced, rng).run() or ""
         assert all(isinstance(value, str) for value in parse_inputs(name, text))
 
 

@@ -14,7 +14,7 @@ from dragoman.formats import find_reasoning, find_tools, reasoning_formats, tool
 from dragoman.testing import ScriptedEngine
 from dragoman.testing.grammars import match_grammar
 from tests.pipeline.test_constrain import CALL, ROME, SCHEMA, THINKER, TOOLS, post
-from tests.support.grammars import Pair, grammar, thoughts_of
+from tests.support.grammars import FormatPair, compile_spec, get_reasoning_format
 from tests.support.serving import serve_scripted
 
 pytestmark = pytest.mark.slow
@@ -28,14 +28,14 @@ ORDERS: dict[str, dict[str, Any]] = {
     "shaped": {"constraint": CONTENT},
 }
 # thoughts that go with headers of their own stand in no other format
-PAIRS = [(name, thoughts_of(name)) for name in tool_formats()] + [
+PAIRS = [(name, get_reasoning_format(name)) for name in tool_formats()] + [
     ("hermes_json", name) for name, one in reasoning_formats().items() if one.header is None
 ]
 
 
 @pytest.mark.parametrize(("name", "reasoning"), dict.fromkeys(PAIRS))
 def test_no_walk_leads_to_a_thought(name: str, reasoning: str) -> None:
-    chance, pair = random.Random(name), Pair(name, FREE, reasoning)
+    chance, pair = random.Random(name), FormatPair(name, FREE, reasoning)
     thoughts = find_reasoning(reasoning)
     example = find_tools(name).example
     starts = [
@@ -49,9 +49,9 @@ def test_no_walk_leads_to_a_thought(name: str, reasoning: str) -> None:
         *thoughts.open,
     ]
     for order in ORDERS.values():
-        source = pair.grammar(without_reasoning=True, **order)
-        for text in pair.walks(source, chance, starts):
-            assert not pair.said(text).reasoning, text
+        source = pair.compile(without_reasoning=True, **order)
+        for text in pair.iter_walks(source, chance, starts):
+            assert not pair.parse(text).reasoning, text
 
 
 OPENED = {
@@ -69,14 +69,14 @@ OPENED = {
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_thought_cannot_be_opened(reasoning: str, order: str) -> None:
     name, opening = OPENED[reasoning]
-    pair = Pair(name, FREE, reasoning)
-    assert match_grammar(pair.grammar(**ORDERS[order]), opening)[1] == len(opening)
-    silent = pair.grammar(without_reasoning=True, **ORDERS[order])
+    pair = FormatPair(name, FREE, reasoning)
+    assert match_grammar(pair.compile(**ORDERS[order]), opening)[1] == len(opening)
+    silent = pair.compile(without_reasoning=True, **ORDERS[order])
     assert match_grammar(silent, opening)[1] < len(opening)
 
 
 def test_a_mark_that_is_a_token_cannot_be_said() -> None:
-    source = grammar(
+    source = compile_spec(
         FREE,
         tool_format="hermes_json",
         reasoning_format="think",
@@ -91,14 +91,14 @@ TOKENS = {"<think>": 256, "</think>": 257}
 
 
 def test_headers_of_calls_name_no_channel_of_thoughts() -> None:
-    source = Pair("harmony", FREE).grammar(without_reasoning=True)
+    source = FormatPair("harmony", FREE).compile(without_reasoning=True)
     call = "<|channel|>{} to=functions.f <|constrain|>json<|message|>{{}}<|call|>"
     assert match_grammar(source, call.format("commentary"))[0]
     assert not match_grammar(source, call.format("analysis"))[0]
 
 
 def test_what_begins_like_a_mark_is_still_text() -> None:
-    source = Pair("pythonic", FREE, "think").grammar(without_reasoning=True)
+    source = FormatPair("pythonic", FREE, "think").compile(without_reasoning=True)
     for text in ("a <b> [<b>x</b>] <thin>", "[<th", "1 < 2"):
         assert match_grammar(source, text)[0] or text.endswith("<th")
     for text in ("[<think>", "<think>", "a [f<think>", "[[<think>"):

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dragoman.formats import tool_formats
-from tests.support.grammars import Pair
+from tests.support.grammars import FormatPair
 
 pytestmark = pytest.mark.slow
 
@@ -85,13 +85,13 @@ TOOLS = {f"{letter}_x": schema for letter, schema in zip("abcdefghijklmno", SCHE
 
 def wrong(name: str, chance: random.Random, count: int) -> list[str]:
     """What is wrong with texts of a format: forced calls, then answers that go on from a call."""
-    pair = Pair(name, TOOLS)
+    pair = FormatPair(name, TOOLS)
     found, starts = [], []
-    for text in pair.walks(pair.grammar(tool_choice="required"), chance, [""] * count):
-        found += [f"{why} <= {text!r}"] if (why := pair.wrong(text, forced=True)) else []
+    for text in pair.iter_walks(pair.compile(tool_choice="required"), chance, [""] * count):
+        found += [f"{why} <= {text!r}"] if (why := pair.find_error(text, forced=True)) else []
         starts.append(chance.choice((text, text[: chance.randrange(len(text) + 1)])))
-    for text in pair.walks(pair.grammar(), chance, starts):
-        found += [f"{why} <= {text!r}"] if (why := pair.wrong(text, forced=False)) else []
+    for text in pair.iter_walks(pair.compile(), chance, starts):
+        found += [f"{why} <= {text!r}"] if (why := pair.find_error(text, forced=False)) else []
     return found
 
 

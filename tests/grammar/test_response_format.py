@@ -17,7 +17,7 @@ from dragoman.errors import BadRequest
 from dragoman.formats import tool_formats
 from dragoman.testing.grammars import match_grammar
 from dragoman.types import Constraint
-from tests.support.grammars import Pair, grammar
+from tests.support.grammars import FormatPair, compile_spec
 
 NUMBER, TEXT = {"type": "integer"}, {"type": "string"}
 
@@ -102,7 +102,7 @@ CONTENT = members("n", n=NUMBER, s=TEXT)
 @pytest.mark.parametrize("voice", VOICES, ids=lambda voice: voice.format)
 @pytest.mark.parametrize("begins", ["open", "inside", "at once"])
 def test_thoughts_then_content_or_a_call(voice: Voice, begins: str) -> None:
-    source = Pair(voice.format, TOOLS, voice.reasoning).grammar(
+    source = FormatPair(voice.format, TOOLS, voice.reasoning).compile(
         constraint=shape(CONTENT), starts_in_reasoning=begins == "inside"
     )
     rest = ["I think.\nSo.", "", voice.quotes]
@@ -127,7 +127,7 @@ def test_thoughts_then_content_or_a_call(voice: Voice, begins: str) -> None:
 
 @pytest.mark.parametrize("voice", VOICES, ids=lambda voice: voice.format)
 def test_content_of_a_shape_without_tools(voice: Voice) -> None:
-    source = grammar(
+    source = compile_spec(
         constraint=shape(CONTENT), reasoning_format=voice.reasoning, starts_in_reasoning=False
     )
     content = voice.content.format
@@ -142,15 +142,15 @@ def test_content_of_a_shape_without_tools(voice: Voice) -> None:
 @pytest.mark.parametrize("name", list(tool_formats()))
 def test_one_call_where_only_one_may_be_made(name: str) -> None:
     chance = random.Random(name)
-    pair = Pair(name, {"f": members("a", a=NUMBER), "g": members()}, "none")
+    pair = FormatPair(name, {"f": members("a", a=NUMBER), "g": members()}, "none")
     several, single = (
-        pair.grammar(tool_choice="required"),
-        pair.grammar(tool_choice="required", parallel_calls=False),
+        pair.compile(tool_choice="required"),
+        pair.compile(tool_choice="required", parallel_calls=False),
     )
-    free = pair.grammar(parallel_calls=False)
+    free = pair.compile(parallel_calls=False)
     seen = set()
-    for text in pair.walks(several, chance, [""] * 40):
-        count = len(pair.said(text).raw_calls)
+    for text in pair.iter_walks(several, chance, [""] * 40):
+        count = len(pair.parse(text).raw_calls)
         text = text.rstrip()  # white space may be all there is of another one
         assert match_grammar(single, text)[0] is (count == 1), text
         assert match_grammar(free, text)[0] or count > 1 or name in UNMARKED, text
@@ -209,7 +209,7 @@ CONTENTS: list[tuple[Any, list[str], list[str]]] = [
 
 @pytest.mark.parametrize(("schema", "right", "wrong"), CONTENTS, ids=lambda one: repr(one)[:40])
 def test_what_a_schema_allows(schema: Any, right: list[str], wrong: list[str]) -> None:
-    means(grammar(constraint=shape(schema, strict=schema is not None)), right, wrong)
+    means(compile_spec(constraint=shape(schema, strict=schema is not None)), right, wrong)
 
 
 THREE = members("one two", one=NUMBER, two={"enum": ["x", "y"]}, three={"type": "boolean"})
@@ -250,7 +250,7 @@ THREE = members("one two", one=NUMBER, two={"enum": ["x", "y"]}, three={"type": 
 def test_arguments_come_in_any_order(
     name: str, frame: str, joint: str, member: Callable[[str, Any], str]
 ) -> None:
-    source = grammar({"f": THREE}, tool_format=name, tool_choice="required")
+    source = compile_spec({"f": THREE}, tool_format=name, tool_choice="required")
 
     def call(*said: tuple[str, Any]) -> str:
         return frame.format(joint.join(member(key, value) for key, value in said))
@@ -279,7 +279,7 @@ BOUNDED = members("s", s={"type": "string", "maxLength": 60}, t=TEXT)
 def test_content_holds_no_marks(
     reasoning: str, name: str, right: list[str], wrong: list[str]
 ) -> None:
-    source = Pair(name, TOOLS, reasoning).grammar(constraint=shape(BOUNDED))
+    source = FormatPair(name, TOOLS, reasoning).compile(constraint=shape(BOUNDED))
     for frame in ('{{"s": "{}"}}', '{{"s": "", "t": "{}"}}'):
         texts = [frame.format(f"a {text} b") for text in right]
         means(source, texts, [frame.format(f"a {text} b") for text in wrong])
@@ -314,23 +314,23 @@ def filled(value: Any, mark: str) -> Any:
 @pytest.mark.parametrize("mark", ["<think>", "</think>", "<tool_call>"])
 @pytest.mark.parametrize(("schema", "frame"), HOLDING, ids=lambda one: repr(one)[:40])
 def test_a_mark_in_content_is_an_escape(schema: Any, frame: str, mark: str) -> None:
-    source = Pair("hermes_json", TOOLS, "think").grammar(
+    source = FormatPair("hermes_json", TOOLS, "think").compile(
         constraint=shape(filled(schema, mark), True)
     )
     escape = rf"\u{ord(mark[0]):04x}{mark[1:]}"
     texts = [frame.format(*[one] * frame.count("{}")) for one in (escape, mark)]
     means(source, texts[:1], texts[1:])
-    assert Pair("hermes_json", TOOLS, "think").said(texts[0]).text == texts[0]
+    assert FormatPair("hermes_json", TOOLS, "think").parse(texts[0]).text == texts[0]
 
 
 @pytest.mark.parametrize(("schema", "frame"), WITHOUT, ids=lambda one: repr(one)[:40])
 def test_what_the_engine_writes_holds_no_marks(schema: Any, frame: str) -> None:
-    source = Pair("hermes_json", TOOLS, "think").grammar(constraint=shape(schema, True))
+    source = FormatPair("hermes_json", TOOLS, "think").compile(constraint=shape(schema, True))
     means(source, [frame.format("x < y")], [frame.format("<think>"), frame.format("</think>")])
 
 
 def test_what_cannot_be_written_without_a_mark_is_refused() -> None:
     both = {"type": "string", "allOf": [{"pattern": "<think>"}, {"pattern": "b"}]}
     with pytest.raises(BadRequest) as caught:
-        Pair("hermes_json", TOOLS, "think").grammar(constraint=shape(both, True))
+        FormatPair("hermes_json", TOOLS, "think").compile(constraint=shape(both, True))
     assert "cannot be enforced" in caught.value.message

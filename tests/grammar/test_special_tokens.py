@@ -17,7 +17,7 @@ from dragoman.formats import reasoning_formats, tool_formats
 from dragoman.testing import ByteTokenizer
 from dragoman.testing.grammars import BYTE_PIECES
 from dragoman.types import Constraint
-from tests.support.grammars import grammar
+from tests.support.grammars import compile_spec
 
 CONTROL: dict[tuple[str, str], tuple[str, ...]] = {
     ("deepseek_v31", "think"): (
@@ -101,7 +101,7 @@ class Speaker:
         self.tools = OTHER_TOOLS.get(name, TOOLS)
 
     def grammar(self, **order: Any) -> str:
-        return grammar(self.tools, **(self._order | order))
+        return compile_spec(self.tools, **(self._order | order))
 
     def ids(self, text: str) -> list[int]:
         """A text in which marks are tokens."""

@@ -16,7 +16,7 @@ from dragoman.formats import tool_formats
 from dragoman.output.library import combine_formats
 from dragoman.testing.grammars import match_grammar
 from tests.formats.test_formats import ALL, TOOLS, parser
-from tests.support.grammars import Pair, Schemas, grammar
+from tests.support.grammars import FormatPair, Schemas, compile_spec
 
 pytestmark = pytest.mark.slow
 
@@ -59,7 +59,7 @@ EXAMPLES: dict[str, Any] = {
 def test_the_example_of_a_format_is_allowed(name: str, choice: str) -> None:
     example = tool_formats()[name].example
     tools = {"f": EXAMPLES.get(name, members("a", a=ANY_NUMBER)), "g": members()}
-    source = grammar(tools, tool_format=name, tool_choice=choice)
+    source = compile_spec(tools, tool_format=name, tool_choice=choice)
     assert match_grammar(source, example)[0]
     for text in ("", "Hello there.", "Well, 1 < 2.\n\nSo it is."):
         assert match_grammar(source, text)[0] is (choice == "auto" and name not in LETTERED)
@@ -71,17 +71,17 @@ def test_the_example_of_a_format_is_allowed(name: str, choice: str) -> None:
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in LETTERED])
 def test_thoughts_and_words_come_before_a_call(name: str) -> None:
     example = tool_formats()[name].example
-    pair = Pair(name, {"f": EXAMPLES.get(name, members("a", a=ANY_NUMBER))}, THOUGHTS.get(name))
+    pair = FormatPair(name, {"f": EXAMPLES.get(name, members("a", a=ANY_NUMBER))}, THOUGHTS.get(name))
     opening, closing, answer = MARKS.get(pair.reasoning, ("<think>", "</think>", ""))
     for choice in ("auto", "required"):
         free = choice == "auto"
-        source = pair.grammar(tool_choice=choice)
+        source = pair.compile(tool_choice=choice)
         thoughts = f"{opening}I call f.\nMaybe.{closing}"
         assert match_grammar(source, thoughts + example)[0]
         assert match_grammar(source, f"{thoughts}{answer}Well.")[0] is free
         text = f"{thoughts}{answer}I call f. {closing if answer else ''}{example}"
         assert match_grammar(source, text)[0] is free
-        inside = pair.grammar(tool_choice=choice, starts_in_reasoning=True)
+        inside = pair.compile(tool_choice=choice, starts_in_reasoning=True)
         assert match_grammar(inside, thoughts.removeprefix(opening) + example)[0]
 
 
@@ -115,16 +115,16 @@ UNMARKED = {
 
 def a_call(name: str, tools: Schemas, chance: random.Random) -> str:
     """A call that these tools allow."""
-    pair = Pair(name, tools, "none")
+    pair = FormatPair(name, tools, "none")
     return next(
-        pair.walks(pair.grammar(tool_choice="required", parallel_calls=False), chance, [""] * 9)
+        pair.iter_walks(pair.compile(tool_choice="required", parallel_calls=False), chance, [""] * 9)
     )
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_call_that_is_wrong_in_one_thing_is_not_allowed(name: str) -> None:
-    chance, strict = random.Random(name), Pair(name, STRICT, "none")
-    forced, free = strict.grammar(tool_choice="required"), strict.grammar()
+    chance, strict = random.Random(name), FormatPair(name, STRICT, "none")
+    forced, free = strict.compile(tool_choice="required"), strict.compile()
     for tools in FINE:
         text = a_call(name, tools, chance)
         assert match_grammar(forced, text)[0], text
@@ -134,7 +134,7 @@ def test_a_call_that_is_wrong_in_one_thing_is_not_allowed(name: str) -> None:
         if name not in UNMARKED:
             assert not match_grammar(free, text)[0], f"{what}: {text}"
         elif match_grammar(free, text)[0]:
-            assert strict.wrong(text, forced=False) is None, f"{what}: {text}"
+            assert strict.find_error(text, forced=False) is None, f"{what}: {text}"
 
 
 # values that could be read as something else
@@ -189,10 +189,10 @@ READ: list[tuple[str, Any, dict[str, Any]]] = [
 
 def read_back(name: str, schema: Any, text: str) -> Any:
     """What is read in the only call of a text, if the grammar allows that; else nothing."""
-    pair = Pair(name, {"f": schema}, "none")
-    if not match_grammar(pair.grammar(tool_choice="required"), text)[0]:
+    pair = FormatPair(name, {"f": schema}, "none")
+    if not match_grammar(pair.compile(tool_choice="required"), text)[0]:
         return None
-    [(_, arguments)] = pair.said(text).raw_calls
+    [(_, arguments)] = pair.parse(text).raw_calls
     return json.loads(arguments)
 
 
@@ -246,7 +246,7 @@ def declared(case: dict[str, Any]) -> Schemas:
 def test_what_a_model_writes_is_allowed(case: dict[str, Any]) -> None:
     name, reasoning = case["format"] or "hermes_json", case["reasoning"]
     header, prompt = combine_formats(name, reasoning).header, case.get("prompt") or ""
-    source = grammar(
+    source = compile_spec(
         declared(case),
         tool_format=name,
         reasoning_format=reasoning,

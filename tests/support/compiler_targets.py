@@ -1,4 +1,4 @@
-"""What a worker can be told to do instead of compiling: an order's shape says what."""
+"""Functions that workers run in tests instead of the compiler; the constraint says what to do."""
 
 from __future__ import annotations
 
@@ -13,17 +13,15 @@ from dragoman.grammar.grammar_spec import CompiledGrammar, GrammarSpec
 
 
 class Panic(BaseException):
-    """As a native library's panic arrives in Python."""
+    """As Python sees the panic of a native library."""
 
 
-def compiled(order: GrammarSpec) -> CompiledGrammar:
-    value = (
-        order.constraint.value if order.constraint is not None else {"do": "name", "of": "tools"}
-    )
+def run_instruction(spec: GrammarSpec) -> CompiledGrammar:
+    value = spec.constraint.value if spec.constraint is not None else {"do": "name", "of": "tools"}
     return globals()[f"_{value['do']}"](value.get("of"))  # type: ignore[no-any-return]
 
 
-def broken(order: GrammarSpec) -> CompiledGrammar:
+def fail(spec: GrammarSpec) -> CompiledGrammar:
     raise KeyError("internals")
 
 
@@ -36,7 +34,7 @@ def _nothing(of: Any) -> CompiledGrammar:
 
 
 def _hold(of: str) -> CompiledGrammar:
-    """Work until whoever opened the other end of this pipe closes it."""
+    """Work until the other end of this pipe is closed."""
     return CompiledGrammar(Path(of).read_text())
 
 
@@ -45,7 +43,7 @@ def _spin(of: Any) -> CompiledGrammar:
         pass
 
 
-def _refuse(of: str) -> CompiledGrammar:
+def _reject(of: str) -> CompiledGrammar:
     raise BadRequest(f"No {of}.", param="response_format.schema", code="no_schema")
 
 
@@ -77,19 +75,18 @@ def _large(of: int) -> CompiledGrammar:
     return CompiledGrammar("é" * of)
 
 
-def _eat(of: int) -> CompiledGrammar:
-    held = []
+def _allocate(of: int) -> CompiledGrammar:
+    blocks = []
     while True:
-        held.append(bytes(of))
+        blocks.append(bytes(of))
 
 
-def _keep(of: int) -> CompiledGrammar:
-    """Leave the process larger than it was."""
-    kept.append(bytearray(of))
-    return CompiledGrammar("kept")
+def _leak(of: int) -> CompiledGrammar:
+    leaked.append(bytearray(of))
+    return CompiledGrammar("leaked")
 
 
-kept: list[bytearray] = []
+leaked: list[bytearray] = []
 
 
 def _abort(of: Any) -> CompiledGrammar:
@@ -100,17 +97,17 @@ def _exit(of: int) -> CompiledGrammar:
     os._exit(of)
 
 
-def _shot(of: Any) -> CompiledGrammar:
-    """As when somebody outside kills the process."""
+def _kill(of: Any) -> CompiledGrammar:
+    """As if another process killed this one."""
     os.kill(os.getpid(), signal.SIGKILL)
     return CompiledGrammar(None)
 
 
-def _chatter(of: Any) -> CompiledGrammar:
+def _print(of: Any) -> CompiledGrammar:
     os.write(1, b"\x00\x00\x00\x02[]")
     print("printed", flush=True)
-    print("complained", file=sys.stderr)
-    return CompiledGrammar("spoken")
+    print("reported", file=sys.stderr)
+    return CompiledGrammar("printed")
 
 
 def _pid(of: Any) -> CompiledGrammar:

@@ -29,7 +29,7 @@ from dragoman.testing.format_checks import fold_spans, parse_pieces
 from dragoman.testing.grammars import match_grammar
 from tests.grammar.test_random_walks import NAMES, wrong
 from tests.support.format_cases import make_parser
-from tests.support.grammars import Schemas, offered
+from tests.support.grammars import Schemas, make_tools
 
 WALKS = 100
 
@@ -73,7 +73,7 @@ def judged(case: dict[str, Any], tools: Schemas) -> Found:
     try:
         source = compile_grammar(
             GrammarSpec(
-                tools=offered({one: schema or {"type": "object"} for one, schema in tools.items()}),
+                tools=make_tools({one: schema or {"type": "object"} for one, schema in tools.items()}),
                 tool_format=name,
                 reasoning_format=reasoning,
                 starts_in_reasoning=make_parser(case).in_reasoning,

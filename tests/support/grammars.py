@@ -36,75 +36,75 @@ WIDE = 60  # bytes; where that many are allowed, a text goes on
 END = len(BYTE_PIECES)
 
 
-def offered(schemas: Schemas) -> tuple[Tool, ...]:
+def make_tools(schemas: Schemas) -> tuple[Tool, ...]:
     return tuple(Tool(name=name, parameters=schema) for name, schema in schemas.items())
 
 
-def grammar(tools: Schemas | None = None, **order: Any) -> str:
+def compile_spec(tools: Schemas | None = None, **order: Any) -> str:
     """The grammar of an order that demands something."""
-    return _grammar(msgspec.json.encode(GrammarSpec(tools=offered(tools or {}), **order)))
+    return _compile_encoded(msgspec.json.encode(GrammarSpec(tools=make_tools(tools or {}), **order)))
 
 
 @lru_cache(maxsize=256)
-def _grammar(order: bytes) -> str:
+def _compile_encoded(order: bytes) -> str:
     made = compile_grammar(msgspec.json.decode(order, type=GrammarSpec)).grammar
     assert made is not None
     return made
 
 
-def thoughts_of(name: str) -> str:
+def get_reasoning_format(name: str) -> str:
     """A way to think that goes with a tool format."""
     return name if name in reasoning_formats() else find_tools(name).default_reasoning or "think"
 
 
 @cache
-def _bytes() -> TokenMasker:
+def _get_masker() -> TokenMasker:
     return TokenMasker((*BYTE_PIECES, b"<|end|>"), {END}, {END})
 
 
-class Walk:
+class GrammarWalk:
     """A way through a grammar; `words` are what it likes to write."""
 
     def __init__(self, source: str, chance: random.Random, words: Iterable[str] = ()) -> None:
-        self._following = _bytes().start_grammar(source)
+        self._state = _get_masker().start_grammar(source)
         self._chance = chance
         self._words = [word.encode() for word in sorted((*words, *QUOTES))]
         self._spelling = b""
-        self._said = bytearray()
+        self._text = bytearray()
 
-    def go(self, start: str = "", steps: int = 120) -> str | None:
+    def run(self, start: str = "", steps: int = 120) -> str | None:
         """The text, once it has come to an end.
 
         None where it does not, breaks a letter, or may not begin so.
         """
         try:
             for byte in start.encode():
-                self._take(byte)
+                self._advance(byte)
         except BadRequest:
             return None
         taken = 0  # steps that were not spelt out
         while taken < steps:
-            allowed, tired = self._allowed(), taken / steps
+            allowed, tired = self._list_allowed(), taken / steps
             if END in allowed and (len(allowed) == 1 or self._chance.random() < 0.4 + tired):
                 break
             taken += len(allowed) > 1 and not self._spelling
-            self._take(self._chosen(allowed - {END}, tired))
+            self._advance(self._choose(allowed - {END}, tired))
         else:
             return None
         try:
-            return self._said.decode()
+            return self._text.decode()
         except UnicodeDecodeError:
             return None
 
-    def _take(self, byte: int) -> None:
-        self._following.advance(byte)
-        self._said.append(byte)
+    def _advance(self, byte: int) -> None:
+        self._state.advance(byte)
+        self._text.append(byte)
 
-    def _allowed(self) -> set[int]:
-        bits = int.from_bytes(self._following.get_mask(), "little")
+    def _list_allowed(self) -> set[int]:
+        bits = int.from_bytes(self._state.get_mask(), "little")
         return {token for token in range(END + 1) if bits >> token & 1}
 
-    def _chosen(self, allowed: set[int], tired: float) -> int:
+    def _choose(self, allowed: set[int], tired: float) -> int:
         chance = self._chance
         if not self._spelling and len(allowed) > WIDE and chance.random() < 0.2 + tired:
             self._spelling = chance.choice(self._words)
@@ -118,33 +118,33 @@ class Walk:
         return chance.choice(sorted(allowed & LIKELY) or sorted(allowed & PLAIN) or sorted(allowed))
 
 
-class Pair:
+class FormatPair:
     """A tool format and a way to think, with the tools that may be called."""
 
     def __init__(self, name: str, tools: Schemas, reasoning: str | None = None) -> None:
         self.name = name
         self.tools = tools
-        self.reasoning = reasoning or thoughts_of(name)
+        self.reasoning = reasoning or get_reasoning_format(name)
         self._words = collect_markers(find_tools(name), find_reasoning(self.reasoning))
 
-    def grammar(self, **order: Any) -> str:
+    def compile(self, **order: Any) -> str:
         order = {"starts_in_reasoning": False} | order
-        return grammar(self.tools, tool_format=self.name, reasoning_format=self.reasoning, **order)
+        return compile_spec(self.tools, tool_format=self.name, reasoning_format=self.reasoning, **order)
 
-    def walks(self, source: str, chance: random.Random, starts: Iterable[str]) -> Iterator[str]:
+    def iter_walks(self, source: str, chance: random.Random, starts: Iterable[str]) -> Iterator[str]:
         """Texts that the grammar allows, each with one of these beginnings."""
         for start in starts:
-            text = Walk(source, chance, self._words).go(start)
+            text = GrammarWalk(source, chance, self._words).run(start)
             if text is not None:
                 yield text
 
-    def said(self, text: str) -> ParsedOutput:
-        parser = OutputParser(self.name, self.reasoning, tools=offered(self.tools), inside=False)
+    def parse(self, text: str) -> ParsedOutput:
+        parser = OutputParser(self.name, self.reasoning, tools=make_tools(self.tools), inside=False)
         return fold_spans(parse_pieces(parser, [text]))
 
-    def wrong(self, text: str, *, forced: bool) -> str | None:
+    def find_error(self, text: str, *, forced: bool) -> str | None:
         """What is wrong with an answer; where calls were forced, it is nothing but calls."""
-        said = self.said(text)
+        said = self.parse(text)
         if forced and (said.text.strip() or not said.raw_calls):
             return f"no calls alone: {said.text!r} beside {said.raw_calls!r}"
         for name, arguments in said.raw_calls:
