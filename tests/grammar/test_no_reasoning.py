@@ -1,6 +1,6 @@
-"""Answers that may not think, because the time for thoughts is over: no mark of any can be written.
+"""Answers without reasoning, because its budget is spent: no marker can open it.
 
-A script is a model that wants to think again; walks by chance are models that try everything.
+A script is a model that tries to reason again; random walks are models that try everything.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ pytestmark = pytest.mark.slow
 
 FREE = {"f": {"type": "object", "properties": {"a": {"type": "string"}}}}
 CONTENT = {"kind": "json", "value": {"type": "object"}, "param": "it"}
-ORDERS: dict[str, dict[str, Any]] = {
+SPECS: dict[str, dict[str, Any]] = {
     "free": {},
     "one call": {"parallel_calls": False},
     "forced": {"tool_choice": "required"},
-    "shaped": {"constraint": CONTENT},
+    "constrained": {"constraint": CONTENT},
 }
-# thoughts that go with headers of their own stand in no other format
+# a reasoning format with headers is used with no other tool format
 PAIRS = [(name, get_reasoning_format(name)) for name in tool_formats()] + [
-    ("hermes_json", name) for name, one in reasoning_formats().items() if one.header is None
+    ("hermes_json", name) for name, entry in reasoning_formats().items() if entry.header is None
 ]
 
 
 @pytest.mark.parametrize(("name", "reasoning"), dict.fromkeys(PAIRS))
-def test_no_walk_leads_to_a_thought(name: str, reasoning: str) -> None:
+def test_no_walk_contains_reasoning(name: str, reasoning: str) -> None:
     chance, pair = random.Random(name), FormatPair(name, FREE, reasoning)
-    thoughts = find_reasoning(reasoning)
+    markers = find_reasoning(reasoning)
     example = find_tools(name).example
     starts = [
         "",
@@ -45,16 +45,16 @@ def test_no_walk_leads_to_a_thought(name: str, reasoning: str) -> None:
         f"{example}\n",
         "[",
         "{",
-        *thoughts.opens_at_start,
-        *thoughts.open,
+        *markers.opens_at_start,
+        *markers.open,
     ]
-    for order in ORDERS.values():
-        source = pair.compile(without_reasoning=True, **order)
+    for fields in SPECS.values():
+        source = pair.compile(without_reasoning=True, **fields)
         for text in pair.iter_walks(source, chance, starts):
             assert not pair.parse(text).reasoning, text
 
 
-OPENED = {
+OPENERS = {
     "think": ("hermes_json", "<think>"),
     "mistral_think": ("mistral", "[THINK]"),
     "gemma4_channel": ("gemma4", "thought\n"),
@@ -65,17 +65,17 @@ OPENED = {
 }
 
 
-@pytest.mark.parametrize("reasoning", OPENED)
-@pytest.mark.parametrize("order", ORDERS)
-def test_a_thought_cannot_be_opened(reasoning: str, order: str) -> None:
-    name, opening = OPENED[reasoning]
+@pytest.mark.parametrize("reasoning", OPENERS)
+@pytest.mark.parametrize("fields", SPECS)
+def test_reasoning_cannot_be_opened(reasoning: str, fields: str) -> None:
+    name, opening = OPENERS[reasoning]
     pair = FormatPair(name, FREE, reasoning)
-    assert match_grammar(pair.compile(**ORDERS[order]), opening)[1] == len(opening)
-    silent = pair.compile(without_reasoning=True, **ORDERS[order])
-    assert match_grammar(silent, opening)[1] < len(opening)
+    assert match_grammar(pair.compile(**SPECS[fields]), opening)[1] == len(opening)
+    without = pair.compile(without_reasoning=True, **SPECS[fields])
+    assert match_grammar(without, opening)[1] < len(opening)
 
 
-def test_a_mark_that_is_a_token_cannot_be_said() -> None:
+def test_an_opening_special_token_is_not_allowed() -> None:
     source = compile_spec(
         FREE,
         tool_format="hermes_json",
@@ -90,14 +90,14 @@ def test_a_mark_that_is_a_token_cannot_be_said() -> None:
 TOKENS = {"<think>": 256, "</think>": 257}
 
 
-def test_headers_of_calls_name_no_channel_of_thoughts() -> None:
+def test_headers_of_calls_do_not_name_the_reasoning_channel() -> None:
     source = FormatPair("harmony", FREE).compile(without_reasoning=True)
     call = "<|channel|>{} to=functions.f <|constrain|>json<|message|>{{}}<|call|>"
     assert match_grammar(source, call.format("commentary"))[0]
     assert not match_grammar(source, call.format("analysis"))[0]
 
 
-def test_what_begins_like_a_mark_is_still_text() -> None:
+def test_the_start_of_a_marker_is_still_text() -> None:
     source = FormatPair("pythonic", FREE, "think").compile(without_reasoning=True)
     for text in ("a <b> [<b>x</b>] <thin>", "[<th", "1 < 2"):
         assert match_grammar(source, text)[0] or text.endswith("<th")
@@ -108,23 +108,23 @@ def test_what_begins_like_a_mark_is_still_text() -> None:
 @pytest.mark.parametrize("enabled", [False, True])
 @pytest.mark.parametrize("budget", [0, 3])
 @pytest.mark.parametrize(
-    ("said", "fields"),
+    ("answer", "fields"),
     [
         (ROME, {"response_format": SCHEMA}),
         (CALL, {"tools": TOOLS, "tool_choice": "required"}),
         ("Just words.", {"tools": TOOLS}),
     ],
 )
-def test_a_model_that_wants_to_think_again_cannot(
-    said: str, fields: dict[str, Any], budget: int, enabled: bool
+def test_a_model_cannot_reason_again_after_its_budget(
+    answer: str, fields: dict[str, Any], budget: int, enabled: bool
 ) -> None:
-    """The template opens thoughts, or the model does."""
-    thoughts = ("" if enabled else "<think>") + "I go on and on and on and on and on"
-    engine = ScriptedEngine([thoughts, said] if budget else said, grammars=True)
+    """The template opens reasoning, or the model does."""
+    reasoning = ("" if enabled else "<think>") + "I go on and on and on and on and on"
+    engine = ScriptedEngine([reasoning, answer] if budget else answer, grammars=True)
     kwargs = {"enable_thinking": enabled}
     with serve_scripted(engine, chat_template=THINKER) as server:
         response = post(server, thinking_budget=budget, chat_template_kwargs=kwargs, **fields)
     assert response.status_code == 200
     last = engine.jobs[-1].grammar or ""
-    assert match_grammar(last, said)[0]
-    assert match_grammar(last, f"<think>Hm.</think>{said}")[1] < len("<think>")
+    assert match_grammar(last, answer)[0]
+    assert match_grammar(last, f"<think>Hm.</think>{answer}")[1] < len("<think>")

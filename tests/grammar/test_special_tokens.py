@@ -1,7 +1,7 @@
-"""Marks that are control tokens: a grammar knows them by number, and nothing spells them.
+"""Markers that are special tokens: a grammar has them by id, and no text can spell them.
 
-A model writes such a mark as one token. In letters it would mean the same to whoever reads the
-text, so letters must not make one where a mark means something: in text, in thoughts, in content.
+A model writes such a marker as one token. Spelled as text, it would mean the same to the parser. So
+text must not spell a marker where the parser would act on it: in text, in reasoning, in content.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dragoman.testing.grammars import BYTE_PIECES
 from dragoman.types import Constraint
 from tests.support.grammars import compile_spec
 
-CONTROL: dict[tuple[str, str], tuple[str, ...]] = {
+SPECIAL_TOKENS: dict[tuple[str, str], tuple[str, ...]] = {
     ("deepseek_v31", "think"): (
         "<｜tool▁calls▁begin｜>",
         "<｜tool▁calls▁end｜>",
@@ -62,8 +62,8 @@ CONTROL: dict[tuple[str, str], tuple[str, ...]] = {
     ),
     ("mistral", "mistral_think"): ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "[THINK]", "[/THINK]"),
 }
-# those that would mean something in a text, a thought or a value
-MEANT = {
+# the markers that the parser would act on in text, reasoning or a value
+ACTIVE_MARKERS = {
     "deepseek_v31": ("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>"),
     "kimi_k2": ("<|tool_calls_section_begin|>", "<|tool_call_begin|>"),
     "gemma4": ("<|tool_call>", "<|channel>", "<channel|>"),
@@ -83,90 +83,98 @@ TOOLS: dict[str, Any] = {"f": PARAMETERS | {"required": ["a"], "additionalProper
 OTHER_TOOLS = {"gemma4": {"f": {"type": "object", "properties": PLACES, "required": ["city"]}}}
 
 
-class Speaker:
-    """A model whose marks are control tokens."""
+class SpecialTokenModel:
+    """A model whose markers are special tokens."""
 
     def __init__(self, name: str, reasoning: str) -> None:
-        self.control = CONTROL[name, reasoning]
+        self.control = SPECIAL_TOKENS[name, reasoning]
         self._tokenizer = ByteTokenizer(self.control)
-        self._pieces = (*BYTE_PIECES, *(mark.encode() for mark in self.control), b"<|over|>")
+        self._pieces = (*BYTE_PIECES, *(marker.encode() for marker in self.control), b"<|over|>")
         end = len(self._pieces) - 1
         self._masker = TokenMasker(self._pieces, {end}, range(256, end + 1))
-        self._order = {
+        self._spec = {
             "tool_format": name,
             "reasoning_format": reasoning,
             "starts_in_reasoning": False,
-            "special_tokens": {mark: 256 + at for at, mark in enumerate(self.control)},
+            "special_tokens": {marker: 256 + at for at, marker in enumerate(self.control)},
         }
         self.tools = OTHER_TOOLS.get(name, TOOLS)
 
-    def grammar(self, **order: Any) -> str:
-        return compile_spec(self.tools, **(self._order | order))
+    def compile(self, **fields: Any) -> str:
+        return compile_spec(self.tools, **(self._spec | fields))
 
-    def ids(self, text: str) -> list[int]:
-        """A text in which marks are tokens."""
+    def encode(self, text: str) -> list[int]:
+        """Encode a text, with its markers as special tokens."""
         return self._tokenizer.encode_with_specials(text)
 
-    def may_say(self, source: str, ids: Sequence[int]) -> bool:
-        following = self._masker.start_grammar(source)
+    def allows(self, source: str, ids: Sequence[int]) -> bool:
+        state = self._masker.start_grammar(source)
         try:
             for token in ids:
-                following.get_mask()
-                following.advance(token)
+                state.get_mask()
+                state.advance(token)
         except BadRequest:
             return False
-        return following.is_accepting
+        return state.is_accepting
 
 
-PAIRS = [pytest.param(*pair, id=pair[0]) for pair in CONTROL]
+PAIRS = [pytest.param(*pair, id=pair[0]) for pair in SPECIAL_TOKENS]
 
 
-def letters(text: str) -> list[int]:
+def encode_bytes(text: str) -> list[int]:
     return list(text.encode())
 
 
 @pytest.mark.parametrize(("name", "reasoning"), PAIRS)
-def test_marks_are_tokens_and_not_letters(name: str, reasoning: str) -> None:
-    speaker = Speaker(name, reasoning)
-    call, thoughts = tool_formats()[name].example, reasoning_formats()[reasoning].example
-    forced, free = speaker.grammar(tool_choice="required"), speaker.grammar()
+def test_markers_are_special_tokens_and_not_text(name: str, reasoning: str) -> None:
+    model = SpecialTokenModel(name, reasoning)
+    call, reasoned = tool_formats()[name].example, reasoning_formats()[reasoning].example
+    forced, free = model.compile(tool_choice="required"), model.compile()
     for source in (forced, free):
-        assert speaker.may_say(source, speaker.ids(call))
-        assert not speaker.may_say(source, letters(call))
-    assert speaker.may_say(free, speaker.ids(thoughts))
-    assert not speaker.may_say(forced, speaker.ids(thoughts))
-    for mark in speaker.control:
-        if mark in call:
-            before, after = call.split(mark, 1)
-            spelt = [*speaker.ids(before), *letters(mark), *speaker.ids(after)]
-            assert not speaker.may_say(forced, spelt), mark
+        assert model.allows(source, model.encode(call))
+        assert not model.allows(source, encode_bytes(call))
+    assert model.allows(free, model.encode(reasoned))
+    assert not model.allows(forced, model.encode(reasoned))
+    for marker in model.control:
+        if marker in call:
+            before, after = call.split(marker, 1)
+            spelled = [*model.encode(before), *encode_bytes(marker), *model.encode(after)]
+            assert not model.allows(forced, spelled), marker
 
 
 @pytest.mark.parametrize(("name", "reasoning"), PAIRS)
-def test_letters_make_no_mark(name: str, reasoning: str) -> None:
-    speaker = Speaker(name, reasoning)
-    shape = Constraint(kind="json", value=None, param="response_format")
-    free, shaped = speaker.grammar(), speaker.grammar(constraint=shape)
+def test_text_cannot_spell_a_marker(name: str, reasoning: str) -> None:
+    model = SpecialTokenModel(name, reasoning)
+    constraint = Constraint(kind="json", value=None, param="response_format")
+    free, constrained = model.compile(), model.compile(constraint=constraint)
     example = reasoning_formats()[reasoning].example
     before, between, after = (
-        speaker.ids(part) for part in example.replace("answer", "thoughts").split("thoughts")
+        model.encode(part) for part in example.replace("answer", "reasoning").split("reasoning")
     )
-    value = letters('{"k": "v"}')
-    assert speaker.may_say(free, [*before, *letters("1 < 2"), *between, *letters("Yes"), *after])
-    assert speaker.may_say(shaped, [*before, *letters("1 < 2"), *between, *value, *after])
-    for mark in MEANT[name]:
-        quote = letters(f"A {mark} B")
-        assert not speaker.may_say(free, [*before, *quote, *between, *letters("x"), *after]), mark
-        assert not speaker.may_say(free, [*before, *quote]), mark
-        assert not speaker.may_say(free, [*before, *letters("x"), *between, *quote, *after]), mark
-        assert not speaker.may_say(free, quote), mark
-        value = letters(f'{{"k": "{mark}"}}')
-        assert not speaker.may_say(shaped, [*before, *letters("x"), *between, *value, *after]), mark
+    value = encode_bytes('{"k": "v"}')
+    assert model.allows(
+        free, [*before, *encode_bytes("1 < 2"), *between, *encode_bytes("Yes"), *after]
+    )
+    assert model.allows(constrained, [*before, *encode_bytes("1 < 2"), *between, *value, *after])
+    for marker in ACTIVE_MARKERS[name]:
+        quote = encode_bytes(f"A {marker} B")
+        assert not model.allows(free, [*before, *quote, *between, *encode_bytes("x"), *after]), (
+            marker
+        )
+        assert not model.allows(free, [*before, *quote]), marker
+        assert not model.allows(free, [*before, *encode_bytes("x"), *between, *quote, *after]), (
+            marker
+        )
+        assert not model.allows(free, quote), marker
+        value = encode_bytes(f'{{"k": "{marker}"}}')
+        assert not model.allows(
+            constrained, [*before, *encode_bytes("x"), *between, *value, *after]
+        ), marker
 
 
-def test_a_text_between_tokens_is_as_long_as_it_must_be() -> None:
-    speaker = Speaker("gemma4", "gemma4_channel")
-    source = speaker.grammar(tool_choice="required")
+def test_text_between_special_tokens_has_its_minimum_length() -> None:
+    model = SpecialTokenModel("gemma4", "gemma4_channel")
+    source = model.compile(tool_choice="required")
     for city, right in (("Rom", True), ("<b>'\"|", True), ("", False)):
         text = f'<|tool_call>call:f{{city:<|"|>{city}<|"|>}}<tool_call|>'
-        assert speaker.may_say(source, speaker.ids(text)) is right
+        assert model.allows(source, model.encode(text)) is right

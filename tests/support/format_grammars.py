@@ -27,7 +27,7 @@ from dragoman.grammar.grammar_spec import GrammarSpec
 from dragoman.output.library import combine_formats
 from dragoman.testing.format_checks import fold_spans, parse_pieces
 from dragoman.testing.grammars import match_grammar
-from tests.grammar.test_random_walks import NAMES, wrong
+from tests.grammar.test_random_walks import NAMES, find_errors
 from tests.support.format_cases import make_parser
 from tests.support.grammars import Schemas, make_tools
 
@@ -124,7 +124,7 @@ def main() -> None:
             print(f"  {one.format:20} {one.id:24} {one.place}")
     walks = int(sys.argv[2]) if sys.argv[2:] else WALKS
     chance = random.Random(walks)
-    bad = [f"  {name}: {why}" for name in NAMES for why in wrong(name, chance, walks)]
+    bad = [f"  {name}: {why}" for name in NAMES for why in find_errors(name, chance, walks)]
     print(f"of {2 * len(NAMES) * walks} walks through grammars, {len(bad)} went astray")
     print("\n".join(bad))
 

@@ -1,8 +1,8 @@
-"""Grammars to test: orders in short, and walks through a grammar that end somewhere.
+"""Compiles grammars for tests, and walks through them at random.
 
-A walk takes one byte after the other from what the mask allows. Left to chance alone it would not
-end, so it prefers what closes things, plain letters to strange ones, and now and then it spells a
-mark of the format: in the right place to close something, in the wrong place to lead astray.
+A walk chooses one allowed byte after another. With uniform choices it would not end, so it prefers
+bytes that close something and ordinary characters, and sometimes it spells a marker of the format:
+in the right place that closes something, in the wrong place it tests the grammar.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ Schemas = Mapping[str, Any]  # of tools, by their names
 
 CLOSING = frozenset(b"\"'}])<>|/")
 PLAIN = frozenset(range(32, 127))
-LIKELY = PLAIN - frozenset(b" 0123456789+-eE{[\\")  # what does not make things longer
+LIKELY = PLAIN - frozenset(b" 0123456789+-eE{[\\")  # bytes that do not make values longer
 QUOTES = ('"', "'") * 4
-WIDE = 60  # bytes; where that many are allowed, a text goes on
+WIDE = 60  # if more bytes than this are allowed, the position is inside text
 END = len(BYTE_PIECES)
 
 
@@ -40,20 +40,22 @@ def make_tools(schemas: Schemas) -> tuple[Tool, ...]:
     return tuple(Tool(name=name, parameters=schema) for name, schema in schemas.items())
 
 
-def compile_spec(tools: Schemas | None = None, **order: Any) -> str:
-    """The grammar of an order that demands something."""
-    return _compile_encoded(msgspec.json.encode(GrammarSpec(tools=make_tools(tools or {}), **order)))
+def compile_spec(tools: Schemas | None = None, **fields: Any) -> str:
+    """Compile a spec with these tools and fields."""
+    return _compile_encoded(
+        msgspec.json.encode(GrammarSpec(tools=make_tools(tools or {}), **fields))
+    )
 
 
 @lru_cache(maxsize=256)
-def _compile_encoded(order: bytes) -> str:
-    made = compile_grammar(msgspec.json.decode(order, type=GrammarSpec)).grammar
-    assert made is not None
-    return made
+def _compile_encoded(spec: bytes) -> str:
+    grammar = compile_grammar(msgspec.json.decode(spec, type=GrammarSpec)).grammar
+    assert grammar is not None
+    return grammar
 
 
 def get_reasoning_format(name: str) -> str:
-    """A way to think that goes with a tool format."""
+    """A reasoning format that is used with a tool format."""
     return name if name in reasoning_formats() else find_tools(name).default_reasoning or "think"
 
 
@@ -63,7 +65,7 @@ def _get_masker() -> TokenMasker:
 
 
 class GrammarWalk:
-    """A way through a grammar; `words` are what it likes to write."""
+    """A random path through a grammar, which prefers to write `words`."""
 
     def __init__(self, source: str, chance: random.Random, words: Iterable[str] = ()) -> None:
         self._state = _get_masker().start_grammar(source)
@@ -73,16 +75,17 @@ class GrammarWalk:
         self._text = bytearray()
 
     def run(self, start: str = "", steps: int = 120) -> str | None:
-        """The text, once it has come to an end.
+        """Return the text of a walk that begins with `start`.
 
-        None where it does not, breaks a letter, or may not begin so.
+        Return None if that is not allowed, if the walk does not end, or if it ends inside a
+        character.
         """
         try:
             for byte in start.encode():
                 self._advance(byte)
         except BadRequest:
             return None
-        taken = 0  # steps that were not spelt out
+        taken = 0  # steps with a choice
         while taken < steps:
             allowed, tired = self._list_allowed(), taken / steps
             if END in allowed and (len(allowed) == 1 or self._chance.random() < 0.4 + tired):
@@ -119,7 +122,7 @@ class GrammarWalk:
 
 
 class FormatPair:
-    """A tool format and a way to think, with the tools that may be called."""
+    """A tool format and a reasoning format, with the tools that may be called."""
 
     def __init__(self, name: str, tools: Schemas, reasoning: str | None = None) -> None:
         self.name = name
@@ -127,12 +130,14 @@ class FormatPair:
         self.reasoning = reasoning or get_reasoning_format(name)
         self._words = collect_markers(find_tools(name), find_reasoning(self.reasoning))
 
-    def compile(self, **order: Any) -> str:
-        order = {"starts_in_reasoning": False} | order
-        return compile_spec(self.tools, tool_format=self.name, reasoning_format=self.reasoning, **order)
+    def compile(self, **fields: Any) -> str:
+        formats = {"tool_format": self.name, "reasoning_format": self.reasoning}
+        return compile_spec(self.tools, **({"starts_in_reasoning": False} | formats | fields))
 
-    def iter_walks(self, source: str, chance: random.Random, starts: Iterable[str]) -> Iterator[str]:
-        """Texts that the grammar allows, each with one of these beginnings."""
+    def iter_walks(
+        self, source: str, chance: random.Random, starts: Iterable[str]
+    ) -> Iterator[str]:
+        """Yield texts that the grammar allows, each with one of these starts."""
         for start in starts:
             text = GrammarWalk(source, chance, self._words).run(start)
             if text is not None:
@@ -143,11 +148,11 @@ class FormatPair:
         return fold_spans(parse_pieces(parser, [text]))
 
     def find_error(self, text: str, *, forced: bool) -> str | None:
-        """What is wrong with an answer; where calls were forced, it is nothing but calls."""
-        said = self.parse(text)
-        if forced and (said.text.strip() or not said.raw_calls):
-            return f"no calls alone: {said.text!r} beside {said.raw_calls!r}"
-        for name, arguments in said.raw_calls:
+        """Describe what is wrong with an answer; `forced` answers consist of calls."""
+        output = self.parse(text)
+        if forced and (output.text.strip() or not output.raw_calls):
+            return f"not only calls: {output.text!r} beside {output.raw_calls!r}"
+        for name, arguments in output.raw_calls:
             try:
                 jsonschema.validate(json.loads(arguments), self.tools[name])
             except jsonschema.ValidationError as error:
