@@ -13,21 +13,12 @@ from typing import Any
 import pytest
 
 from dragoman.formats import tool_formats
-from tests.support.grammars import FormatPair
+from tests.support.grammars import FormatPair, make_object
 
 pytestmark = pytest.mark.slow
 
 NAMES = list(tool_formats())
 NUMBER, TEXT = {"type": "integer"}, {"type": "string"}
-
-
-def make_object(required: str = "", additional: Any = False, **properties: Any) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": required.split(),
-        "additionalProperties": additional,
-    }
 
 
 SCHEMAS: list[dict[str, Any]] = [

@@ -1,6 +1,6 @@
-"""What an answer's content must be, alone and beside tools and thoughts, in one grammar.
+"""Constrained content, alone and combined with tools and reasoning, in one grammar.
 
-An answer is thoughts, then content of its shape or a call of a declared tool, and nothing else.
+An answer is reasoning, then constrained content or a call of a declared tool, and nothing else.
 """
 
 from __future__ import annotations
@@ -17,101 +17,97 @@ from dragoman.errors import BadRequest
 from dragoman.formats import tool_formats
 from dragoman.testing.grammars import match_grammar
 from dragoman.types import Constraint
-from tests.support.grammars import FormatPair, compile_spec
+from tests.support.grammars import FormatPair, compile_spec, make_object
 
 NUMBER, TEXT = {"type": "integer"}, {"type": "string"}
 
 
-def members(required: str = "", others: Any = False, **properties: Any) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": required.split(),
-        "additionalProperties": others,
-    }
-
-
-def shape(schema: Any = None, strict: bool | None = None) -> Constraint:
+def make_constraint(schema: Any = None, strict: bool | None = None) -> Constraint:
     return Constraint(kind="json", value=schema, strict=strict, param="response_format")
 
 
-def means(source: str, right: list[str], wrong: list[str]) -> None:
+def check_matches(source: str, right: list[str], wrong: list[str]) -> None:
     assert [text for text in right if not match_grammar(source, text)[0]] == []
     assert [text for text in wrong if match_grammar(source, text)[0]] == []
 
 
-# thoughts, tools and a shape at once
+# reasoning, tools and a constraint at once
 
 
-class Voice(NamedTuple):
-    """How a model writes thoughts, content and calls."""
+class WrittenFormat(NamedTuple):
+    """How a model writes reasoning, content and calls."""
 
     reasoning: str
-    format: str
-    opens: str
-    closes: str
-    content: str  # around it
+    tool_format: str
+    opening: str
+    closing: str
+    content: str  # a template for what surrounds it
     call: Callable[[str, str], str]
-    quotes: str  # what its thoughts may quote
+    quotation: str  # text that its reasoning may contain
 
 
-VOICES = [
-    Voice(
+FORMATS = [
+    WrittenFormat(
         "think",
         "hermes_json",
         "<think>",
         "</think>\n\n",
         "{}",
-        lambda name, said: f'<tool_call>\n{{"name": "{name}", "arguments": {said}}}\n</tool_call>',
+        lambda name, arguments: (
+            f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
+        ),
         '<tool_call>\n{"name": "g", "arguments": {}}\n</tool_call> or {"n": ',
     ),
-    Voice(
+    WrittenFormat(
         "harmony",
         "harmony",
         "<|channel|>analysis<|message|>",
         "<|end|><|start|>assistant",
         "<|channel|>final<|message|>{}<|return|>",
-        lambda name, said: (
-            f"<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{said}<|call|>"
+        lambda name, arguments: (
+            f"<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>"
+            f"{arguments}<|call|>"
         ),
         'commentary to=functions.g {"a": true} or {"n": ',
     ),
-    Voice(
+    WrittenFormat(
         "mistral_think",
         "mistral",
         "[THINK]",
         "[/THINK]",
         "{}",
-        lambda name, said: f"[TOOL_CALLS]{name}[ARGS]{said}",
+        lambda name, arguments: f"[TOOL_CALLS]{name}[ARGS]{arguments}",
         '[TOOL_CALLS]g[ARGS]{"a": true} or {"n": ',
     ),
-    Voice(
+    WrittenFormat(
         "gemma4_channel",
         "gemma4",
         "<|channel>thought\n",
         "<channel|>",
         "{}",
-        lambda name, said: "<|tool_call>call:{}{}<tool_call|>".format(name, said.replace('"', "")),
+        lambda name, arguments: "<|tool_call>call:{}{}<tool_call|>".format(
+            name, arguments.replace('"', "")
+        ),
         '<|tool_call>call:g{a:true}<tool_call|> or {"n": ',
     ),
 ]
-TOOLS = {"f": members("a", a=NUMBER), "h": members()}
-CONTENT = members("n", n=NUMBER, s=TEXT)
+TOOLS = {"f": make_object("a", a=NUMBER), "h": make_object()}
+CONTENT = make_object("n", n=NUMBER, s=TEXT)
 
 
-@pytest.mark.parametrize("voice", VOICES, ids=lambda voice: voice.format)
-@pytest.mark.parametrize("begins", ["open", "inside", "at once"])
-def test_thoughts_then_content_or_a_call(voice: Voice, begins: str) -> None:
-    source = FormatPair(voice.format, TOOLS, voice.reasoning).compile(
-        constraint=shape(CONTENT), starts_in_reasoning=begins == "inside"
+@pytest.mark.parametrize("written", FORMATS, ids=lambda written: written.tool_format)
+@pytest.mark.parametrize("start", ["open", "inside", "at once"])
+def test_reasoning_then_content_or_a_call(written: WrittenFormat, start: str) -> None:
+    source = FormatPair(written.tool_format, TOOLS, written.reasoning).compile(
+        constraint=make_constraint(CONTENT), starts_in_reasoning=start == "inside"
     )
-    rest = ["I think.\nSo.", "", voice.quotes]
-    before = [f"{voice.opens}{one}{voice.closes}" for one in rest]
-    if begins == "inside":
-        before = [f"{one}{voice.closes}" for one in rest]
-    elif begins == "at once":
+    rest = ["I think.\nSo.", "", written.quotation]
+    before = [f"{written.opening}{text}{written.closing}" for text in rest]
+    if start == "inside":
+        before = [f"{text}{written.closing}" for text in rest]
+    elif start == "at once":
         before = [""]
-    content, call = voice.content.format, voice.call
+    content, call = written.content.format, written.call
     right = [content('{"n": 1}'), content('{"n": 1, "s": "{\\"a\\": 2}"}'), call("f", '{"a": 1}')]
     right += [call("h", "{}")]
     wrong = [content("Hello."), "Hello.", "", content("{}"), content('{"n": "1"}'), content("[1]")]
@@ -119,30 +115,34 @@ def test_thoughts_then_content_or_a_call(voice: Voice, begins: str) -> None:
     wrong += [call("g", '{"a": 1}'), call("f", "{}"), call("f", "{a:1.5}"), call("h", '{"a": 1}')]
     wrong += [content('{"n": 1} Hello.'), "Hello. " + content('{"n": 1}')]
     wrong += [content('{"n": 1}') + call("f", '{"a": 1}'), call("f", '{"a": 1}') + "Hello."]
-    for one in before:
-        means(source, [one + text for text in right], [one + text for text in wrong])
-    for text in rest:  # nothing but thoughts
-        means(source, [], [before[0].removesuffix(voice.closes), text])
+    for lead in before:
+        check_matches(source, [lead + text for text in right], [lead + text for text in wrong])
+    for text in rest:  # nothing but reasoning
+        check_matches(source, [], [before[0].removesuffix(written.closing), text])
 
 
-@pytest.mark.parametrize("voice", VOICES, ids=lambda voice: voice.format)
-def test_content_of_a_shape_without_tools(voice: Voice) -> None:
+@pytest.mark.parametrize("written", FORMATS, ids=lambda written: written.tool_format)
+def test_constrained_content_without_tools(written: WrittenFormat) -> None:
     source = compile_spec(
-        constraint=shape(CONTENT), reasoning_format=voice.reasoning, starts_in_reasoning=False
+        constraint=make_constraint(CONTENT),
+        reasoning_format=written.reasoning,
+        starts_in_reasoning=False,
     )
-    content = voice.content.format
-    thoughts = f"{voice.opens}So.{voice.closes}"
-    right = [content('{"n": 1}'), thoughts + content('{"n": 1, "s": "x"}')]
-    means(source, right, ["So.", thoughts, thoughts + "So.", thoughts + voice.call("f", "{}")])
+    content = written.content.format
+    reasoning = f"{written.opening}So.{written.closing}"
+    right = [content('{"n": 1}'), reasoning + content('{"n": 1, "s": "x"}')]
+    check_matches(
+        source, right, ["So.", reasoning, reasoning + "So.", reasoning + written.call("f", "{}")]
+    )
 
 
 # one call, or several
 
 
 @pytest.mark.parametrize("name", list(tool_formats()))
-def test_one_call_where_only_one_may_be_made(name: str) -> None:
+def test_at_most_one_call_without_parallel_calls(name: str) -> None:
     chance = random.Random(name)
-    pair = FormatPair(name, {"f": members("a", a=NUMBER), "g": members()}, "none")
+    pair = FormatPair(name, {"f": make_object("a", a=NUMBER), "g": make_object()}, "none")
     several, single = (
         pair.compile(tool_choice="required"),
         pair.compile(tool_choice="required", parallel_calls=False),
@@ -151,22 +151,22 @@ def test_one_call_where_only_one_may_be_made(name: str) -> None:
     seen = set()
     for text in pair.iter_walks(several, chance, [""] * 40):
         count = len(pair.parse(text).raw_calls)
-        text = text.rstrip()  # white space may be all there is of another one
+        text = text.rstrip()  # white space may be the start of another call
         assert match_grammar(single, text)[0] is (count == 1), text
         assert match_grammar(free, text)[0] or count > 1 or name in UNMARKED, text
         assert not match_grammar(free, text)[0] or count == 1, text
         seen.add(min(count, 2))
         if len(seen) == 2 or name == "glm4_legacy":
             return
-    raise AssertionError(f"of {name}, calls of {seen} were seen")
+    raise AssertionError(f"{name}: only answers with {seen} calls came up")
 
 
-UNMARKED = {name for name, one in tool_formats().items() if one.unmarked_starts}
+UNMARKED = {name for name, entry in tool_formats().items() if entry.unmarked_starts}
 
-# what schemas mean
+# schemas and the values that they allow
 
-TREE = members("v", v=NUMBER, below={"type": "array", "items": {"$ref": "#/$defs/tree"}})
-OPTIONAL = members(a=NUMBER, b=NUMBER, c=NUMBER)
+TREE = make_object("v", v=NUMBER, below={"type": "array", "items": {"$ref": "#/$defs/tree"}})
+OPTIONAL = make_object(a=NUMBER, b=NUMBER, c=NUMBER)
 CONTENTS: list[tuple[Any, list[str], list[str]]] = [
     (None, ["{}", '{"a": [1, {"b": null}]}'], ["", "[]", "1", '"a"', "{} {}"]),
     ({"type": "array", "items": NUMBER}, ["[]", "[1, 2]"], ["{}", "[1,]", "[,1]", '["1"]', "1"]),
@@ -178,7 +178,7 @@ CONTENTS: list[tuple[Any, list[str], list[str]]] = [
         ['{,"b": 1}', '{"b": 1,}', '{"a": 1,, "c": 2}', '{"a": 1 "b": 2}', '{"c": 1, "a": 2}'],
     ),
     (
-        members("größe", größe=NUMBER, **{"a b": TEXT, "": NUMBER}),
+        make_object("größe", größe=NUMBER, **{"a b": TEXT, "": NUMBER}),
         ['{"größe": 1}', '{"gr\\u00f6\\u00dfe": 1, "a b": ""}', '{"größe": 1, "": 2}'],
         ['{"grosse": 1}', '{"größe": 1, "ab": ""}'],
     ),
@@ -188,31 +188,37 @@ CONTENTS: list[tuple[Any, list[str], list[str]]] = [
         ['{"below": []}', '{"v": 1, "below": [{}]}', '{"v": 1, "below": {"v": 2}}'],
     ),
     (
-        {"anyOf": [members("a", a=NUMBER), members("b", b=TEXT), {"type": "null"}]},
+        {"anyOf": [make_object("a", a=NUMBER), make_object("b", b=TEXT), {"type": "null"}]},
         ['{"a": 1}', '{"b": "x"}', "null"],
         ["{}", '{"a": "x"}', '{"a": 1, "b": "x"}', "true"],
     ),
-    (members(), ["{}", "{ }"], ['{"a": 1}', "[]"]),
-    (members("a", others=NUMBER, a=TEXT), ['{"a": "", "b": 1, "c": 2}'], ['{"a": "", "b": ""}']),
+    (make_object(), ["{}", "{ }"], ['{"a": 1}', "[]"]),
     (
-        members(others={"type": "boolean"}, a=NUMBER) | {"patternProperties": {"^b": TEXT}},
+        make_object("a", additional=NUMBER, a=TEXT),
+        ['{"a": "", "b": 1, "c": 2}'],
+        ['{"a": "", "b": ""}'],
+    ),
+    (
+        make_object(additional={"type": "boolean"}, a=NUMBER) | {"patternProperties": {"^b": TEXT}},
         ["{}", '{"a": 1, "b": "", "b1": "x", "c": true}', '{"ab": true}'],
         ['{"a": 1, "\\u0061": true}', '{"b": true}', '{"\\u0062": true}', '{"ab": ""}'],
     ),
     (
-        members("b1") | {"patternProperties": {r"^b\d$": TEXT, "1": {"maxLength": 2}}},
+        make_object("b1") | {"patternProperties": {r"^b\d$": TEXT, "1": {"maxLength": 2}}},
         ['{"b1": "xy"}', '{"b1": "", "b2": "xyz", "a1": "xy"}'],
         ["{}", '{"b1": "xyz"}', '{"b1": "", "a1": "xyz"}', '{"b1": "", "b\u0661": ""}'],
     ),
 ]
 
 
-@pytest.mark.parametrize(("schema", "right", "wrong"), CONTENTS, ids=lambda one: repr(one)[:40])
-def test_what_a_schema_allows(schema: Any, right: list[str], wrong: list[str]) -> None:
-    means(compile_spec(constraint=shape(schema, strict=schema is not None)), right, wrong)
+@pytest.mark.parametrize(("schema", "right", "wrong"), CONTENTS, ids=lambda value: repr(value)[:40])
+def test_schemas_allow_their_values_only(schema: Any, right: list[str], wrong: list[str]) -> None:
+    check_matches(
+        compile_spec(constraint=make_constraint(schema, strict=schema is not None)), right, wrong
+    )
 
 
-THREE = members("one two", one=NUMBER, two={"enum": ["x", "y"]}, three={"type": "boolean"})
+THREE = make_object("one two", one=NUMBER, two={"enum": ["x", "y"]}, three={"type": "boolean"})
 
 
 @pytest.mark.parametrize(
@@ -252,20 +258,25 @@ def test_arguments_come_in_any_order(
 ) -> None:
     source = compile_spec({"f": THREE}, tool_format=name, tool_choice="required")
 
-    def call(*said: tuple[str, Any]) -> str:
-        return frame.format(joint.join(member(key, value) for key, value in said))
+    def call(*members: tuple[str, Any]) -> str:
+        return frame.format(joint.join(member(key, value) for key, value in members))
 
-    said = [("one", 1), ("two", "y"), ("three", False)]
-    right = [call(*order) for order in permutations(said)]
-    right += [call(*order) for order in permutations(said[:2])]
-    wrong = [call(*order) for order in permutations([*said, ("one", 2)], 4)]
-    wrong += [call(), call(said[0]), call(said[1], said[2]), call(*said[:2], ("two", "x"))]
-    means(source, right, wrong)
+    members = [("one", 1), ("two", "y"), ("three", False)]
+    right = [call(*order) for order in permutations(members)]
+    right += [call(*order) for order in permutations(members[:2])]
+    wrong = [call(*order) for order in permutations([*members, ("one", 2)], 4)]
+    wrong += [
+        call(),
+        call(members[0]),
+        call(members[1], members[2]),
+        call(*members[:2], ("two", "x")),
+    ]
+    check_matches(source, right, wrong)
 
 
-# a mark in a text would end it
+# a marker in a string would end it
 
-BOUNDED = members("s", s={"type": "string", "maxLength": 60}, t=TEXT)
+BOUNDED = make_object("s", s={"type": "string", "maxLength": 60}, t=TEXT)
 
 
 @pytest.mark.parametrize(
@@ -276,28 +287,28 @@ BOUNDED = members("s", s={"type": "string", "maxLength": 60}, t=TEXT)
         ("mistral_think", "mistral", ["[x]", "[TOOL"], ["[TOOL_CALLS]", "[/THINK]"]),
     ],
 )
-def test_content_holds_no_marks(
+def test_content_contains_no_markers(
     reasoning: str, name: str, right: list[str], wrong: list[str]
 ) -> None:
-    source = FormatPair(name, TOOLS, reasoning).compile(constraint=shape(BOUNDED))
+    source = FormatPair(name, TOOLS, reasoning).compile(constraint=make_constraint(BOUNDED))
     for frame in ('{{"s": "{}"}}', '{{"s": "", "t": "{}"}}'):
         texts = [frame.format(f"a {text} b") for text in right]
-        means(source, texts, [frame.format(f"a {text} b") for text in wrong])
+        check_matches(source, texts, [frame.format(f"a {text} b") for text in wrong])
 
 
 ANY_TEXT = {"type": "string", "pattern": "^.{1,40}$"}
 FEW = {"type": "object", "maxProperties": 2, "additionalProperties": TEXT}
-# what `{}` stands for is written in both ways: as it is, which nothing allows, and escaped
-HOLDING: list[tuple[Any, str]] = [
+# `{}` stands for a marker, which is only allowed with an escape
+ESCAPED: list[tuple[Any, str]] = [
     (ANY_TEXT, '"a {} b"'),
     ({"type": "string", "pattern": "<", "minLength": 5}, '"a {} <b\\n"'),
     ({"enum": ["a {} b", "c"]}, '"a {} b"'),
     ({"const": {"{}": ["{}"]}}, '{{"{}": ["{}"]}}'),
-    (members("{}", **{"{}": NUMBER}), '{{"{}": 1}}'),
+    (make_object("{}", **{"{}": NUMBER}), '{{"{}": 1}}'),
     ({"type": "array", "items": [{"const": "{}"}]}, '["{}"]'),
 ]
-# the same, of which nothing that holds a mark is left
-WITHOUT: list[tuple[Any, str]] = [
+# `{}` stands for a marker, which is not allowed at all
+RESTRICTED: list[tuple[Any, str]] = [
     ({"type": "string", "allOf": [{"pattern": "a"}, {"pattern": "b"}]}, '"a {} b"'),
     (FEW, '{{"a": "{}"}}'),
     (FEW, '{{"a {}": ""}}'),
@@ -306,31 +317,34 @@ WITHOUT: list[tuple[Any, str]] = [
 ]
 
 
-def filled(value: Any, mark: str) -> Any:
-    """A schema with a mark in its texts."""
-    return json.loads(json.dumps(value).replace("{}", mark))
+def insert_marker(schema: Any, marker: str) -> Any:
+    return json.loads(json.dumps(schema).replace("{}", marker))
 
 
-@pytest.mark.parametrize("mark", ["<think>", "</think>", "<tool_call>"])
-@pytest.mark.parametrize(("schema", "frame"), HOLDING, ids=lambda one: repr(one)[:40])
-def test_a_mark_in_content_is_an_escape(schema: Any, frame: str, mark: str) -> None:
+@pytest.mark.parametrize("marker", ["<think>", "</think>", "<tool_call>"])
+@pytest.mark.parametrize(("schema", "frame"), ESCAPED, ids=lambda value: repr(value)[:40])
+def test_a_marker_in_content_is_escaped(schema: Any, frame: str, marker: str) -> None:
     source = FormatPair("hermes_json", TOOLS, "think").compile(
-        constraint=shape(filled(schema, mark), True)
+        constraint=make_constraint(insert_marker(schema, marker), True)
     )
-    escape = rf"\u{ord(mark[0]):04x}{mark[1:]}"
-    texts = [frame.format(*[one] * frame.count("{}")) for one in (escape, mark)]
-    means(source, texts[:1], texts[1:])
+    escape = rf"\u{ord(marker[0]):04x}{marker[1:]}"
+    texts = [frame.format(*[text] * frame.count("{}")) for text in (escape, marker)]
+    check_matches(source, texts[:1], texts[1:])
     assert FormatPair("hermes_json", TOOLS, "think").parse(texts[0]).text == texts[0]
 
 
-@pytest.mark.parametrize(("schema", "frame"), WITHOUT, ids=lambda one: repr(one)[:40])
-def test_what_the_engine_writes_holds_no_marks(schema: Any, frame: str) -> None:
-    source = FormatPair("hermes_json", TOOLS, "think").compile(constraint=shape(schema, True))
-    means(source, [frame.format("x < y")], [frame.format("<think>"), frame.format("</think>")])
+@pytest.mark.parametrize(("schema", "frame"), RESTRICTED, ids=lambda value: repr(value)[:40])
+def test_delegated_schemas_contain_no_markers(schema: Any, frame: str) -> None:
+    source = FormatPair("hermes_json", TOOLS, "think").compile(
+        constraint=make_constraint(schema, True)
+    )
+    check_matches(
+        source, [frame.format("x < y")], [frame.format("<think>"), frame.format("</think>")]
+    )
 
 
-def test_what_cannot_be_written_without_a_mark_is_refused() -> None:
+def test_a_schema_that_requires_a_marker_is_rejected() -> None:
     both = {"type": "string", "allOf": [{"pattern": "<think>"}, {"pattern": "b"}]}
     with pytest.raises(BadRequest) as caught:
-        FormatPair("hermes_json", TOOLS, "think").compile(constraint=shape(both, True))
+        FormatPair("hermes_json", TOOLS, "think").compile(constraint=make_constraint(both, True))
     assert "cannot be enforced" in caught.value.message

@@ -1,7 +1,7 @@
-"""The grammar of every tool format: what a model of it writes is allowed, and no other call is.
+"""The grammar of every tool format allows what its models write, and no other call.
 
-Our own cases are data files in `tests/formats/`. Every one of them is allowed that a model writes
-who keeps to its format; those that only a forgiving reader understands say so themselves.
+The cases in `tests/formats/` are data files. The grammar allows every case that follows the format;
+a case that only the tolerant parser accepts is marked as `forgiven`.
 """
 
 from __future__ import annotations
@@ -16,41 +16,31 @@ from dragoman.formats import tool_formats
 from dragoman.output.library import combine_formats
 from dragoman.testing.grammars import match_grammar
 from tests.formats.test_formats import ALL, TOOLS, parser
-from tests.support.grammars import FormatPair, Schemas, compile_spec
+from tests.support.grammars import FormatPair, Schemas, compile_spec, make_object
 
 pytestmark = pytest.mark.slow
 
 NAMES = list(tool_formats())
-# a header that is plain letters cannot be told from an answer without one
-LETTERED = {"functionary_v32", "harmony", "muse_glimmer"}
+# an answer without a header cannot be distinguished from a header in plain text
+PLAIN_HEADERS = {"functionary_v32", "harmony", "muse_glimmer"}
 
 
-def members(required: str = "", **properties: Any) -> dict[str, Any]:
-    """The schema of an object with these members and no other."""
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": required.split(),
-        "additionalProperties": False,
-    }
-
-
-THOUGHTS = {"ernie45": "think", "kimi_k3": "think", "solar_open": "think"}
-MARKS = {"inkling": ("<|content_thinking|>", "<|end_message|>", "<|content_text|>")}
+REASONING_FORMATS = {"ernie45": "think", "kimi_k3": "think", "solar_open": "think"}
+REASONING_MARKERS = {"inkling": ("<|content_thinking|>", "<|end_message|>", "<|content_text|>")}
 ANY_NUMBER = {"type": "integer"}
 ANY_TEXT = {"type": "string"}
-# what the formats' examples call
+# the tools that the examples of the formats call
 EXAMPLES: dict[str, Any] = {
-    "gemma4": members(
+    "gemma4": make_object(
         "city",
         city=ANY_TEXT,
         n=ANY_NUMBER,
-        o=members(k={"type": "boolean"}),
+        o=make_object(k={"type": "boolean"}),
         l={"type": "array", "items": ANY_NUMBER},
     ),
-    "functiongemma": members("a", a=ANY_TEXT),
-    "pythonic": members("a", a=ANY_NUMBER, b=ANY_TEXT),
-    "sarashina": members("a", a={"type": "boolean"}),
+    "functiongemma": make_object("a", a=ANY_TEXT),
+    "pythonic": make_object("a", a=ANY_NUMBER, b=ANY_TEXT),
+    "sarashina": make_object("a", a={"type": "boolean"}),
 }
 
 
@@ -58,86 +48,94 @@ EXAMPLES: dict[str, Any] = {
 @pytest.mark.parametrize("name", NAMES)
 def test_the_example_of_a_format_is_allowed(name: str, choice: str) -> None:
     example = tool_formats()[name].example
-    tools = {"f": EXAMPLES.get(name, members("a", a=ANY_NUMBER)), "g": members()}
+    tools = {"f": EXAMPLES.get(name, make_object("a", a=ANY_NUMBER)), "g": make_object()}
     source = compile_spec(tools, tool_format=name, tool_choice=choice)
     assert match_grammar(source, example)[0]
     for text in ("", "Hello there.", "Well, 1 < 2.\n\nSo it is."):
-        assert match_grammar(source, text)[0] is (choice == "auto" and name not in LETTERED)
+        assert match_grammar(source, text)[0] is (choice == "auto" and name not in PLAIN_HEADERS)
     if choice == "required":
         assert not match_grammar(source, example[: len(example) // 2])[0]
         assert not match_grammar(source, f"Well. {example}")[0]
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in LETTERED])
-def test_thoughts_and_words_come_before_a_call(name: str) -> None:
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in PLAIN_HEADERS])
+def test_reasoning_and_text_come_before_a_call(name: str) -> None:
     example = tool_formats()[name].example
-    pair = FormatPair(name, {"f": EXAMPLES.get(name, members("a", a=ANY_NUMBER))}, THOUGHTS.get(name))
-    opening, closing, answer = MARKS.get(pair.reasoning, ("<think>", "</think>", ""))
+    pair = FormatPair(
+        name, {"f": EXAMPLES.get(name, make_object("a", a=ANY_NUMBER))}, REASONING_FORMATS.get(name)
+    )
+    opening, closing, answer = REASONING_MARKERS.get(pair.reasoning, ("<think>", "</think>", ""))
     for choice in ("auto", "required"):
         free = choice == "auto"
         source = pair.compile(tool_choice=choice)
-        thoughts = f"{opening}I call f.\nMaybe.{closing}"
-        assert match_grammar(source, thoughts + example)[0]
-        assert match_grammar(source, f"{thoughts}{answer}Well.")[0] is free
-        text = f"{thoughts}{answer}I call f. {closing if answer else ''}{example}"
+        reasoning = f"{opening}I call f.\nMaybe.{closing}"
+        assert match_grammar(source, reasoning + example)[0]
+        assert match_grammar(source, f"{reasoning}{answer}Well.")[0] is free
+        text = f"{reasoning}{answer}I call f. {closing if answer else ''}{example}"
         assert match_grammar(source, text)[0] is free
         inside = pair.compile(tool_choice=choice, starts_in_reasoning=True)
-        assert match_grammar(inside, thoughts.removeprefix(opening) + example)[0]
+        assert match_grammar(inside, reasoning.removeprefix(opening) + example)[0]
 
 
-# calls that are wrong in one thing
+# calls with one error
 
 UNIT = {"enum": ["c", "f"]}
-STRICT = {"f": members("count", count=ANY_NUMBER, unit=UNIT)}
-FINE: list[Schemas] = [
-    {"f": members("count unit", count={"const": 3}, unit={"const": "c"})},
-    {"f": members("count", count={"type": "integer", "minimum": 2, "maximum": 40})},
+STRICT = {"f": make_object("count", count=ANY_NUMBER, unit=UNIT)}
+VALID: list[Schemas] = [
+    {"f": make_object("count unit", count={"const": 3}, unit={"const": "c"})},
+    {"f": make_object("count", count={"type": "integer", "minimum": 2, "maximum": 40})},
 ]
-WRONG: dict[str, Schemas] = {
+INVALID: dict[str, Schemas] = {
     "another name": {"g": STRICT["f"]},
     "a longer name": {"f2": STRICT["f"]},
-    "no count": {"f": members("unit", unit=UNIT)},
-    "no arguments": {"f": members()},
-    "a word for a number": {"f": members("count", count={"const": "many"})},
-    "a number that is no integer": {"f": members("count", count={"const": 1.5})},
-    "nothing for a number": {"f": members("count", count={"const": None})},
-    "a list": {"f": members("count", count={"type": "array", "items": ANY_NUMBER, "minItems": 1})},
-    "one more": {"f": members("count more", count=ANY_NUMBER, more=ANY_NUMBER)},
-    "another case": {"f": members("Count", Count=ANY_NUMBER)},
-    "none of the choices": {"f": members("count unit", count=ANY_NUMBER, unit={"const": "k"})},
-    "more than a choice": {"f": members("count unit", count=ANY_NUMBER, unit={"const": "cc"})},
+    "no count": {"f": make_object("unit", unit=UNIT)},
+    "no arguments": {"f": make_object()},
+    "a word for a number": {"f": make_object("count", count={"const": "many"})},
+    "a number that is no integer": {"f": make_object("count", count={"const": 1.5})},
+    "nothing for a number": {"f": make_object("count", count={"const": None})},
+    "a list": {
+        "f": make_object("count", count={"type": "array", "items": ANY_NUMBER, "minItems": 1})
+    },
+    "one more": {"f": make_object("count more", count=ANY_NUMBER, more=ANY_NUMBER)},
+    "another case": {"f": make_object("Count", Count=ANY_NUMBER)},
+    "none of the choices": {"f": make_object("count unit", count=ANY_NUMBER, unit={"const": "k"})},
+    "more than a choice": {"f": make_object("count unit", count=ANY_NUMBER, unit={"const": "cc"})},
 }
-# without a mark of their own, calls of others are text
+# in formats without markers, calls of undeclared tools are text
 UNMARKED = {
-    name for name, one in tool_formats().items() if one.unmarked_starts or one.unmarked_at_start
+    name
+    for name, entry in tool_formats().items()
+    if entry.unmarked_starts or entry.unmarked_at_start
 }
 
 
-def a_call(name: str, tools: Schemas, chance: random.Random) -> str:
-    """A call that these tools allow."""
+def make_call(name: str, tools: Schemas, chance: random.Random) -> str:
+    """Write a random call of one of these tools."""
     pair = FormatPair(name, tools, "none")
     return next(
-        pair.iter_walks(pair.compile(tool_choice="required", parallel_calls=False), chance, [""] * 9)
+        pair.iter_walks(
+            pair.compile(tool_choice="required", parallel_calls=False), chance, [""] * 9
+        )
     )
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_call_that_is_wrong_in_one_thing_is_not_allowed(name: str) -> None:
+def test_a_call_with_one_error_is_not_allowed(name: str) -> None:
     chance, strict = random.Random(name), FormatPair(name, STRICT, "none")
     forced, free = strict.compile(tool_choice="required"), strict.compile()
-    for tools in FINE:
-        text = a_call(name, tools, chance)
+    for tools in VALID:
+        text = make_call(name, tools, chance)
         assert match_grammar(forced, text)[0], text
-    for what, tools in WRONG.items():
-        text = a_call(name, tools, chance)
-        assert not match_grammar(forced, text)[0], f"{what}: {text}"
+    for problem, tools in INVALID.items():
+        text = make_call(name, tools, chance)
+        assert not match_grammar(forced, text)[0], f"{problem}: {text}"
         if name not in UNMARKED:
-            assert not match_grammar(free, text)[0], f"{what}: {text}"
+            assert not match_grammar(free, text)[0], f"{problem}: {text}"
         elif match_grammar(free, text)[0]:
-            assert strict.find_error(text, forced=False) is None, f"{what}: {text}"
+            assert strict.find_error(text, forced=False) is None, f"{problem}: {text}"
 
 
-# values that could be read as something else
+# values that could be read as another type
 
 FRAMES = {
     "qwen3_coder": "<tool_call>\n<function=f>\n<parameter=v>\n{}\n</parameter>\n</function>\n"
@@ -150,8 +148,8 @@ ITEM = "]~<item>{}]~</item>"
 PAIRED = {"type": "array", "prefixItems": [ANY_NUMBER, ANY_TEXT]}
 SHORT = {"type": "string", "pattern": "^.{1,40}$"}
 NAMED = {"type": "object", "patternProperties": {"^a": ANY_TEXT}, "additionalProperties": False}
-# a format, what `v` may be, and texts with what is read in them; None is not allowed
-READ: list[tuple[str, Any, dict[str, Any]]] = [
+# a format, the schema of `v`, and texts with the value that is read; None is not allowed
+READINGS: list[tuple[str, Any, dict[str, Any]]] = [
     (
         "qwen3_coder",
         {"type": "array", "items": SHORT},
@@ -188,7 +186,7 @@ READ: list[tuple[str, Any, dict[str, Any]]] = [
 
 
 def read_back(name: str, schema: Any, text: str) -> Any:
-    """What is read in the only call of a text, if the grammar allows that; else nothing."""
+    """Parse the arguments of the only call; return None if the grammar does not allow the text."""
     pair = FormatPair(name, {"f": schema}, "none")
     if not match_grammar(pair.compile(tool_choice="required"), text)[0]:
         return None
@@ -196,21 +194,19 @@ def read_back(name: str, schema: Any, text: str) -> Any:
     return json.loads(arguments)
 
 
-@pytest.mark.parametrize(("name", "schema", "said"), READ, ids=lambda one: repr(one)[:40])
-def test_what_is_allowed_is_read_as_it_was_meant(
-    name: str, schema: Any, said: dict[str, Any]
-) -> None:
-    for text, value in said.items():
+@pytest.mark.parametrize(("name", "schema", "texts"), READINGS, ids=lambda value: repr(value)[:40])
+def test_allowed_values_are_read_back(name: str, schema: Any, texts: dict[str, Any]) -> None:
+    for text, value in texts.items():
         whole = FRAMES[name].format(text).replace("]~", "]<]minimax[>[")
-        found = read_back(name, members("v", v=schema), whole)
-        assert found == (None if value is None else {"v": value}), text
+        parsed = read_back(name, make_object("v", v=schema), whole)
+        assert parsed == (None if value is None else {"v": value}), text
 
 
-def test_elements_of_any_name_hold_text() -> None:
+def test_elements_of_any_name_contain_text() -> None:
     schema = {"type": "object", "additionalProperties": ANY_TEXT}
     frame = FRAMES["minimax_m3"].replace("]~<v>{}]~</v>", "{}").replace("]~", "]<]minimax[>[")
-    one = "]<]minimax[>[<x>1]<]minimax[>[</x>"
-    assert read_back("minimax_m3", schema, frame.format(one)) == {"x": "1"}
+    element = "]<]minimax[>[<x>1]<]minimax[>[</x>"
+    assert read_back("minimax_m3", schema, frame.format(element)) == {"x": "1"}
     assert read_back("minimax_m3", schema, frame.format("")) == {}
 
 
@@ -218,36 +214,36 @@ def test_elements_of_any_name_hold_text() -> None:
 @pytest.mark.parametrize(
     "key", ["first name", "xml:lang", "a[]", "a,b", "(x)", "{x", "", '"q"', "'", "a=b", ";x", "<x>"]
 )
-def test_a_key_that_is_no_word_is_in_quotes(name: str, key: str) -> None:
-    schema = members(key, **{key: ANY_NUMBER}) | {"required": [key]}
-    for way, value in ((json.dumps(key), {key: 1}), (key, None)):
-        assert read_back(name, schema, FRAMES[name].format(f"{way}:1")) == value
+def test_a_key_that_is_no_bare_key_is_quoted(name: str, key: str) -> None:
+    schema = make_object(key, **{key: ANY_NUMBER}) | {"required": [key]}
+    for spelling, value in ((json.dumps(key), {key: 1}), (key, None)):
+        assert read_back(name, schema, FRAMES[name].format(f"{spelling}:1")) == value
 
 
-@pytest.mark.parametrize(("name", "mark"), [("gemma4", '<|"|>'), ("functiongemma", "<escape>")])
-def test_a_text_that_holds_its_own_quotes_is_in_others(name: str, mark: str) -> None:
-    schema = members("v", v={"enum": [f"a{mark}b", "c"]})
-    said = {f"v:{mark}a{mark}b{mark}": None, f"v:{mark}c{mark}": {"v": "c"}}
-    way = json.dumps(f"a{mark}b").replace(mark, "\\u003c" + mark[1:])
-    for text, value in (said | {f"v:{way}": {"v": f"a{mark}b"}}).items():
+@pytest.mark.parametrize(("name", "marker"), [("gemma4", '<|"|>'), ("functiongemma", "<escape>")])
+def test_a_text_that_contains_its_string_marker_is_quoted(name: str, marker: str) -> None:
+    schema = make_object("v", v={"enum": [f"a{marker}b", "c"]})
+    texts = {f"v:{marker}a{marker}b{marker}": None, f"v:{marker}c{marker}": {"v": "c"}}
+    quoted = json.dumps(f"a{marker}b").replace(marker, "\\u003c" + marker[1:])
+    for text, value in (texts | {f"v:{quoted}": {"v": f"a{marker}b"}}).items():
         assert read_back(name, schema, FRAMES[name].format(text)) == value
 
 
-# our own cases
+# the cases of the formats
 
 
-def declared(case: dict[str, Any]) -> Schemas:
+def list_declared_tools(case: dict[str, Any]) -> Schemas:
     if case.get("any"):
         return {name: {"type": "object"} for name, _ in case["says"].get("calls", [])}
-    return {one["function"]["name"]: one["function"]["parameters"] for one in TOOLS}
+    return {tool["function"]["name"]: tool["function"]["parameters"] for tool in TOOLS}
 
 
 @pytest.mark.parametrize("case", ALL)
-def test_what_a_model_writes_is_allowed(case: dict[str, Any]) -> None:
+def test_the_text_of_a_case_is_allowed(case: dict[str, Any]) -> None:
     name, reasoning = case["format"] or "hermes_json", case["reasoning"]
     header, prompt = combine_formats(name, reasoning).header, case.get("prompt") or ""
     source = compile_spec(
-        declared(case),
+        list_declared_tools(case),
         tool_format=name,
         reasoning_format=reasoning,
         starts_in_reasoning=parser(case).in_reasoning,

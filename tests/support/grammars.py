@@ -36,6 +36,16 @@ WIDE = 60  # if more bytes than this are allowed, the position is inside text
 END = len(BYTE_PIECES)
 
 
+def make_object(required: str = "", additional: Any = False, **properties: Any) -> dict[str, Any]:
+    """The schema of an object; `required` are names with spaces between them."""
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": required.split(),
+        "additionalProperties": additional,
+    }
+
+
 def make_tools(schemas: Schemas) -> tuple[Tool, ...]:
     return tuple(Tool(name=name, parameters=schema) for name, schema in schemas.items())
 
