@@ -130,7 +130,7 @@ class CallBodyWriter:
                 arguments = write_element_arguments(
                     self.get_writer(body, tool), body, tool, self._closing_markers
                 )
-        return lark.add_rule(f"{name} {end} {arguments}", "one")
+        return lark.add_rule(f"{name} {end} {arguments}", "named_call")
 
     # JSON objects
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from dragoman.errors import Unsupported
 from dragoman.grammar.client.grammar_text import GrammarText, write_grammar_text
@@ -46,6 +45,7 @@ from dragoman.grammar.writer.marker_free_json import (
 )
 from dragoman.grammar.writer.marker_free_schema import exclude_markers_from_schema
 from dragoman.grammar.writer.sequences import write_items, write_sequence
+from dragoman.types import Json
 
 ESCAPE = (
     r"\\(?:[\"\\\/bfnrt]|u(?:[0-9a-cA-CefEF][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2}"
@@ -57,7 +57,7 @@ ANY_KEY_PATTERN = KeyPattern(())
 NUMBER = r"/-?(?:0|[1-9][0-9]{0,29})(?:\.[0-9]{1,30})?(?:[eE][-+]?[0-9]{1,2})?/"
 
 
-def build_number_schema(node: Number) -> dict[str, Any]:
+def build_number_schema(node: Number) -> dict[str, Json]:
     """The schema of a number with bounds."""
     keywords = {
         "minimum": node.minimum,
@@ -70,7 +70,7 @@ def build_number_schema(node: Number) -> dict[str, Any]:
     return {"type": "integer" if node.integer else "number"} | bounds
 
 
-def build_string_schema(node: String) -> dict[str, Any]:
+def build_string_schema(node: String) -> dict[str, Json]:
     """The schema of a string with a pattern or a format."""
     keywords = {
         "minLength": node.min_length or None,
@@ -198,9 +198,9 @@ class JsonWriter:
             return self._write_delegated_schema(schema)
         return self.lark.add_terminal(terminal, "STRING")
 
-    def _write_delegated_schema(self, schema: dict[str, Any]) -> str:
+    def _write_delegated_schema(self, schema: dict[str, Json]) -> str:
         """Delegate a schema to llguidance, restricted to values without markers."""
-        restricted: dict[str, Any] | None = schema
+        restricted: dict[str, Json] | None = schema
         if self._banned_markers:
             restricted = exclude_markers_from_schema(schema, self._banned_markers)
         if restricted is None:

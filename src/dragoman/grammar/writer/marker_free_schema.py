@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
 from dragoman.grammar.regex.exclude_markers import marker_free_regexes
 from dragoman.grammar.schema.llguidance_check import check_schema
@@ -57,7 +56,7 @@ class _MarkerRestriction:
         objects = self._restrict_names(open_object)
         return {"anyOf": [*scalars, {"type": "array", "items": {"$ref": ANY_REF}}, objects]}
 
-    def apply(self, schema: Json, outer_types: Sequence[str] | None = None) -> Any:
+    def apply(self, schema: Json, outer_types: Sequence[str] | None = None) -> Json:
         """Restrict a part of a schema; the schema around it allows `outer_types` here."""
         if schema is False:
             return False
