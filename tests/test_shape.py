@@ -85,6 +85,8 @@ ODD_WORDS = {
     "hearing", "speech", "workshop", "crew", "flight", "seal", "tally", "whoever",
 }
 # fmt: on
+# names in data that exist already
+STORED_NAMES = {"responses/state.py": {"seal"}}  # the row of the signing key
 # classes that share a name on purpose
 SHARED_CLASS_NAMES: set[str] = set()
 
@@ -223,7 +225,7 @@ def test_no_odd_words(path: Path) -> None:
     else:
         text = path.read_text(encoding="utf-8")
     words = {word.lower() for word in re.findall(r"[A-Za-z]{3,}", text)}
-    assert not words & ODD_WORDS
+    assert not words & ODD_WORDS - STORED_NAMES.get(name_of(path), set())
 
 
 def test_any_is_rare() -> None:

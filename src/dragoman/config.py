@@ -40,14 +40,14 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     threads: int = 0  # CPU threads of the engine; 0 is all cores
     gpu_layers: int = -1  # layers to run on the GPU; -1 lets the engine decide
     lora: tuple[str, ...] = ()  # NAME=PATH of adapters for the model on the command line
-    memory: int = 0  # most bytes of loaded models; 0 is no limit
+    memory: int = 0  # maximum size of all loaded models; 0 is no limit
     keep_alive: float = -1  # how long an idle model stays loaded; -1 is forever
     load_wait: float = 120.0  # how long a request waits for its model to load
     queue: int = 256  # requests that may wait for a slot of one model
     api_key: tuple[str, ...] = ()  # keys that requests may use
     api_key_file: str = ""  # file with one key per line, read again when it changes
     admin_key: tuple[str, ...] = ()  # keys for loading and unloading models
-    allow_open: bool = False  # listen on other addresses than localhost without a key
+    allow_open: bool = False  # listen on addresses other than localhost without a key
     allowed_host: tuple[str, ...] = ()  # additional Host headers to accept
     strict_params: bool = False  # reject unknown top-level fields of a request
     recall: bool = True  # put the tokens that the model wrote back into replayed conversations
@@ -60,11 +60,11 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     drain: float = 30.0  # how long running requests may take to finish after SIGTERM
     store: str = ""  # database, sqlite:///PATH or postgresql://…; empty is a file of the user
     store_ttl: float = 30 * 24 * 3600.0  # how long responses and conversations are stored
-    store_size: int = 1 << 30  # most bytes in the database
+    store_size: int = 1 << 30  # maximum size of the database
     mcp: tuple[str, ...] = ()  # LABEL=URL of MCP servers that requests may use by label
     mcp_hosts: tuple[str, ...] = ()  # private HOST[:PORT] that requests may name as MCP servers
     mcp_rounds: int = 16  # rounds of remote tool calls in one response
-    mcp_timeout: float = 60.0  # for one call of an MCP server
+    mcp_timeout: float = 60.0  # for one call to an MCP server
     mcp_output: int = 64 * 1024  # characters of a remote tool's output that the model gets
     log_level: str = "info"  # debug, info, warning or error
 
@@ -94,7 +94,7 @@ def state_dir(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def load(flags: Mapping[str, object], environment: Mapping[str, str] = os.environ) -> Settings:
-    """Load the settings: flags win over the environment, and that over the defaults."""
+    """Load the settings: flags override the environment, which overrides the defaults."""
     fields = {field.name: field for field in msgspec.structs.fields(Settings)}
     values: dict[str, object] = {}
     for name, field in fields.items():

@@ -73,7 +73,7 @@ def _replace_template(source: TemplateSource | None, file: str) -> TemplateSourc
     template = read_text(Path(file))
     if source is None:
         return TemplateSource(template, file)
-    return dataclasses.replace(source, template=template, place=file)
+    return dataclasses.replace(source, template=template, path=file)
 
 
 def _read_model_template(name: str, settings: Settings) -> TemplateSource:
@@ -110,7 +110,7 @@ def build_report(source: TemplateSource) -> dict[str, object]:
         "verdict": _make_verdict(detected),
         "confidence": detected.confidence,
         "template": {
-            "from": source.place,
+            "from": source.path,
             "sha256": _hash_template(source.template),
             "characters": len(source.template),
             "renders": detected.renders_messages,
@@ -228,7 +228,7 @@ def format_report(source: TemplateSource, with_source: bool = False) -> str:
         _format_line("", _explain_confidence(detected)),
         *[_format_line("", _strip_topic(reason)) for reason in detected.reasons[2:]],
         "",
-        _format_line("template", source.place),
+        _format_line("template", source.path),
         _format_line("", f"{len(source.template):,} characters, sha256 {digest}…"),
         *_format_tools(detected, tools),
         *_format_reasoning(detected, reasoning),

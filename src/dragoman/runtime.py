@@ -32,8 +32,8 @@ from dragoman.responses.state import PersistentState
 from dragoman.responses.tool_rounds import RemoteToolLimits
 from dragoman.store.rows import StoreLimits
 
-ENGINE_OPTIONS = ("name", "chat_template")  # options of `dragoman.app` that are no settings
-# Names that other servers have for the same settings.
+ENGINE_OPTIONS = ("name", "chat_template")  # options of `dragoman.app` that are not settings
+# Names of the same settings in other servers.
 SETTING_ALIASES = {"tool_parser": "format", "reasoning_parser": "reasoning_format"}
 
 
@@ -72,7 +72,7 @@ def build_runtime(models: ModelRegistry, settings: Settings) -> Runtime:
 def build_services(
     models: ModelRegistry, settings: Settings, replay: ReplayService | None = None
 ) -> Services:
-    """Build what the pipeline needs, without any state that outlives the process."""
+    """Build the services that the pipeline needs; none of them has state on disk."""
     return Services(
         models=models,
         compiler=CompilerPool(),
@@ -103,7 +103,7 @@ def build_models(settings: Settings, model: str) -> ModelRegistry:
 
 
 def open_catalog(settings: Settings, model: str | None = None) -> ModelCatalog:
-    """Read the catalogue of models; the model named on the command line comes first."""
+    """Read the catalog of models; the model named on the command line comes first."""
     root = settings.models_path
     root.mkdir(parents=True, exist_ok=True)
     file = Path(settings.models_file) if settings.models_file else root / "models.yaml"
@@ -167,7 +167,7 @@ def read_template(template: object) -> str | None:
 
 
 def make_remote_tools(settings: Settings) -> RemoteToolsConfig:
-    """Return how MCP servers are reached."""
+    """Return the MCP servers that requests may use, and the limits for their tools."""
     try:
         url_guard, servers = UrlGuard(settings.mcp_hosts), client.parse_servers(settings.mcp)
     except (UrlRejected, ValueError) as error:

@@ -171,7 +171,7 @@ class Tool(Struct, frozen=True, kw_only=True):
     strict: bool | None = None
     param: str = "tools"  # the client's path of its parameters, for errors
     takes_free_text: bool = False
-    input: Constraint | None = None  # of the free text
+    input: Constraint | None = None  # on the free text
 
 
 class Adapter(Struct, frozen=True):
@@ -193,7 +193,7 @@ class Chat(Struct, frozen=True, kw_only=True, tag="chat"):
     response_format: Json = None  # for templates that describe it to the model
     template_kwargs: dict[str, Json] = {}
     reasoning_effort: str | None = None
-    thinking_budget: int | None = None  # most tokens of reasoning
+    thinking_budget: int | None = None  # maximum number of reasoning tokens
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     client_field_names: dict[str, str] = {}  # our field -> the client's name for it
@@ -240,13 +240,13 @@ class Request(Struct, frozen=True, kw_only=True):
     lora: tuple[Adapter, ...] | None = None
     cache_prompt: bool | None = None  # None: cached unless there is a seed, to be repeatable
     include_reasoning: bool = True  # reasoning counts as usage either way
-    encrypt_reasoning: bool = False  # send reasoning in a form that only this server reads
+    pack_reasoning: bool = False  # send reasoning only inside its signature, see `signing`
     stream: bool = False
     include_usage: bool = False
     prefill_only: bool = False  # only fill the prompt cache for a later request
     obfuscate: bool = False  # pad stream events so that their sizes reveal nothing
     store: bool = False  # the client wants the response stored
-    owner: str = ""  # nobody else can read what is stored
+    owner: str = ""  # a digest of the API key; only the same owner can read what is stored
     response_id: str | None = None  # of a response that can be deleted by its id
     warnings: tuple[str, ...] = ()  # one sentence for each field that has no effect
 
@@ -281,7 +281,7 @@ class Step(Struct, frozen=True, array_like=True):
     """What one choice gained. The step that carries `finish` is the last of its choice.
 
     An engine sends token ids, or text, or both; then the text is used. `tokens` is how many tokens
-    the step stands for, which may differ from `len(ids)` for an engine without ids.
+    the step covers, which may differ from `len(ids)` for an engine without ids.
     """
 
     choice: int = 0
@@ -300,11 +300,11 @@ class Step(Struct, frozen=True, array_like=True):
 class Capabilities(Struct, frozen=True, kw_only=True):
     """What an engine can do. A request for anything else is rejected before it gets there."""
 
-    context: int | None = None  # tokens of prompt and answer together
+    context: int | None = None  # context size in tokens
     slots: int | None = None  # choices that run at once; None is no limit
     token_prompts: bool = False  # takes token ids
     sampling: frozenset[str] = frozenset()  # names of the `Sampling` fields it honours
-    logprobs: int = -1  # most alternatives it reports; -1 is no logprobs at all
+    logprobs: int = -1  # maximum number of alternatives; -1 is no logprobs at all
     prompt_logprobs: bool = False
     grammars: bool = False
     embeddings: int = 0  # vector length; 0 is no embeddings

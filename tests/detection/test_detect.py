@@ -361,7 +361,7 @@ def test_unsupported_patterns_are_listed_and_never_run(pattern: str) -> None:
     given = read_checkpoint_formats({"response_template": {"fields": fields}})
     assert given is not None
     assert given.tools is None
-    assert given.missing
+    assert given.unsupported
 
 
 def test_markers_are_read_from_an_older_schema() -> None:

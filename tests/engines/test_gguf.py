@@ -95,7 +95,7 @@ def test_a_header_is_read_completely(path: Path) -> None:
     assert header.metadata["flag"] is True
     assert header.metadata["tokenizer.ggml.tokens"] == ["a", "é", "\udcff"]
     assert list(header.metadata["tokenizer.ggml.scores"]) == [0.5, -1.0]
-    assert header.quantisation == "Q4_K_M"
+    assert header.quantization == "Q4_K_M"
     assert header.chat_template == "{{ messages }}"
     assert header.chat_templates == {"default": "{{ messages }}", "tool_use": "{{ tools }}"}
     assert header.tensors == gguf.TensorSummary(2, 96, 274, {"F32": 64, "Q4_0": 32})
@@ -152,7 +152,7 @@ def test_a_file_of_the_reference_writer_is_read(path: Path) -> None:
     assert header.get_text("general.name") == "A Name"
     assert header.metadata["tokenizer.ggml.tokens"] == ["x" * 50] * 30_000
     assert header.tensors == gguf.TensorSummary(1, 2048, 4096, {"F16": 2048})
-    assert header.quantisation == "F16"
+    assert header.quantization == "F16"
 
 
 def test_the_default_model_is_read(default_model: Path) -> None:
@@ -162,7 +162,7 @@ def test_the_default_model_is_read(default_model: Path) -> None:
         8192,
         576,
     )
-    assert (header.quantisation, header.parameters, header.kind) == ("Q4_1", "135M", "model")
+    assert (header.quantization, header.parameters, header.kind) == ("Q4_1", "135M", "model")
     assert header.tensors.count == 272
     assert len(header.metadata["tokenizer.ggml.tokens"]) == 49152
     assert header.chat_template is not None
@@ -352,7 +352,7 @@ def read_properties(header: gguf.GgufHeader) -> None:
     """Check that properties work whatever types the metadata has."""
     assert isinstance(header.architecture, str)
     assert isinstance(header.kind, str)
-    assert isinstance(header.quantisation, str)
+    assert isinstance(header.quantization, str)
     assert isinstance(header.parameters, str)
     assert header.context_length is None or isinstance(header.context_length, int)
     assert header.embedding_length is None or isinstance(header.embedding_length, int)

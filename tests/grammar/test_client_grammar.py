@@ -73,7 +73,7 @@ REJECTED: list[tuple[str, str]] = [
     ('start: "a"\n%llguidance {"no_forcing": false}', "`%llguidance` is not supported"),
     ("start: %json {", "not valid JSON"),
     ('start: %json {"type": 5}', "`/type` must be"),
-    ('start: %json {"$ref": "http://localhost/"}', "must lead to a place in this schema"),
+    ('start: %json {"$ref": "http://localhost/"}', "must point into this schema"),
     ("start: start", "matches nothing"),
     ("start: /[^\\s\\S]/", "matches nothing"),
     ("root ::= nothing", "is invalid"),

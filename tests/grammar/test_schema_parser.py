@@ -416,14 +416,14 @@ INVALID: dict[str, tuple[Any, str]] = {
     "a number as reference": ({"$ref": 3}, "`/$ref` must be a string"),
     "a reference without target": (
         object_schema(properties={"a": {"$ref": "#/$defs/b"}}),
-        "`/properties/a/$ref` leads to nothing",
+        "`/properties/a/$ref` does not exist in this schema",
     ),
     "an invalid index in a reference": (
         {"anyOf": [{"$ref": "#/anyOf/01"}]},
-        "`/anyOf/0/$ref` leads to",
+        "`/anyOf/0/$ref` does not exist",
     ),
-    "an external reference": ({"$ref": "https://a.b/c"}, "`/$ref` must lead to a place in this"),
-    "a reference to an anchor": ({"$ref": "#a"}, "`/$ref` must lead to a place in this schema"),
+    "an external reference": ({"$ref": "https://a.b/c"}, "`/$ref` must point into this schema"),
+    "a reference to an anchor": ({"$ref": "#a"}, "`/$ref` must point into this schema"),
     "a reference to a list": ({"$ref": "#/enum", "enum": [1]}, "`/enum` must be a schema"),
     "a reference to itself": ({"$ref": "#"}, "`/$ref` refers only to itself"),
     "references to each other": (

@@ -16,7 +16,7 @@ from dragoman import config, runtime
 from dragoman.errors import ERROR_CLASSES, DragomanError
 from dragoman.http.asgi import WEBSOCKET
 from dragoman.http.respond import make_warning_headers
-from dragoman.http.router import Route, path_variants
+from dragoman.http.router import Route, list_path_variants
 from dragoman.http.server import make_app
 from dragoman.models.catalog import ModelCatalog
 from dragoman.models.loaders.gguf import load
@@ -307,7 +307,7 @@ def test_invalid_body_gets_400(server: RunningServer, route: Route, body: bytes)
 def test_every_path_exists_without_v1() -> None:
     for route in ROUTES:
         if route.path.startswith("/v1/"):
-            assert len(path_variants(route.path)) == 2
+            assert len(list_path_variants(route.path)) == 2
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/models"])

@@ -74,9 +74,9 @@ def encode_error(error: DragomanError, request_id: str) -> bytes:
 DIALECT: Dialect[Request] = Dialect(
     name="lines",
     decode=decode,
-    encoder=make_encoder,
+    make_encoder=make_encoder,
     encode_error=encode_error,
-    error_status=lambda error: 418 if error.status == 400 else error.status,
+    get_error_status=lambda error: 418 if error.status == 400 else error.status,
     stream_content_type=b"application/x-ndjson",
     keep_alive_frame=KEEP_ALIVE,
     request_id_headers=(b"x-line-id",),

@@ -21,7 +21,7 @@ from tests.support.serving import make_scripted_app
 async def send_context(request: RequestContext) -> None:
     """Respond with what the context knows about the request."""
     context = {"route": request.route, "params": request.params, "owner": request.owner}
-    context |= {"query": request.query, "include": request.query_values("include")}
+    context |= {"query": request.query, "include": request.get_query_values("include")}
     await request.send_response(200, json.dumps(context).encode())
 
 
@@ -166,12 +166,12 @@ def test_query_lists_of_the_openai_package_are_parsed() -> None:
 
 
 LOUD: Dialect[object] = Dialect(
-    name="loud", encode_error=encode_loud_error, error_status=lambda error: 529
+    name="loud", encode_error=encode_loud_error, get_error_status=lambda error: 529
 )
 LOUD_IF_LARGE: Dialect[object] = Dialect(
     name="loud if large",
     encode_error=encode_loud_error,
-    error_status=lambda error: 529 if isinstance(error, TooLarge) else error.status,
+    get_error_status=lambda error: 529 if isinstance(error, TooLarge) else error.status,
 )
 TWO_DIALECTS = [
     make_route("/v1/loud", "POST", dialects=(LOUD,)),
@@ -253,14 +253,14 @@ def test_owner_is_the_key_that_was_accepted(headers: dict[str, str], key: str | 
     assert response.status_code == (401 if key is None else 200)
     if key is not None:
         owner = response.json()["owner"]
-        assert owner == keys.owner_of([key.encode()])
+        assert owner == keys.get_owner([key.encode()])
         assert len(owner) == 32
         assert key not in owner
 
 
 def test_owners_differ_by_key_and_are_empty_without_keys() -> None:
     keys = ApiKeys(KEYS["api_key"], KEYS["admin_key"])
-    assert len({keys.owner_of([key]) for key in (b"secret", b"other", b"boss", b"wrong")}) == 4
-    assert keys.owner_of([b"wrong"]) == keys.owner_of([]) == ""
+    assert len({keys.get_owner([key]) for key in (b"secret", b"other", b"boss", b"wrong")}) == 4
+    assert keys.get_owner([b"wrong"]) == keys.get_owner([]) == ""
     assert get([make_route("/")], "/", headers={"x-api-key": "any"}).json()["owner"] == ""
     assert get([make_route("/", access="open")], "/", options=KEYS).json()["owner"] == ""

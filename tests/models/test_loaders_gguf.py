@@ -335,7 +335,7 @@ def test_default_model_loads_and_generates(default_model: Path) -> None:
         try:
             with await models.acquire("smollm2:135m") as model:
                 assert isinstance(model.tokenizer, Tokenizer)  # checked against the engine
-                assert model.info.quantisation == "Q4_1"
+                assert model.info.quantization == "Q4_1"
                 assert model.capabilities.context == 256
                 prompt = await model.tokenizer.encode("The capital of France is")
                 job = Job(id="j", prompt=prompt, sampling=Sampling(temperature=0.0, max_tokens=2))

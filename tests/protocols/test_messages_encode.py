@@ -58,7 +58,7 @@ def make_request(**fields: Any) -> Request:
 
 
 def make_encoder(prompt_tokens: int = 100, **fields: Any) -> Encoder:
-    return DIALECT.encoder(make_request(**fields), AnswerInfo("m", 1, prompt_tokens), CONTEXT)
+    return DIALECT.make_encoder(make_request(**fields), AnswerInfo("m", 1, prompt_tokens), CONTEXT)
 
 
 def make_delta(text: str, channel: Any = "text", call: int = 0, **fields: Any) -> Delta:
@@ -399,7 +399,7 @@ def test_uncertain_json_is_an_empty_object(text: str) -> None:
     ],
 )
 def test_errors_have_a_type_for_each_status(error: DragomanError, status: int, kind: str) -> None:
-    assert messages.error_status(error) == status
+    assert messages.get_error_status(error) == status
     body = {"type": "error", "error": {"type": kind, "message": "x"}}
     assert json.loads(messages.encode_error(error)) == body | {"request_id": None}
     assert json.loads(DIALECT.encode_error(error, "req_1")) == body | {"request_id": "req_1"}

@@ -24,7 +24,7 @@ from dragoman.protocols.responses.encode.encoder import ResponseEncoder
 from dragoman.protocols.responses.encode.frames import get_frame_json, make_frame
 from dragoman.protocols.responses.encode.free_text import FreeTextDecoder
 from dragoman.protocols.responses.encode.replay import encode_stored_events
-from dragoman.protocols.responses.encode.resource import mark_cancelled, mark_failed
+from dragoman.protocols.responses.encode.resource import mark_failed
 from dragoman.protocols.responses.types import ResponseInfo, ToolOrigin
 from dragoman.signing import Signer
 from dragoman.types import Chat, Request
@@ -518,9 +518,11 @@ def test_unfinished_stored_responses_can_be_ended() -> None:
     failed = json.loads(mark_failed(body))
     assert (failed["status"], failed["error"]["code"]) == ("failed", "server_error")
     assert [item["status"] for item in failed["output"]] == ["incomplete", "incomplete"]
-    assert json.loads(mark_cancelled(body))["status"] == "cancelled"
-    for stored in (mark_failed(body), mark_cancelled(body)):
-        assert mark_failed(stored) == mark_cancelled(stored) == stored
+    encoder.cancel()
+    cancelled = encoder.encode_whole()
+    assert json.loads(cancelled)["status"] == "cancelled"
+    for stored in (mark_failed(body), cancelled):
+        assert mark_failed(stored) == stored
         assert check_responses(encode_stored_events(stored)) == json.loads(stored)
 
 

@@ -1,6 +1,6 @@
 """`dragoman chat`: chat with a model in the terminal, over the same pipeline that serves clients.
 
-Ctrl-C stops the answer and not the program; at the prompt it clears the line. Ctrl-D exits.
+Ctrl-C stops the answer, not the program; at the prompt it clears the line. Ctrl-D exits.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
 
 
 async def run_conversation(services: Services, system: str | None, sampling: Sampling) -> None:
-    """Hold one conversation, until the input ends."""
+    """Run one conversation, until the input ends."""
     history = [Message(role="system", content=text_content(system))] if system else []
     name = services.models.default_name
     try:
@@ -104,7 +104,7 @@ def strip_newline(line: str) -> str | None:
 
 
 async def run_turn(services: Services, request: Request) -> str:
-    """Write an answer to the terminal and return its text, as far as it came."""
+    """Write an answer to the terminal; return its text, or the part before Ctrl-C."""
     parts: list[str] = []
     answer = asyncio.ensure_future(stream_answer(services, request, parts))
     loop = asyncio.get_running_loop()

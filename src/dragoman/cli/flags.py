@@ -87,7 +87,7 @@ GROUPS = (
             Flag(
                 "--allow-open",
                 "allow_open",
-                "listen on other addresses than localhost without an API key",
+                "listen on addresses other than localhost without an API key",
                 kind="switch_on",
             ),
             Flag(
@@ -130,7 +130,7 @@ GROUPS = (
             Flag(
                 "--memory",
                 "memory",
-                "most bytes of models to keep loaded (default: no limit)",
+                "maximum size of all loaded models in bytes (default: no limit)",
                 "BYTES",
                 "int",
             ),
@@ -241,7 +241,7 @@ GROUPS = (
             Flag(
                 "--store-size",
                 "store_size",
-                "most bytes to store (default: 1 GiB)",
+                "maximum size of the database in bytes (default: 1 GiB)",
                 "BYTES",
                 "int",
             ),
@@ -280,7 +280,7 @@ GROUPS = (
             Flag(
                 "--mcp-timeout",
                 "mcp_timeout",
-                "seconds until a call of an MCP server times out (default: 60)",
+                "seconds until a call to an MCP server times out (default: 60)",
                 "SECONDS",
                 "float",
             ),

@@ -7,7 +7,7 @@ import argparse
 from dragoman.cli.flags import COMMON, add_flags
 from dragoman.config import Settings
 
-HEADINGS = ("NAME", "ARCHITECTURE", "QUANTISATION", "CONTEXT", "SIZE", "")
+HEADINGS = ("NAME", "ARCHITECTURE", "QUANTIZATION", "CONTEXT", "SIZE", "")
 
 
 def add_parser(
@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
         (
             source.id,
             source.architecture or "-",
-            source.quantisation or "-",
+            source.quantization or "-",
             str(source.context or "-"),
             f"{source.size / 1e6:,.0f} MB",
             f"broken: {source.broken}" if source.broken else "",

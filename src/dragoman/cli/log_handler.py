@@ -1,7 +1,7 @@
 """A log handler that writes in a thread of its own.
 
-Logging only puts a line into a queue: a terminal held with Ctrl-S, or a pipe that nobody reads,
-must not stop an answer. When too many lines wait, new ones are dropped and counted, and the count
+Logging only puts a line into a queue: a terminal paused with Ctrl-S, or a pipe without a reader,
+must not block an answer. When too many lines wait, new ones are dropped and counted, and the count
 is written once there is room again. Closing the handler writes the waiting lines if that is quick.
 """
 
@@ -54,7 +54,7 @@ class QueuedLogHandler(logging.Handler):
             try:
                 while rest:
                     rest = self._write_some(rest)
-            except OSError:  # nobody reads it any more
+            except OSError:  # the reader is gone
                 continue
 
     def _write_some(self, data: bytes) -> bytes:

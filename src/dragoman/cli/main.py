@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(f"dragoman: {error}")
     except OSError as error:
         discard_output()
-        log.debug("an operation of the system failed", exc_info=error)
+        log.debug("a system call failed", exc_info=error)
         where = f": {error.filename}" if error.filename else ""
         sys.exit(f"dragoman: {error.strerror or error}{where}")
     except KeyboardInterrupt:

@@ -30,7 +30,7 @@ from dragoman.detection.result import (
     ReasoningSwitch,
     RoundTripCheck,
 )
-from dragoman.detection.round_trip import CALL, RoundTrip
+from dragoman.detection.round_trip import ONE_CALL, RoundTrip
 from dragoman.formats import find_tools
 from dragoman.types import Json
 
@@ -45,7 +45,7 @@ __all__ = [
     "read_checkpoint_formats",
 ]
 
-GENERIC = "hermes_json"
+GENERIC_FORMAT = "hermes_json"
 NO_CHECKPOINT_FORMATS = CheckpointFormats()
 
 
@@ -60,12 +60,9 @@ def detect(
     if checkpoint is not None:
         return _run_detection(template, vocabulary, checkpoint)
     detected = _detect_cached(template)
-    if detected.confidence == "generic" or detected.reasoning is None:
-        return (
-            detected
-            if vocabulary == ()
-            else _run_detection(template, vocabulary, NO_CHECKPOINT_FORMATS)
-        )
+    is_undecided = detected.confidence == "generic" or detected.reasoning is None
+    if is_undecided and vocabulary != ():
+        return _run_detection(template, vocabulary, NO_CHECKPOINT_FORMATS)
     return detected
 
 
@@ -89,7 +86,7 @@ def _run_detection(
     reasons = [f"calls: {calls.reason}" if calls.reason else "calls: no evidence of a format"]
     reasons.append(f"reasoning: {reasoning.reason or 'no evidence of a format'}")
     reasons += ["time: the limit was reached before every check ran"] if probe.is_incomplete else []
-    tools = calls.format or find_tools(GENERIC)
+    tools = calls.format or find_tools(GENERIC_FORMAT)
     return DetectedFormats(
         tools=tools.name,
         reasoning=reasoning.format.name if reasoning.format else None,
@@ -111,15 +108,15 @@ def _prefer_checkpoint(
     checkpoint: CheckpointFormats, matcher: FormatMatcher
 ) -> tuple[ToolFormatChoice, ReasoningFormatChoice]:
     """Return the checkpoint's own formats, unless the template contradicts them."""
-    reasons = "the checkpoint's response template defines it"
+    reason = "the checkpoint's response template defines it"
     calls = matcher.match_tools()
     if checkpoint.tools is not None and not (
         calls.verified and matcher.fails_round_trip(checkpoint.tools)
     ):
-        calls = ToolFormatChoice(checkpoint.tools, reasons, verified=calls.verified)
+        calls = ToolFormatChoice(checkpoint.tools, reason, verified=calls.verified)
     reasoning = matcher.match_reasoning(calls.format)
     if checkpoint.reasoning is not None and not reasoning.verified:
-        reasoning = ReasoningFormatChoice(checkpoint.reasoning, reasons)
+        reasoning = ReasoningFormatChoice(checkpoint.reasoning, reason)
     return calls, reasoning
 
 
@@ -128,7 +125,7 @@ def _rate_confidence(
 ) -> Confidence:
     if calls.format is None:
         return "generic"
-    if not calls.verified or not any(check.name == CALL and check.text for check in checks):
+    if not calls.verified or not any(check.name == ONE_CALL and check.text for check in checks):
         return "unverified"
     all_passed = all(check.status != "failed" for check in checks)
     return "proved" if all_passed and (reasoning.verified or reasoning.format is None) else "partly"

@@ -17,7 +17,7 @@ from dragoman.output.spec import (
     ToolFormat,
 )
 
-Group = tuple[str, ...]  # spellings of one marker
+Group = tuple[str, ...]  # the spellings of one marker
 
 
 @lru_cache(maxsize=4096)
@@ -28,12 +28,6 @@ def _pattern(marker: str) -> re.Pattern[str]:
 def contains_marker(marker: str, text: str) -> bool:
     """Whether the text contains the marker, with any white space that its gaps allow."""
     return _pattern(marker).search(text) is not None if GAP in marker else marker in text
-
-
-def find_last(markers: Iterable[str], text: str) -> int:
-    """Return the position of the last of several markers, or -1."""
-    starts = [match.start() for marker in markers for match in _pattern(marker).finditer(text)]
-    return max(starts, default=-1)
 
 
 def contains_any_marker(markers: Iterable[str], text: str) -> bool:
@@ -49,7 +43,7 @@ def call_openers(tools: ToolFormat) -> Group:
 
 
 def allows_unmarked_calls(tools: ToolFormat) -> bool:
-    """Whether a call may have no marker."""
+    """Whether a call may start without a marker."""
     return bool(tools.unmarked_starts) or tools.unmarked_at_start or not call_openers(tools)
 
 
@@ -67,62 +61,64 @@ def _header_markers(header: MessageHeader | None) -> list[Group]:
 
 
 def _drop_trivial(groups: Iterable[Group]) -> tuple[Group, ...]:
-    """Drop markers that any text may contain."""
+    """Drop markers so short that any text may contain them."""
     groups = (tuple(marker for marker in group if len(marker.strip()) > 1) for group in groups)
     return tuple(group for group in groups if group)
 
 
 def measure_coverage(
-    format_: ToolFormat | ReasoningFormat, has: Callable[[str], bool]
+    output_format: ToolFormat | ReasoningFormat, has: Callable[[str], bool]
 ) -> tuple[int, int]:
-    """Count a format's missing markers and the length of the present ones."""
-    match = [_measure_groups(groups, has) for groups in _all_groups(format_)]
-    ranked = [(missing, length - at) for at, (missing, length) in enumerate(match)]
-    return min(
-        ranked, key=lambda way: (way[0], -way[1]), default=(0, 0)
-    )  # the most common body first
+    """Return how many of a format's markers are missing, and the weighted length of the others."""
+    coverages = [_measure_groups(groups, has) for groups in _group_markers(output_format)]
+    # a body that is listed earlier is more common and counts a little more
+    ranked = [(missing, length - index) for index, (missing, length) in enumerate(coverages)]
+    return min(ranked, key=lambda coverage: (coverage[0], -coverage[1]), default=(0, 0))
 
 
-def make_marker_test(text: str) -> Callable[[str], bool]:
+def make_marker_check(text: str) -> Callable[[str], bool]:
     return lambda marker: contains_marker(marker, text)
 
 
-def _all_groups(format_: ToolFormat | ReasoningFormat) -> Sequence[tuple[Group, ...]]:
-    if isinstance(format_, ReasoningFormat):
+def _group_markers(output_format: ToolFormat | ReasoningFormat) -> Sequence[tuple[Group, ...]]:
+    if isinstance(output_format, ReasoningFormat):
         return [
             _drop_trivial(
                 [
-                    format_.open,
-                    format_.close,
-                    format_.dropped,
-                    format_.answer_wrapper.open,
-                    format_.answer_wrapper.close,
-                    *_header_markers(format_.header),
+                    output_format.open,
+                    output_format.close,
+                    output_format.dropped,
+                    output_format.answer_wrapper.open,
+                    output_format.answer_wrapper.close,
+                    *_header_markers(output_format.header),
                 ]
             )
         ]
     frame = [
-        format_.section.open,
-        format_.section.close,
-        format_.call.open,
-        format_.call.close,
-        format_.dropped,
-        *_header_markers(format_.header),
+        output_format.section.open,
+        output_format.section.close,
+        output_format.call.open,
+        output_format.call.close,
+        output_format.dropped,
+        *_header_markers(output_format.header),
     ]
-    return [_drop_trivial([*frame, *_body_markers(body)]) for body in format_.bodies]
+    return [_drop_trivial([*frame, *_body_markers(body)]) for body in output_format.bodies]
 
 
 def _measure_groups(groups: Iterable[Group], has: Callable[[str], bool]) -> tuple[int, int]:
     missing = length = 0
     for group in groups:
-        match = [2 * len(marker) - bool(at) for at, marker in enumerate(group) if has(marker)]
-        missing += not match
-        length += max(match, default=0)  # the most common spelling counts a little more
+        # the first spelling is the most common and counts a little more
+        lengths = [
+            2 * len(marker) - (index > 0) for index, marker in enumerate(group) if has(marker)
+        ]
+        missing += not lengths
+        length += max(lengths, default=0)
     return missing, length
 
 
-def match_hints(format_: ToolFormat | ReasoningFormat, text: str) -> int:
-    """Return 1 if the text contains a hint of the format, -1 if not, 0 without hints."""
-    if not format_.template_hints:
+def match_hints(output_format: ToolFormat | ReasoningFormat, text: str) -> int:
+    """Return 1 if the text contains a hint of the format, -1 if not, 0 if it has no hints."""
+    if not output_format.template_hints:
         return 0
-    return 1 if contains_any_marker(format_.template_hints, text) else -1
+    return 1 if contains_any_marker(output_format.template_hints, text) else -1

@@ -1,10 +1,11 @@
 """Chooses the formats of a template.
 
-Behaviour comes first: a format is a candidate if it parses what the template renders. Of several,
-the one wins that parses most, leaves least over, and has its markers in the template. Formats
-that differ only in spelling are separated by their examples: the template renders the call of the
-example, and the result is compared. Text comes second: markers in the instructions that the
-template writes for declared tools, then in its source. The vocabulary comes last.
+The round trip comes first: a format is a candidate if it parses what the template renders. Of
+several, the one wins that parses the most turns, leaves the least text unparsed, and has its
+markers in the template. Formats that differ only in spelling are distinguished by their examples:
+the template renders the call of the example, and the result is compared. Text comes second: markers
+in the instructions that the template writes for declared tools, then in its source. The vocabulary
+comes last.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from dragoman.detection.markers import (
     allows_unmarked_calls,
     call_openers,
     contains_any_marker,
-    make_marker_test,
+    make_marker_check,
     match_hints,
     measure_coverage,
 )
 from dragoman.detection.render_probe import RenderProbe, TurnForm
 from dragoman.detection.result import ProbeTurn, RoundTripCheck
-from dragoman.detection.round_trip import BRIEF, CALL, RoundTrip, fold_spans
+from dragoman.detection.round_trip import BASIC_TURNS, ONE_CALL, RoundTrip, fold_spans
 from dragoman.formats import reasoning_formats, tool_formats
 from dragoman.output.library import OutputParser
 from dragoman.output.spec import ReasoningFormat, ToolFormat
@@ -68,9 +69,11 @@ class FormatMatcher:
         self.probe: RenderProbe = round_trip.probe
         self.vocabulary = vocabulary
         self.openings = "\n".join(openings)
-        # the last text of a rendered turn is complete, the others are shorter
+        # the last reading of a rendered turn is complete, the others are shorter
         self.turns = "\n".join(
-            rendered.texts[-1] for name in BRIEF for rendered in round_trip.renders_of(name)
+            rendered.texts[-1]
+            for name in BASIC_TURNS
+            for rendered in round_trip.get_renderings(name)
         )
         self.instructions = _tool_instructions(self.probe)
         self.source = "\n".join(sorted(self.probe.facts.literals))
@@ -112,10 +115,10 @@ class FormatMatcher:
 
     def _find_likely_reasoning(self) -> list[ReasoningFormat]:
         return [
-            format_
-            for format_ in reasoning_formats().values()
-            if not format_.keeps_markers
-            and contains_any_marker(_reasoning_markers(format_), self.all_text)
+            reasoning
+            for reasoning in reasoning_formats().values()
+            if not reasoning.keeps_markers
+            and contains_any_marker(_reasoning_markers(reasoning), self.all_text)
         ]
 
     def _verifies_reasoning(self, tools: ToolFormat | None, reasoning: ReasoningFormat) -> bool:
@@ -125,15 +128,15 @@ class FormatMatcher:
         )
 
     def _rank_reasoning(self, reasoning: ReasoningFormat) -> tuple[int, int, int, int]:
-        missing, length = measure_coverage(reasoning, make_marker_test(self.all_text))
+        missing, length = measure_coverage(reasoning, make_marker_check(self.all_text))
         return (
             match_hints(reasoning, self.all_text),
             -missing,
-            self._resembles_reasoning_example(reasoning),
+            self._rate_reasoning_example(reasoning),
             length,
         )
 
-    def _resembles_reasoning_example(self, reasoning: ReasoningFormat) -> int:
+    def _rate_reasoning_example(self, reasoning: ReasoningFormat) -> int:
         """Return how closely rendered reasoning resembles the format's example."""
         if self.probe.reasoning_form is None:
             return 0
@@ -150,14 +153,14 @@ class FormatMatcher:
     def _match_reasoning_by_vocabulary(self, tools: ToolFormat | None) -> ReasoningFormatChoice:
         """Choose a reasoning format for a template that never mentions reasoning."""
         known = reasoning_formats()
-        for format_ in known.values():
-            markers = (*format_.open[:1], *format_.close[:1])
+        for reasoning in known.values():
+            markers = (*reasoning.open[:1], *reasoning.close[:1])
             if (
-                not format_.keeps_markers
+                not reasoning.keeps_markers
                 and len(markers) == 2
                 and all(map(self.vocabulary.__contains__, markers))
             ):
-                return ReasoningFormatChoice(format_, "its markers are tokens of the model")
+                return ReasoningFormatChoice(reasoning, "its markers are tokens of the model")
         if tools is not None and tools.default_reasoning in known:
             return ReasoningFormatChoice(
                 known[tools.default_reasoning], "models with this tool format use it"
@@ -173,10 +176,10 @@ class FormatMatcher:
             self.instructions, "its markers are in the instructions for tools"
         )
         if choice is None:
-            source = self._match_by_text(self.source, IN_TEMPLATE)
+            by_source = self._match_by_text(self.source, IN_TEMPLATE)
             return (
                 by_instructions
-                or source
+                or by_source
                 or self._match_by_example_shape()
                 or self._match_by_vocabulary()
                 or ToolFormatChoice()
@@ -201,33 +204,32 @@ class FormatMatcher:
         )
 
     def _match_by_round_trip(self) -> ToolFormatChoice | None:
-        """Return the format that parses what the template renders."""
+        """Return the format that parses the template's renderings."""
         texts = [
-            rendered.prompt + rendered.texts[-1] for rendered in self.round_trip.renders_of(CALL)
+            rendered.prompt + rendered.texts[-1]
+            for rendered in self.round_trip.get_renderings(ONE_CALL)
         ]
         if not texts:
             return None
-        likely = [format_ for format_ in tool_formats().values() if _may_match(format_, texts)]
-        checks_by_name = {format_.name: self._best_checks(format_) for format_ in likely}
+        likely = [tools for tools in tool_formats().values() if _may_match(tools, texts)]
+        checks_by_name = {tools.name: self._best_checks(tools) for tools in likely}
         passed = [
-            format_ for format_ in likely if _status(checks_by_name[format_.name], CALL) == "proved"
+            tools for tools in likely if _status(checks_by_name[tools.name], ONE_CALL) == "proved"
         ]
         if not passed:
             marked = [
-                format_
-                for format_ in likely
-                if contains_any_marker(call_openers(format_), "\n".join(texts))
+                tools
+                for tools in likely
+                if contains_any_marker(call_openers(tools), "\n".join(texts))
             ]
             if not marked:
                 return None
-            best = max(marked, key=lambda format_: self._full_rank(format_, (0,)))
+            best = max(marked, key=lambda tools: self._full_rank(tools, (0,)))
             return ToolFormatChoice(best, "its markers are in rendered calls")
-        ranks = {
-            format_.name: self._rank(format_, checks_by_name[format_.name]) for format_ in passed
-        }
-        best = max(passed, key=lambda format_: self._full_rank(format_, ranks[format_.name]))
+        ranks = {tools.name: self._rank(tools, checks_by_name[tools.name]) for tools in passed}
+        best = max(passed, key=lambda tools: self._full_rank(tools, ranks[tools.name]))
         count = sum(check.status == "proved" for check in checks_by_name[best.name])
-        equal = [format_.name for format_ in passed if ranks[format_.name] == ranks[best.name]]
+        equal = [tools.name for tools in passed if ranks[tools.name] == ranks[best.name]]
         return ToolFormatChoice(
             best,
             f"rendered calls are parsed back unchanged ({count} kinds of turns)",
@@ -243,7 +245,7 @@ class FormatMatcher:
         """Return the checks with the best fitting reasoning format."""
         best: tuple[RoundTripCheck, ...] = ()
         for reasoning in [None, *self.likely_reasoning]:
-            if _status(self.round_trip.check(tools, reasoning, [CALL]), CALL) != "proved":
+            if _status(self.round_trip.check(tools, reasoning, [ONE_CALL]), ONE_CALL) != "proved":
                 continue
             checks = self.round_trip.check(tools, reasoning)
             if _score(checks) > _score(best):
@@ -258,31 +260,31 @@ class FormatMatcher:
         return (int(marked), *_score(checks))
 
     def _full_rank(self, tools: ToolFormat, rank: tuple[int, ...]) -> tuple[int, ...]:
-        missing, length = measure_coverage(tools, make_marker_test(self.all_text))
-        unlike = 0 if allows_unmarked_calls(tools) else missing
+        missing, length = measure_coverage(tools, make_marker_check(self.all_text))
+        unmatched = 0 if allows_unmarked_calls(tools) else missing
         return (
             *rank,
             match_hints(tools, self.all_text),
-            self._resembles_call_example(tools),
-            -unlike,
+            self._rate_call_example(tools),
+            -unmatched,
             length,
         )
 
-    def _resembles_call_example(self, tools: ToolFormat) -> int:
+    def _rate_call_example(self, tools: ToolFormat) -> int:
         """Return how closely a rendered call resembles the format's example."""
         form = self.probe.call_form
-        by_instructions = _parse_example(tools)
-        if form is None or not by_instructions.calls:
+        example_turn = _parse_example(tools)
+        if form is None or not example_turn.calls:
             return 0
-        rendered = self.probe.render_turn(ProbeTurn(calls=by_instructions.calls), form, {})
+        rendered = self.probe.render_turn(ProbeTurn(calls=example_turn.calls), form, {})
         return max(_similarity(text, tools.example) for text in rendered.texts) if rendered else 0
 
-    def _match_by_text(self, text: str, why: str) -> ToolFormatChoice | None:
+    def _match_by_text(self, text: str, reason: str) -> ToolFormatChoice | None:
         """Return the format whose markers a text contains."""
         candidates = [
-            format_
-            for format_ in tool_formats().values()
-            if _has_all_openers(format_, text) or match_hints(format_, text) > 0
+            tools
+            for tools in tool_formats().values()
+            if _has_all_openers(tools, text) or match_hints(tools, text) > 0
         ]
         if not candidates:
             return None
@@ -290,20 +292,20 @@ class FormatMatcher:
         text_skeleton = _skeleton(text)
 
         def rank(tools: ToolFormat) -> tuple[int, ...]:
-            missing, length = measure_coverage(tools, make_marker_test(text))
-            alike = _skeleton(tools.example) in text_skeleton  # whatever its words are
-            likely = (-missing, not allows_unmarked_calls(tools), length, alike)
-            return match_hints(tools, text), *map(int, likely)
+            missing, length = measure_coverage(tools, make_marker_check(text))
+            resembles_example = _skeleton(tools.example) in text_skeleton
+            criteria = (-missing, not allows_unmarked_calls(tools), length, resembles_example)
+            return match_hints(tools, text), *map(int, criteria)
 
-        return ToolFormatChoice(max(candidates, key=rank), why)
+        return ToolFormatChoice(max(candidates, key=rank), reason)
 
     def _match_by_example_shape(self) -> ToolFormatChoice | None:
         """Return the unmarked format whose example resembles the template's instructions."""
         candidates = [
-            (len(shape.pattern), format_)
-            for format_ in tool_formats().values()
-            if allows_unmarked_calls(format_)
-            and (shape := _example_pattern(format_.example))
+            (len(shape.pattern), tools)
+            for tools in tool_formats().values()
+            if allows_unmarked_calls(tools)
+            and (shape := _example_pattern(tools.example))
             and shape.search(self.source)
         ]
         if not candidates:
@@ -314,10 +316,10 @@ class FormatMatcher:
     def _match_by_vocabulary(self) -> ToolFormatChoice | None:
         has = self.vocabulary.__contains__
         candidates = [
-            format_
-            for format_ in tool_formats().values()
-            if not allows_unmarked_calls(format_)
-            and any(map(has, (*format_.section.open, *format_.call.open)))
+            tools
+            for tools in tool_formats().values()
+            if not allows_unmarked_calls(tools)
+            and any(map(has, (*tools.section.open, *tools.call.open)))
         ]
         if not candidates:
             return None
@@ -336,8 +338,8 @@ def _reasoning_markers(reasoning: ReasoningFormat) -> tuple[str, ...]:
 
 def _tool_instructions(probe: RenderProbe) -> str:
     """Return the instructions that the template adds when tools are declared."""
-    plain = probe.render(None, TurnForm(), {}, opened=True) or ""
-    with_tools = probe.render(None, TurnForm(tools=True), {}, opened=True) or ""
+    plain = probe.render(None, TurnForm(), {}, add_generation_prompt=True) or ""
+    with_tools = probe.render(None, TurnForm(tools=True), {}, add_generation_prompt=True) or ""
     lines = set(plain.splitlines())
     return "\n".join(line for line in with_tools.splitlines() if line not in lines)
 
@@ -354,9 +356,9 @@ def _has_all_openers(tools: ToolFormat, text: str) -> bool:
     groups = [tools.section.open, tools.call.open]
     if tools.header is not None:
         groups.append(tools.header.open)
-    wanted = [group for group in groups if any(marker.strip() for marker in group)]
-    is_distinctive = any(len(marker) >= MIN_DISTINCTIVE for group in wanted for marker in group)
-    return is_distinctive and all(contains_any_marker(group, text) for group in wanted)
+    required = [group for group in groups if any(marker.strip() for marker in group)]
+    is_distinctive = any(len(marker) >= MIN_DISTINCTIVE for group in required for marker in group)
+    return is_distinctive and all(contains_any_marker(group, text) for group in required)
 
 
 def _status(checks: Iterable[RoundTripCheck], name: str) -> str:
@@ -364,7 +366,7 @@ def _status(checks: Iterable[RoundTripCheck], name: str) -> str:
 
 
 def _score(checks: Iterable[RoundTripCheck]) -> tuple[int, int]:
-    """Return how many checks passed, and minus the number that left text over."""
+    """Return how many checks passed, and minus the number of those that left text unparsed."""
     proved = [check for check in checks if check.status == "proved"]
     return len(proved), -sum(bool(check.end) for check in proved)
 
@@ -384,20 +386,20 @@ def _similarity(text: str, example: str) -> int:
 @lru_cache(maxsize=256)
 def _example_pattern(example: str) -> re.Pattern[str] | None:
     """Return a pattern for texts shaped like an example without markers."""
-    call_match = re.match(r"(\[?)\w+\(\w+=", example)
-    if call_match:
-        return re.compile(re.escape(call_match[1]) + r"[\w<>-]{1,60}\([\w<>-]{1,60}=")
-    opening_match = re.match(r"[\[{]*", example)
+    call = re.match(r"(\[?)\w+\(\w+=", example)
+    if call:
+        return re.compile(re.escape(call[1]) + r"[\w<>-]{1,60}\([\w<>-]{1,60}=")
+    brackets = re.match(r"[\[{]*", example)
     keys = re.findall(r'"(\w+)":', example)[:2]
-    if opening_match is None or not opening_match[0] or len(keys) < 2:
+    if brackets is None or not brackets[0] or len(keys) < 2:
         return None
     quoted = [rf'\\?"{key}\\?"\s*:' for key in keys]
     return re.compile(
-        r"\s*".join(map(re.escape, opening_match[0])) + r"\s*" + r"[^\n{}]{0,80}?".join(quoted)
+        r"\s*".join(map(re.escape, brackets[0])) + r"\s*" + r"[^\n{}]{0,80}?".join(quoted)
     )
 
 
 def _skeleton(text: str) -> str:
-    """Return a text with every run of words replaced by one letter."""
-    inside = re.sub(r"(?<=>)[^<>\s]+|\b\w+\b", "x", text)
-    return re.sub(r"x(?:[ ,.]*x)+", "x", inside)
+    """Return a text with every run of words replaced by one character."""
+    masked = re.sub(r"(?<=>)[^<>\s]+|\b\w+\b", "x", text)
+    return re.sub(r"x(?:[ ,.]*x)+", "x", masked)

@@ -1,4 +1,4 @@
-"""How a template's reasoning is switched, and where an answer starts in each setting.
+"""Finds how a template's reasoning is switched, and where an answer starts in each setting.
 
 Every template variable with "think" or "reason" in its name is set to each value that the template
 compares it with. A variable that changes the prompt is a switch; the text that opens an answer
@@ -11,17 +11,17 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from dragoman.detection.markers import find_last
 from dragoman.detection.render_probe import RenderProbe, Switches, TurnForm
 from dragoman.detection.result import AnswerPosition, ReasoningControls, ReasoningSwitch
 from dragoman.output.spec import ReasoningFormat
+from dragoman.output.text_buffer import find_last_marker
 from dragoman.prompt.template.template import RESERVED_VARIABLES
 from dragoman.types import Json
 
-REASONING_NAME = re.compile(r"think|reason", re.I)
-BUDGET = re.compile(r"budget", re.I)
-EFFORT = re.compile(r"effort|strength|level", re.I)
-ANY_EFFORT = "zqeffort"
+REASONING_VARIABLE = re.compile(r"think|reason", re.I)
+BUDGET_VARIABLE = re.compile(r"budget", re.I)
+EFFORT_VARIABLE = re.compile(r"effort|strength|level", re.I)
+ANY_EFFORT = "zqeffort"  # a word that no template compares with
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 USUAL_EFFORTS = ("low", "medium", "high")
 SYSTEM_WORDS = ("/think", "/no_think", "/nothink")
@@ -30,7 +30,7 @@ COMMON_NAMES = ("enable_thinking", "thinking", "thinking_mode", "reasoning", "re
 ON = ("enabled", "on", "thinking", "think", "high", "medium", "low", "max", "auto", "adaptive")
 OFF = ("disabled", "off", "none", "no_think", "chat")
 MODES = (*ON, *OFF)
-MAX_VALUES = 12  # tried per variable
+MAX_VALUES = 12  # values tried per variable
 MAX_NAMES = 16  # variables tried
 MAX_OPENINGS = 16  # different openings in which turns are rendered
 
@@ -48,15 +48,15 @@ class SwitchSettings:
     """All settings of all switches of one template."""
 
     def __init__(self, probe: RenderProbe) -> None:
-        self._stage = probe
+        self._probe = probe
         self.default = self._render_setting({}) or SwitchSetting({}, "", "")
         self.tried: dict[str, list[SwitchSetting]] = {}
         self.budget: str | None = None
         for name in _switch_names(probe):
-            if BUDGET.search(name):
+            if BUDGET_VARIABLE.search(name):
                 self._try_values(name, (0, 512))
                 self.budget = self.budget or (name if _has_effect(self.tried[name]) else None)
-            elif not EFFORT.search(name) or not self._is_free_text(name):
+            elif not EFFORT_VARIABLE.search(name) or not self._is_free_text(name):
                 self._try_values(name, _candidate_values(probe, name))
 
     def _try_values(self, name: str, values: Iterable[Json]) -> None:
@@ -65,10 +65,10 @@ class SwitchSettings:
 
     def _render_setting(self, switches: Switches, system: str = "") -> SwitchSetting | None:
         form = TurnForm(system=system)
-        opening = self._stage.render_opening(switches, form)
+        opening = self._probe.render_opening(switches, form)
         if opening is None:
             return None
-        prompt = self._stage.render(None, form, switches, opened=True) or ""
+        prompt = self._probe.render(None, form, switches, add_generation_prompt=True) or ""
         return SwitchSetting(switches, opening, prompt)
 
     def _is_free_text(self, name: str) -> bool:
@@ -82,7 +82,7 @@ class SwitchSettings:
 
     @property
     def distinct(self) -> list[SwitchSetting]:
-        """Return one setting for each different opening of an answer, the default first."""
+        """One setting for each different opening of an answer, the default first."""
         settings: dict[str, SwitchSetting] = {}
         for setting in self.all:
             settings.setdefault(setting.opening, setting)
@@ -116,8 +116,8 @@ class SwitchSettings:
 
     def _changes_position(self, switch: ReasoningSwitch, reasoning: ReasoningFormat | None) -> bool:
         """Whether the switch changes where an answer starts."""
-        ends = [self._find_setting(switch.name, value) for value in (switch.on, switch.off)]
-        return len({find_answer_position(reasoning, setting.opening) for setting in ends}) > 1
+        settings = [self._find_setting(switch.name, value) for value in (switch.on, switch.off)]
+        return len({find_answer_position(reasoning, setting.opening) for setting in settings}) > 1
 
     def _find_setting(self, name: str, value: Json) -> SwitchSetting:
         return next(
@@ -128,41 +128,41 @@ class SwitchSettings:
         self, switches: Sequence[ReasoningSwitch]
     ) -> tuple[str | None, tuple[str, ...]]:
         """Return the variable for the reasoning effort, and its values when reasoning is on."""
-        for name in _switch_names(self._stage):
-            if not EFFORT.search(name):
+        for name in _switch_names(self._probe):
+            if not EFFORT_VARIABLE.search(name):
                 continue
             if self._is_free_text(name):
                 return name, USUAL_EFFORTS
-            on = {setting.name: setting.on for setting in switches[:1] if setting.name != name}
+            on = {switch.name: switch.on for switch in switches[:1] if switch.name != name}
             values = [
-                value for value in _candidate_values(self._stage, name) if isinstance(value, str)
+                value for value in _candidate_values(self._probe, name) if isinstance(value, str)
             ]
             settings = [self._render_setting({**on, name: value}) for value in values]
-            plain, matching = self._render_setting(on), _compared_words(self._stage, name)
+            unset, compared = self._render_setting(on), _compared_words(self._probe, name)
             effective = [
                 setting.switches[name]
                 for setting in settings
                 if setting is not None
                 and (
-                    setting.switches[name] in matching or (plain and setting.prompt != plain.prompt)
+                    setting.switches[name] in compared or (unset and setting.prompt != unset.prompt)
                 )
             ]
-            if _has_effect([setting for setting in (*settings, plain) if setting is not None]):
+            if _has_effect([setting for setting in (*settings, unset) if setting is not None]):
                 return name, tuple(effective)
         return None, ()
 
     def _find_system_words(self, reasoning: ReasoningFormat | None) -> dict[str, AnswerPosition]:
         """Return the words in a system message that change where an answer starts."""
-        words = [word for word in SYSTEM_WORDS if word in self._stage.facts.words]
+        words = [word for word in SYSTEM_WORDS if word in self._probe.facts.words]
         settings = {word: self._render_setting({}, word) for word in words}
-        begins = {
+        positions = {
             word: find_answer_position(reasoning, setting.opening)
             for word, setting in settings.items()
             if setting is not None
         }
         return (
-            begins
-            if len({*begins.values(), find_answer_position(reasoning, self.default.opening)}) > 1
+            positions
+            if len({*positions.values(), find_answer_position(reasoning, self.default.opening)}) > 1
             else {}
         )
 
@@ -171,7 +171,8 @@ def find_answer_position(reasoning: ReasoningFormat | None, opening: str) -> Ans
     """Return where an answer starts after this opening."""
     if reasoning is None:
         return "open"
-    opened, closed = find_last(reasoning.open, opening), find_last(reasoning.close, opening)
+    opened = find_last_marker(opening, reasoning.open)[0]
+    closed = find_last_marker(opening, reasoning.close)[0]
     if opened == closed:
         return "open"
     return "inside" if opened > closed else "closed"
@@ -183,7 +184,9 @@ def _has_effect(tried: Sequence[SwitchSetting]) -> bool:
 
 def _switch_names(probe: RenderProbe) -> list[str]:
     names = [
-        name for name in probe.facts.variables - RESERVED_VARIABLES if REASONING_NAME.search(name)
+        name
+        for name in probe.facts.variables - RESERVED_VARIABLES
+        if REASONING_VARIABLE.search(name)
     ]
     names.sort(key=lambda name: (COMMON_NAMES.index(name) if name in COMMON_NAMES else 99, name))
     return names[:MAX_NAMES]
@@ -202,7 +205,7 @@ def _compared_words(probe: RenderProbe, name: str) -> list[str]:
 def _candidate_values(probe: RenderProbe, name: str) -> Sequence[Json]:
     """Return values to try: true, false, and the words the template compares with."""
     words = _compared_words(probe, name)
-    if EFFORT.search(name):
+    if EFFORT_VARIABLE.search(name):
         return list(dict.fromkeys([*words, *EFFORTS]))[:MAX_VALUES]
     known = [mode for mode in MODES if mode in probe.facts.words]
     return [True, False, *dict.fromkeys([*words, *known])][:MAX_VALUES]
@@ -234,24 +237,26 @@ def _find_switch(
 
 
 def _has_position(
-    position: SwitchSetting, reasoning: ReasoningFormat | None, wanted: AnswerPosition
+    setting: SwitchSetting, reasoning: ReasoningFormat | None, position: AnswerPosition
 ) -> bool:
-    return find_answer_position(reasoning, position.opening) == wanted
+    return find_answer_position(reasoning, setting.opening) == position
 
 
 def _pick_setting(
     name: str,
     tried: Sequence[SwitchSetting],
-    words: Sequence[Json],
-    telling: Sequence[SwitchSetting],
+    values: Sequence[Json],
+    effective: Sequence[SwitchSetting],
 ) -> SwitchSetting | None:
-    """Prefer a setting with the effect and a matching name, then the effect, then the name."""
-    spellings = set(map(repr, words))
-    for candidates in (telling, tried):
+    """Return a setting with the effect, preferably one of the values; else any of the values."""
+    spellings = set(map(repr, values))
+    for candidates in (effective, tried):
         matching = [setting for setting in candidates if repr(setting.switches[name]) in spellings]
         matching.sort(
-            key=lambda setting: list(map(repr, words)).index(repr(setting.switches[name]))
+            key=lambda setting: list(map(repr, values)).index(repr(setting.switches[name]))
         )
-        if matching or (candidates is telling and telling):
-            return (matching or list(telling))[0]
+        if matching:
+            return matching[0]
+        if candidates is effective and effective:
+            return effective[0]
     return None

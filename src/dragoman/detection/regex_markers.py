@@ -1,7 +1,7 @@
 """Expands a regular expression into literal markers, without running it.
 
-It supports what a marker can express: characters, optional white space, optional and alternative
-parts (each alternative becomes a spelling), and named groups, whose content does not matter.
+It supports only parts that a marker can express: characters, optional white space, optional and
+alternative parts (each alternative becomes a spelling), and named groups, whose content is ignored.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from dragoman.output.spec import GAP
 
-MAX_SPELLINGS = 16  # spellings
+MAX_SPELLINGS = 16
 MAX_PATTERN = 2_000  # characters
 ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
 SPACE = {" ", "\n", "\t", "\r", GAP}
@@ -24,7 +24,7 @@ class UnsupportedPattern(ValueError):
 
 @dataclass(frozen=True)
 class NamedGroup:
-    """A named group."""
+    """A named group, such as `(?P<name>…)`."""
 
     name: str
 
@@ -39,16 +39,16 @@ def expand_pattern(pattern: str) -> list[Pieces]:
         raise UnsupportedPattern("the pattern is too long")
     reader = _PatternReader(pattern)
     alternatives = reader.read_alternatives()
-    if reader.at < len(pattern):
-        raise UnsupportedPattern(f"{pattern!r} is out of balance")
+    if reader.pos < len(pattern):
+        raise UnsupportedPattern(f"{pattern!r} has unbalanced parentheses")
     return alternatives
 
 
-def join_literal(alternatives: Pieces) -> str:
+def join_literal(pieces: Pieces) -> str:
     """Join pieces without named groups into one marker."""
-    if any(isinstance(piece, NamedGroup) for piece in alternatives):
+    if any(isinstance(piece, NamedGroup) for piece in pieces):
         raise UnsupportedPattern("a named group is not allowed here")
-    text = "".join(piece for piece in alternatives if isinstance(piece, str))
+    text = "".join(piece for piece in pieces if isinstance(piece, str))
     while GAP + GAP in text:
         text = text.replace(GAP + GAP, GAP)
     return text
@@ -57,17 +57,17 @@ def join_literal(alternatives: Pieces) -> str:
 class _PatternReader:
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
-        self.at = 0
+        self.pos = 0
 
     def read_alternatives(self, depth: int = 0) -> list[Pieces]:
-        """Read alternatives, up to a closing bracket or the end."""
+        """Read alternatives, up to a closing parenthesis or the end."""
         if depth > 8:
             raise UnsupportedPattern("groups are nested too deeply")
         alternatives: list[Pieces] = []
         spellings: list[Pieces] = [[]]
-        while self.at < len(self.pattern) and self.pattern[self.at] != ")":
-            if self.pattern[self.at] == "|":
-                self.at += 1
+        while self.pos < len(self.pattern) and self.pattern[self.pos] != ")":
+            if self.pattern[self.pos] == "|":
+                self.pos += 1
                 alternatives, spellings = alternatives + spellings, [[]]
                 continue
             options = self._apply_quantifier(self._read_atom(depth))
@@ -78,23 +78,23 @@ class _PatternReader:
 
     def _apply_quantifier(self, options: list[Pieces]) -> list[Pieces]:
         """Apply a quantifier to an atom."""
-        quantifier = self.pattern[self.at : self.at + 1]
+        quantifier = self.pattern[self.pos : self.pos + 1]
         if quantifier not in ("?", "*", "+", "{"):
             return options
         is_space = all(piece in SPACE for spelling in options for piece in spelling)
         has_group = any(isinstance(piece, NamedGroup) for spelling in options for piece in spelling)
         if quantifier == "{" or (quantifier in ("*", "+") and not is_space):
             raise UnsupportedPattern("repetition is not supported")
-        self.at += 1
-        if self.pattern[self.at : self.at + 1] == "?":  # a lazy quantifier
-            self.at += 1
+        self.pos += 1
+        if self.pattern[self.pos : self.pos + 1] == "?":  # a lazy quantifier
+            self.pos += 1
         if is_space:
             return [[GAP]]
         return options if has_group else [*options, []]
 
     def _read_atom(self, depth: int) -> list[Pieces]:
-        char = self.pattern[self.at]
-        self.at += 1
+        char = self.pattern[self.pos]
+        self.pos += 1
         if char == "\\":
             return [self._read_escape()]
         if char == "(":
@@ -108,8 +108,8 @@ class _PatternReader:
         return [[char]]
 
     def _read_escape(self) -> Pieces:
-        char = self.pattern[self.at : self.at + 1]
-        self.at += 1
+        char = self.pattern[self.pos : self.pos + 1]
+        self.pos += 1
         if char == "s":
             return [GAP]
         if char in ANCHORS:
@@ -121,7 +121,7 @@ class _PatternReader:
         return [char]
 
     def _read_group(self, depth: int) -> list[Pieces]:
-        rest = self.pattern[self.at :]
+        rest = self.pattern[self.pos :]
         if rest.startswith("?P<"):
             name, closed, _ = rest[3:].partition(">")
             if not closed:
@@ -131,19 +131,19 @@ class _PatternReader:
         if rest.startswith(("?=", "?!", "?<")):
             self._skip_group()
             return [[]]
-        self.at += 2 if rest.startswith("?:") else 0
+        self.pos += 2 if rest.startswith("?:") else 0
         alternatives = self.read_alternatives(depth + 1)
-        if self.pattern[self.at : self.at + 1] != ")":
+        if self.pattern[self.pos : self.pos + 1] != ")":
             raise UnsupportedPattern("a group is not closed")
-        self.at += 1
+        self.pos += 1
         return alternatives
 
     def _skip_group(self) -> None:
         """Skip the rest of a group."""
         depth, in_class = 1, False
-        while self.at < len(self.pattern) and depth:
-            char = self.pattern[self.at]
-            self.at += 2 if char == "\\" else 1
+        while self.pos < len(self.pattern) and depth:
+            char = self.pattern[self.pos]
+            self.pos += 2 if char == "\\" else 1
             in_class = (in_class or char == "[") and char != "]"
             depth += 0 if in_class else {"(": 1, ")": -1}.get(char, 0)
         if depth:

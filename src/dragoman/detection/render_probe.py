@@ -9,7 +9,8 @@ Templates accept different inputs, so a turn with calls is tried in several form
 are rendered.
 
 A template is untrusted code, so detection is bounded: by the time of all renderings, by total time,
-and by the length of the text that is examined. What is unknown at the limit stays unknown.
+and by the length of the text that is examined. Checks that do not run within the limits prove
+nothing.
 """
 
 from __future__ import annotations
@@ -45,21 +46,20 @@ Switches: TypeAlias = Mapping[str, Json]
 CallIds: TypeAlias = Literal["long", "short", "named"]
 FollowUp: TypeAlias = Literal["nothing", "user"]
 FOLLOW_UPS: tuple[FollowUp, ...] = ("nothing", "user")
-ReasoningCarrier: TypeAlias = Literal["fields", "parts"]
-CARRIERS: tuple[ReasoningCarrier, ...] = ("fields", "parts")
+ReasoningLocation: TypeAlias = Literal["fields", "parts"]
+REASONING_LOCATIONS: tuple[ReasoningLocation, ...] = ("fields", "parts")
 
 WORD = "zq"  # starts every made-up word
-ASKED, AGAIN, OTHER = "zqasked", "zqagain", "zqother"
-ANSWER, THOUGHT, VALUE = "zqanswer", "zqthought", "zqvalue"
+QUESTION, NEXT_QUESTION, OTHER_ANSWER = "zqasked", "zqagain", "zqother"
+ANSWER, REASONING, VALUE = "zqanswer", "zqthought", "zqvalue"
 MAX_TURN = 16_000  # characters of a turn that are examined
-PIECES = 40
-TAIL = 400  # characters after a turn
-# shared by all renderings of a template; `min_text` bounds the length of first rendering
+MAX_PIECES = 40  # pieces of that tail
+MAX_TAIL = 400  # characters after a turn that are examined
+# shared by all renderings of a template; `min_text` bounds the length of the first rendering
 PROBE_LIMITS = RenderLimits(seconds=1.0, steps=400_000, min_text=1 << 18)
 MAX_SECONDS = 4.0  # for all of detection; an ordinary template takes 0.3
-TYPED_REASONING = re.compile(
-    r"""["']type["']\s*:\s*["']thinking"""
-)  # a list of parts that the template writes as it is
+# a template that prints a list of content parts instead of rendering it
+PRINTED_PARTS = re.compile(r"""["']type["']\s*:\s*["']thinking""")
 PIECE = re.compile(r"<[^<>\s][^<>\n]*>|\[[^\[\]\s]*\]|\s+|[^<\[\s]+|.")
 TAG = re.compile(r"<[^<>\s][^<>\n]*>|\[/?[A-Z_]+\]")
 
@@ -71,12 +71,12 @@ _FIELDS = {
     "zqlist": "array",
 }
 PROPERTIES: dict[str, Json] = {name: {"type": kind} for name, kind in _FIELDS.items()}
-LOOK, PING = "zqlook", "zqping"
+LOOKUP_TOOL, PING_TOOL = "zqlook", "zqping"
 TOOLS: list[dict[str, Json]] = [
     {
         "type": "function",
         "function": {
-            "name": LOOK,
+            "name": LOOKUP_TOOL,
             "description": "Looks something up.",
             "parameters": {"type": "object", "properties": PROPERTIES, "required": ["zqplace"]},
         },
@@ -84,7 +84,7 @@ TOOLS: list[dict[str, Json]] = [
     {
         "type": "function",
         "function": {
-            "name": PING,
+            "name": PING_TOOL,
             "description": "Does something.",
             "parameters": {"type": "object", "properties": {}, "required": []},
         },
@@ -97,8 +97,8 @@ class RenderedTurn:
     """A turn as the template renders it."""
 
     prompt: str  # the text that opens the turn
-    texts: tuple[str, ...]  # the turn up to its end; possible readings, the likeliest first
-    unwritten_opening: str = ""  # opens an answer in a prompt, but is missing here
+    texts: tuple[str, ...]  # the turn without its end marker; possible readings, likeliest first
+    unwritten_opening: str = ""  # opens an answer in a prompt, but is not rendered for this turn
 
     @property
     def text(self) -> str:
@@ -111,10 +111,10 @@ class TurnForm:
 
     arguments: ArgumentsForm = "dict"
     content: ContentForm = "empty"  # of a turn with calls only
-    ids: CallIds = "long"
+    call_ids: CallIds = "long"
     tools: bool = False
     follow_up: FollowUp = "nothing"
-    carrier: ReasoningCarrier = "fields"
+    reasoning_in: ReasoningLocation = "fields"
     system: str = ""
 
 
@@ -144,37 +144,53 @@ class RenderProbe:
         return self.is_out_of_time or self._limits.seconds <= 0
 
     def render(
-        self, turn: ProbeTurn | None, form: TurnForm, switches: Switches, opened: bool = False
+        self,
+        turn: ProbeTurn | None,
+        form: TurnForm,
+        switches: Switches,
+        add_generation_prompt: bool = False,
     ) -> str | None:
-        """Render the conversation up to a turn, or up to the place of one."""
-        key = (repr(turn), form, repr(sorted(switches.items())), opened)
+        """Render a conversation that ends with the turn, or where the turn would start."""
+        key = (repr(turn), form, repr(sorted(switches.items())), add_generation_prompt)
         if key not in self._cache:
-            turns = [self._make_message("user", ASKED)]
+            messages = [self._make_message("user", QUESTION)]
             if form.system or (self.capabilities.tools_need_system and form.tools):
-                turns.insert(0, self._make_message("system", form.system))
+                messages.insert(0, self._make_message("system", form.system))
             if turn is not None:
-                turns.append(self._make_turn(turn, form))
-                turns += [self._make_message("user", AGAIN)] if form.follow_up == "user" else []
-            self._cache[key] = self._render_messages(turns, form, switches, opened)
+                messages.append(self._make_assistant_message(turn, form))
+                messages += (
+                    [self._make_message("user", NEXT_QUESTION)] if form.follow_up == "user" else []
+                )
+            self._cache[key] = self._render_messages(
+                messages, form, switches, add_generation_prompt
+            )
         return self._cache[key]
 
     def _render_messages(
-        self, turns: list[dict[str, Json]], form: TurnForm, switches: Switches, opened: bool
+        self,
+        messages: list[dict[str, Json]],
+        form: TurnForm,
+        switches: Switches,
+        add_generation_prompt: bool,
     ) -> str | None:
         if self.is_incomplete:  # a short rendering never checks the time itself
             return None
         tools = TOOLS if form.tools else None
-        given = MarkedText(NO_GUARD)
-        variables = given.mark_tree(
+        marked = MarkedText(NO_GUARD)
+        variables = marked.mark_tree(
             PROBE_TOKENS
-            | {"messages": turns, "datetime": "zqdate", "add_generation_prompt": opened}
+            | {
+                "messages": messages,
+                "datetime": "zqdate",
+                "add_generation_prompt": add_generation_prompt,
+            }
             | make_tools_variable(tools, self.capabilities.no_tools, self.facts)
             | dict(switches)
         )
         started = time.thread_time()
         try:
             return self.template.render(
-                variables, RenderBudget(self._limits, known_sizes=given.known_sizes)
+                variables, RenderBudget(self._limits, known_sizes=marked.known_sizes)
             )
         except TemplateRejected:
             return None
@@ -185,7 +201,7 @@ class RenderProbe:
     def render_opening(self, switches: Switches, form: TurnForm | None = None) -> str | None:
         """Return the text with which the template opens an answer."""
         form = form or TurnForm()
-        full = self.render(None, form, switches, opened=True)
+        full = self.render(None, form, switches, add_generation_prompt=True)
         without_opening = self.render(None, form, switches)
         if full is None:
             return None
@@ -195,7 +211,7 @@ class RenderProbe:
             and len(full) > len(without_opening)
         ):
             return full[len(without_opening) :][-MAX_TURN:]
-        return full[max(full.rfind(ASKED), 0) :].removeprefix(ASKED)[-MAX_TURN:]
+        return full[max(full.rfind(QUESTION), 0) :].removeprefix(QUESTION)[-MAX_TURN:]
 
     def render_turn(
         self, turn: ProbeTurn, form: TurnForm, switches: Switches
@@ -204,57 +220,56 @@ class RenderProbe:
         if self.is_out_of_time:
             return None
         full = self.render(turn, form, switches)
-        before = self.render(None, form, switches, opened=True)
+        before = self.render(None, form, switches, add_generation_prompt=True)
         if full is None or before is None:
             return None
-        count = before.count(ASKED)
-        before = before.rpartition(ASKED)[2]
-        full = full.split(ASKED, count)[-1]
+        count = before.count(QUESTION)
+        before = before.rpartition(QUESTION)[2]
+        full = full.split(QUESTION, count)[-1]
         if max(len(before), len(full)) > MAX_TURN:
             return None
         shared, start = _common_prefix(before, full)
-        ahead = before[shared:].strip()
-        if (
-            ahead
-        ):  # no turn continues this prompt, so the common start of all turns is not part of one
+        unwritten = before[shared:].strip()
+        if unwritten:
+            # no turn continues this prompt, so the common start of all turns is not part of one
             start = max(start, self._common_start(full, form, switches))
         return RenderedTurn(
             prompt=full[:start],
             texts=_strip_endings(full[start:], self._plain_tail(form, switches)),
-            unwritten_opening=ahead,
+            unwritten_opening=unwritten,
         )
 
     def _common_start(self, full: str, form: TurnForm, switches: Switches) -> int:
         """Return the length that a turn shares with the start of a plain turn."""
-        plain = self.render(ProbeTurn(text=OTHER), form, switches)
-        before, readings, _ = (plain or "").rpartition(OTHER)
-        return _common_prefix(before.rpartition(ASKED)[2][:MAX_TURN], full)[1] if readings else 0
+        plain = self.render(ProbeTurn(text=OTHER_ANSWER), form, switches)
+        before, word, _ = (plain or "").rpartition(OTHER_ANSWER)
+        return _common_prefix(before.rpartition(QUESTION)[2][:MAX_TURN], full)[1] if word else 0
 
     def _plain_tail(self, form: TurnForm, switches: Switches) -> str:
         """Return the text after the words of a plain turn."""
-        plain = self.render(ProbeTurn(text=OTHER), form, switches)
-        return plain.rpartition(OTHER)[2] if plain and OTHER in plain else ""
+        plain = self.render(ProbeTurn(text=OTHER_ANSWER), form, switches)
+        return plain.rpartition(OTHER_ANSWER)[2] if plain and OTHER_ANSWER in plain else ""
 
     # messages
 
-    def _make_message(self, role: str, word: str, **more: Json) -> dict[str, Json]:
+    def _make_message(self, role: str, word: str, **extra: Json) -> dict[str, Json]:
         content: Json = (
             [{"type": "text", "text": word}] if role in self.capabilities.part_roles else word
         )
-        return {"role": role, "content": content, **more}
+        return {"role": role, "content": content, **extra}
 
-    def _make_turn(self, turn: ProbeTurn, form: TurnForm) -> dict[str, Json]:
+    def _make_assistant_message(self, turn: ProbeTurn, form: TurnForm) -> dict[str, Json]:
         message = self._make_message("assistant", turn.text)
-        if turn.reasoning and form.carrier == "fields":
+        if turn.reasoning and form.reasoning_in == "fields":
             message |= dict.fromkeys(self.capabilities.reasoning_fields, turn.reasoning)
         elif turn.reasoning:
-            thought = {"type": "thinking", "thinking": turn.reasoning}
-            message["content"] = [thought, {"type": "text", "text": turn.text}]
+            reasoning_part = {"type": "thinking", "thinking": turn.reasoning}
+            message["content"] = [reasoning_part, {"type": "text", "text": turn.text}]
         if turn.calls:
             message["tool_calls"] = [
                 _make_call(call, number, form) for number, call in enumerate(turn.calls)
             ]
-            if not turn.text and not (turn.reasoning and form.carrier == "parts"):
+            if not turn.text and not (turn.reasoning and form.reasoning_in == "parts"):
                 if form.content == "absent":
                     del message["content"]
                 elif form.content == "null":
@@ -265,42 +280,54 @@ class RenderProbe:
 
     def _find_call_form(self) -> TurnForm | None:
         """Return the first form in which a call's name and value are rendered."""
-        words = (VALUE, LOOK)
-        turn = ProbeTurn(calls=(ProbeCall(LOOK, {"zqplace": VALUE}),))
+        words = (VALUE, LOOKUP_TOOL)
+        turn = ProbeTurn(calls=(ProbeCall(LOOKUP_TOOL, {"zqplace": VALUE}),))
         for form in self._call_forms():
-            written = self.render_turn(turn, form, {})
-            if written is not None and all(word in written.texts[-1] for word in words):
+            rendered = self.render_turn(turn, form, {})
+            if rendered is not None and all(word in rendered.texts[-1] for word in words):
                 return form
         return None
 
     def _call_forms(self) -> list[TurnForm]:
-        able = self.capabilities
-        shapes: list[tuple[ArgumentsForm, ContentForm]] = list(
+        capabilities = self.capabilities
+        forms: list[tuple[ArgumentsForm, ContentForm]] = list(
             product(ARGUMENTS_FORMS, CONTENT_FORMS)
         )
         ids: list[CallIds] = ["long", "named", "short"]
-        if able.tool_calls_rendered:
-            shapes = [(able.arguments, able.call_content)]
-            ids = ["short"] if able.short_ids else ids
-        tools = (True, False) if able.tools_rendered or able.calls_need_tools else (False, True)
+        if capabilities.tool_calls_rendered:
+            forms = [(capabilities.arguments, capabilities.call_content)]
+            ids = ["short"] if capabilities.short_ids else ids
+        tools = (
+            (True, False)
+            if capabilities.tools_rendered or capabilities.calls_need_tools
+            else (False, True)
+        )
         return [
-            TurnForm(arguments, content, names, declared, later)
-            for (arguments, content), names, declared, later in product(
-                shapes, ids, tools, FOLLOW_UPS
+            TurnForm(arguments, content, ids_form, declared, follow_up)
+            for (arguments, content), ids_form, declared, follow_up in product(
+                forms, ids, tools, FOLLOW_UPS
             )
         ]
 
-    def find_reasoning_form(self, positions: Sequence[Switches]) -> None:
+    def find_reasoning_form(self, settings: Sequence[Switches]) -> None:
         """Find the first form and switch setting in which reasoning is rendered."""
-        plain = ProbeTurn(text=ANSWER, reasoning=THOUGHT)
-        turns = [(plain, TurnForm(carrier=carrier)) for carrier in CARRIERS]
+        plain = ProbeTurn(text=ANSWER, reasoning=REASONING)
+        turns = [(plain, TurnForm(reasoning_in=location)) for location in REASONING_LOCATIONS]
         if self.call_form is not None:
-            calls = ProbeTurn(reasoning=THOUGHT, calls=(ProbeCall(LOOK, {"zqplace": VALUE}),))
-            turns += [(calls, replace(self.call_form, carrier=carrier)) for carrier in CARRIERS]
-        turns += [(plain, TurnForm(carrier=carrier, follow_up="user")) for carrier in CARRIERS]
-        for (turn, form), switches in product(turns, positions):
+            calls = ProbeTurn(
+                reasoning=REASONING, calls=(ProbeCall(LOOKUP_TOOL, {"zqplace": VALUE}),)
+            )
+            turns += [
+                (calls, replace(self.call_form, reasoning_in=location))
+                for location in REASONING_LOCATIONS
+            ]
+        turns += [
+            (plain, TurnForm(reasoning_in=location, follow_up="user"))
+            for location in REASONING_LOCATIONS
+        ]
+        for (turn, form), switches in product(turns, settings):
             text = None if self.is_out_of_time else self.render(turn, form, switches)
-            if text is not None and THOUGHT in text and TYPED_REASONING.search(text) is None:
+            if text is not None and REASONING in text and PRINTED_PARTS.search(text) is None:
                 self.reasoning_form = (form, switches)
                 return
 
@@ -316,7 +343,7 @@ def _make_call(call: ProbeCall, number: int, form: TurnForm) -> dict[str, Json]:
         arguments = json.dumps(arguments, ensure_ascii=False)
     return {
         "type": "function",
-        "id": ids[form.ids],
+        "id": ids[form.call_ids],
         "function": {"name": call.name, "arguments": arguments},
     }
 
@@ -324,29 +351,27 @@ def _make_call(call: ProbeCall, number: int, form: TurnForm) -> dict[str, Json]:
 def _common_prefix(first: str, second: str) -> tuple[int, int]:
     """Return where two texts diverge: not inside a tag, and ignoring white space."""
     steps = [(0, 0)]
-    at, to = 0, 0
-    while at < len(first) and to < len(second):
-        if first[at] == second[to]:
-            at, to = at + 1, to + 1
-            steps.append((at, to))
-        elif first[at].isspace():
-            at += 1
-        elif second[to].isspace():
-            to += 1
+    i, j = 0, 0
+    while i < len(first) and j < len(second):
+        if first[i] == second[j]:
+            i, j = i + 1, j + 1
+            steps.append((i, j))
+        elif first[i].isspace():
+            i += 1
+        elif second[j].isspace():
+            j += 1
         else:
             break
-    at, to = steps[-1]
-    if at < len(first):
-        before_tag = _before_tag(first, at), _before_tag(second, to)
-        at, to = max(
-            step for step in steps if step[0] <= before_tag[0] and step[1] <= before_tag[1]
-        )
-    return at, to
+    i, j = steps[-1]
+    if i < len(first):
+        before_tag = _before_tag(first, i), _before_tag(second, j)
+        i, j = max(step for step in steps if step[0] <= before_tag[0] and step[1] <= before_tag[1])
+    return i, j
 
 
-def _before_tag(text: str, at: int) -> int:
+def _before_tag(text: str, pos: int) -> int:
     """Return the start of the tag around a position, or the position itself."""
-    return next((tag.start() for tag in TAG.finditer(text) if tag.start() < at < tag.end()), at)
+    return next((tag.start() for tag in TAG.finditer(text) if tag.start() < pos < tag.end()), pos)
 
 
 def _common_suffix(text: str, tail: str) -> str:
@@ -363,16 +388,16 @@ def _common_suffix(text: str, tail: str) -> str:
 def _strip_endings(text: str, tail: str) -> tuple[str, ...]:
     """Return the turn without its end marker; several readings, the likeliest first."""
     shared = _common_suffix(text, tail)
-    full = [text.removesuffix(shared)] if shared.strip() else []
-    pieces = PIECE.findall(tail[:TAIL])[:PIECES]
+    without_shared = [text.removesuffix(shared)] if shared.strip() else []
+    pieces = PIECE.findall(tail[:MAX_TAIL])[:MAX_PIECES]
     runs = {
-        "".join(pieces[at : at + length])
+        "".join(pieces[start : start + length])
         for length in range(1, len(pieces) + 1)
-        for at in range(len(pieces) - length + 1)
+        for start in range(len(pieces) - length + 1)
     }
     ends = sorted((run for run in runs if run.strip() and text.endswith(run)), key=len)
     readings = [text.removesuffix(end) for end in reversed(ends)]
     last = text.rfind(WORD)
-    tags = [text.find(piece, last) for piece in pieces if TAG.fullmatch(piece)]
-    readings += [text[:at] for at in tags if at > 0][:1]
-    return tuple(dict.fromkeys([*full, *readings[:3], text]))
+    tag_starts = [text.find(piece, last) for piece in pieces if TAG.fullmatch(piece)]
+    readings += [text[:start] for start in tag_starts if start > 0][:1]
+    return tuple(dict.fromkeys([*without_shared, *readings[:3], text]))

@@ -1,25 +1,26 @@
 """Formats that a checkpoint defines itself: transformers' `response_template`.
 
 It is part of a `tokenizer_config.json` and gives, for each field of a message, the opening and
-closing marker and how to parse the content. That is what our formats describe, so it becomes one:
-literal markers unchanged; patterns as far as they consist of literals, optional parts, white space
-and named groups. No pattern is ever run: it comes with an untrusted model, and a pattern can be
-written to run forever. Parts that a format cannot express are omitted and listed.
+closing marker and how to parse the content. Our formats describe the same, so it is converted to
+one: literal markers unchanged; patterns as far as they consist of literals, optional parts, white
+space and named groups. No pattern is ever run: it comes with an untrusted model, and a pattern can
+be written to run forever. Parts that a format cannot express are omitted and listed.
 
 A known format that parses the same is preferred, because it also handles the mistakes that models
-make. The older `response_schema` is read as far as it says the same.
+make. The older `response_schema` is read as far as it contains the same information.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from dragoman.detection.markers import (
     call_openers,
     contains_any_marker,
-    make_marker_test,
+    make_marker_check,
     measure_coverage,
 )
 from dragoman.detection.regex_markers import (
@@ -45,6 +46,8 @@ from dragoman.output.spec import (
 )
 from dragoman.types import Json
 
+T = TypeVar("T")
+
 NAME = "response_template"
 MODELS = "a checkpoint with a response template"
 REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
@@ -54,11 +57,11 @@ PLACEHOLDER = re.compile(r"\{(\w+(?:\.\w+)*)\}")
 
 @dataclass(frozen=True)
 class CheckpointFormats:
-    """The formats that a checkpoint defines, and which parts are not supported."""
+    """The formats that a checkpoint defines, and the parts that are not supported."""
 
     tools: ToolFormat | None = None
     reasoning: ReasoningFormat | None = None
-    missing: tuple[str, ...] = ()
+    unsupported: tuple[str, ...] = ()
 
 
 def read_checkpoint_formats(config: Mapping[str, Json]) -> CheckpointFormats | None:
@@ -67,43 +70,46 @@ def read_checkpoint_formats(config: Mapping[str, Json]) -> CheckpointFormats | N
     if isinstance(template, dict) and isinstance(template.get("fields"), dict):
         return _read_fields(template["fields"])
     if isinstance(schema, dict):
-        return _read_fields(_fields_of(schema))
+        return _read_fields(_read_schema_fields(schema))
     return None
 
 
 def _read_fields(fields: Mapping[str, Json]) -> CheckpointFormats:
-    missing: list[str] = []
-    answer = _field(fields, "content")
-    drop = _try(missing, "content", lambda: _markers(answer, "open")) or ()
-    if drop:  # without an opening marker, the closing marker is the end of the turn
-        drop += _try(missing, "content", lambda: _markers(answer, "close")) or ()
-    field_name = next((name for name in REASONING_FIELDS if name in fields), None)
+    unsupported: list[str] = []
+    content_field = _field(fields, "content")
+    dropped = _try(unsupported, "content", lambda: _markers(content_field, "open")) or ()
+    if dropped:  # without an opening marker, the closing marker is the end of the turn
+        dropped += _try(unsupported, "content", lambda: _markers(content_field, "close")) or ()
+    reasoning_name = next((name for name in REASONING_FIELDS if name in fields), None)
     reasoning = None
-    if field_name is not None:
-        field_value = _field(fields, field_name)
-        reasoning = _try(missing, field_name, lambda: _make_reasoning(field_value, drop))
+    if reasoning_name is not None:
+        reasoning_field = _field(fields, reasoning_name)
+        reasoning = _try(
+            unsupported, reasoning_name, lambda: _make_reasoning(reasoning_field, dropped)
+        )
     tools = None
     if "tool_calls" in fields:
-        given_calls = _field(fields, "tool_calls")
-        tools = _try(missing, "tool_calls", lambda: _make_tools(given_calls, drop))
+        calls_field = _field(fields, "tool_calls")
+        tools = _try(unsupported, "tool_calls", lambda: _make_tools(calls_field, dropped))
     return CheckpointFormats(
         tools and _prefer_known_tools(tools),
         reasoning and _prefer_known_reasoning(reasoning),
-        tuple(missing),
+        tuple(unsupported),
     )
 
 
-def _try(missing: list[str], what: str, make: Json) -> Json:
+def _try(unsupported: list[str], field_name: str, make: Callable[[], T]) -> T | None:
+    """Return what `make` returns, or None and a note if it meets an unsupported pattern."""
     try:
         return make()
     except UnsupportedPattern as error:
-        missing.append(f"{what}: {error}")
+        unsupported.append(f"{field_name}: {error}")
         return None
 
 
 def _field(fields: Mapping[str, Json], name: str) -> dict[str, Json]:
-    parts = fields.get(name)
-    return parts if isinstance(parts, dict) else {}
+    field = fields.get(name)
+    return field if isinstance(field, dict) else {}
 
 
 # markers
@@ -115,49 +121,51 @@ def _marker_spellings(field: Mapping[str, Json], side: str) -> list[Pieces]:
     if isinstance(value, str):
         return [[value]]
     if isinstance(value, list):
-        return [[part] for part in value if isinstance(part, str)]
+        return [[marker] for marker in value if isinstance(marker, str)]
     pattern = field.get(f"{side}_pattern")
     return expand_pattern(pattern) if isinstance(pattern, str) else []
 
 
 def _markers(field: Mapping[str, Json], side: str) -> tuple[str, ...]:
-    parts = (join_literal(part) for part in _marker_spellings(field, side))
-    return tuple(dict.fromkeys(marker for marker in parts if marker.replace(GAP, "").strip()))
+    markers = (join_literal(spelling) for spelling in _marker_spellings(field, side))
+    return tuple(dict.fromkeys(marker for marker in markers if marker.replace(GAP, "").strip()))
 
 
-def _make_reasoning(field: Mapping[str, Json], drop: tuple[str, ...]) -> ReasoningFormat:
-    opened, closed = _markers(field, "open"), _markers(field, "close")
-    if not closed:
+def _make_reasoning(field: Mapping[str, Json], dropped: tuple[str, ...]) -> ReasoningFormat:
+    openers, closers = _markers(field, "open"), _markers(field, "close")
+    if not closers:
         raise UnsupportedPattern("there is no closing marker")
-    example = f"{_without_gaps(opened[0]) if opened else ''}reasoning{_without_gaps(closed[0])}"
-    example += f"{_without_gaps(drop[0])}answer{_without_gaps(drop[-1])}" if drop else "answer"
+    example = f"{_without_gaps(openers[0]) if openers else ''}reasoning{_without_gaps(closers[0])}"
+    example += (
+        f"{_without_gaps(dropped[0])}answer{_without_gaps(dropped[-1])}" if dropped else "answer"
+    )
     return ReasoningFormat(
         name=NAME,
         models=MODELS,
         example=example,
-        open=opened,
-        close=closed,
-        dropped=drop,
+        open=openers,
+        close=closers,
+        dropped=dropped,
         trim="space",
-        starts_inside=not opened,
+        starts_inside=not openers,
     )
 
 
 # calls
 
 
-def _make_tools(field: Mapping[str, Json], drop: tuple[str, ...]) -> ToolFormat:
-    opened = _marker_spellings(field, "open")
-    closed = tuple(marker.strip(SPACES) for marker in _markers(field, "close"))
-    if not opened:
+def _make_tools(field: Mapping[str, Json], dropped: tuple[str, ...]) -> ToolFormat:
+    openers = _marker_spellings(field, "open")
+    closers = tuple(marker.strip(SPACES) for marker in _markers(field, "close"))
+    if not openers:
         raise UnsupportedPattern("there is no opening marker")
-    splits = [_split(part) for part in opened]
-    before = tuple(dict.fromkeys(join_literal(head) for head, _, _ in splits))
+    splits = [_split_at_name(spelling) for spelling in openers]
+    section_openers = tuple(dict.fromkeys(join_literal(head) for head, _, _ in splits))
     after = tuple(dict.fromkeys(join_literal(tail) for _, _, tail in splits))
     has_name = any(name for _, name, _ in splits)
     kind, args = field.get("content", "text"), field.get("content_args") or {}
     if kind == "json":
-        body = _json_body(field, args, after) if has_name else _objects_body(field)
+        body = _json_body(args, after) if has_name else _objects_body(field)
     elif kind == "xml-inline" and has_name:
         body = _tagged_body(args, after)
     else:
@@ -167,32 +175,33 @@ def _make_tools(field: Mapping[str, Json], drop: tuple[str, ...]) -> ToolFormat:
         models=MODELS,
         example="",
         bodies=(body,),
-        section=MarkerPair(open=before, close=closed),
-        dropped=drop,
+        section=MarkerPair(open=section_openers, close=closers),
+        dropped=dropped,
     )
     return replace(derived, example=_make_example(derived, body))
 
 
-def _split(parts: Pieces) -> tuple[Pieces, bool, Pieces]:
+def _split_at_name(pieces: Pieces) -> tuple[Pieces, bool, Pieces]:
     """Return the pieces before the name, whether there is a name, and the pieces after it."""
-    at = next((at for at, part in enumerate(parts) if isinstance(part, NamedGroup)), None)
-    if at is None:
-        return parts, False, []
-    return parts[:at], True, parts[at + 1 :]
+    for index, piece in enumerate(pieces):
+        if isinstance(piece, NamedGroup):
+            return pieces[:index], True, pieces[index + 1 :]
+    return pieces, False, []
 
 
-def _json_body(
-    field: Mapping[str, Json], args: Mapping[str, Json], after: tuple[str, ...]
-) -> CallBody:
+def _json_body(args: Mapping[str, Json], after: tuple[str, ...]) -> CallBody:
     """Describe arguments that are an object after a name."""
     delimiters = args.get("string_delims") or ()
     quotes = tuple(dict.fromkeys(pair[0] for pair in delimiters if pair and pair[0] == pair[-1]))
     if len(quotes) != len(delimiters):
         raise UnsupportedPattern("strings open and close with different markers")
     ends = tuple(marker for marker in after if marker)
-    loose = bool(args.get("unquoted_keys"))
+    is_unquoted = bool(args.get("unquoted_keys"))
     return NamedObject(
-        name_ends=ends, unquoted_values=loose, string_markers=quotes, types_from_schema=loose
+        name_ends=ends,
+        unquoted_values=is_unquoted,
+        string_markers=quotes,
+        types_from_schema=is_unquoted,
     )
 
 
@@ -213,32 +222,35 @@ def _objects_body(field: Mapping[str, Json]) -> CallBody:
 
 def _placeholder_key(value: Json) -> str | None:
     """Return the key of a placeholder: `{content.args}` and `{args}` are `args`."""
-    parts = PLACEHOLDER.fullmatch(value) if isinstance(value, str) else None
-    return parts[1].rpartition(".")[2] if parts else None
+    match = PLACEHOLDER.fullmatch(value) if isinstance(value, str) else None
+    return match[1].rpartition(".")[2] if match else None
 
 
 def _tagged_body(args: Mapping[str, Json], after: tuple[str, ...]) -> CallBody:
     pattern = args.get("tag_pattern")
     if not isinstance(pattern, str):
         raise UnsupportedPattern("there is no tag pattern")
-    [parts, *others] = expand_pattern(pattern)
-    positions = [at for at, part in enumerate(parts) if isinstance(part, NamedGroup)]
-    if others or [parts[at] for at in positions] != [NamedGroup("key"), NamedGroup("value")]:
+    [pieces, *alternatives] = expand_pattern(pattern)
+    groups = [index for index, piece in enumerate(pieces) if isinstance(piece, NamedGroup)]
+    if alternatives or [pieces[index] for index in groups] != [
+        NamedGroup("key"),
+        NamedGroup("value"),
+    ]:
         raise UnsupportedPattern("a tag must be a key followed by a value")
-    key, value = positions
+    key, value = groups
     return TaggedArguments(
         name_ends=tuple(marker for marker in after if marker) or (">",),
         key=MarkerPair(
-            open=(_strip_marker(parts[:key]),), close=(_strip_marker(parts[key + 1 : value]),)
+            open=(_strip_marker(pieces[:key]),), close=(_strip_marker(pieces[key + 1 : value]),)
         ),
-        value=MarkerPair(close=(_strip_marker(parts[value + 1 :]),)),
+        value=MarkerPair(close=(_strip_marker(pieces[value + 1 :]),)),
         implicit_end=True,
     )
 
 
-def _strip_marker(parts: Pieces) -> str:
+def _strip_marker(pieces: Pieces) -> str:
     """Return a marker without surrounding white space, which is not part of a value either."""
-    marker = join_literal(parts).strip().strip(GAP).strip()
+    marker = join_literal(pieces).strip().strip(GAP).strip()
     if not marker:
         raise UnsupportedPattern("a tag has no marker")
     return marker
@@ -252,8 +264,8 @@ def _without_gaps(marker: str) -> str:
 
 
 def _make_example(tools: ToolFormat, body: CallBody) -> str:
-    opened = _without_gaps(tools.section.open[0])
-    closed = _without_gaps(tools.section.close[0]) if tools.section.close else ""
+    opener = _without_gaps(tools.section.open[0])
+    closer = _without_gaps(tools.section.close[0]) if tools.section.close else ""
     if isinstance(body, JsonObjects):
         inner = f'{{"{body.name[0]}": "f", "{body.arguments[0]}": {{"a": 1}}}}'
     elif isinstance(body, NamedObject):
@@ -265,34 +277,38 @@ def _make_example(tools: ToolFormat, body: CallBody) -> str:
         inner = f"f{_without_gaps(body.name_ends[0])}{key.open[0]}a{key.close[0]}1{value.close[0]}"
     else:
         inner = ""
-    return f"{opened}{inner}{closed}"
+    return f"{opener}{inner}{closer}"
 
 
 def _prefer_known_tools(derived: ToolFormat) -> ToolFormat:
-    """Return the known format that parses the example identically, else this one."""
-    wanted = fold_spans(OutputParser(derived), derived.example)
+    """Return the known format that parses the example identically, else the derived one."""
+    expected = fold_spans(OutputParser(derived), derived.example)
     matches = [
-        part
-        for part in tool_formats().values()
-        if contains_any_marker(call_openers(part), derived.example)
-        and fold_spans(OutputParser(part.name), derived.example) == wanted
+        known
+        for known in tool_formats().values()
+        if contains_any_marker(call_openers(known), derived.example)
+        and fold_spans(OutputParser(known.name), derived.example) == expected
     ]
     return (
-        max(matches, key=lambda part: _rank_likeness(part, derived.example)) if matches else derived
+        max(matches, key=lambda known: _rank_likeness(known, derived.example))
+        if matches
+        else derived
     )
 
 
 def _prefer_known_reasoning(derived: ReasoningFormat) -> ReasoningFormat:
-    wanted = fold_spans(OutputParser(reasoning=derived), derived.example)
+    expected = fold_spans(OutputParser(reasoning=derived), derived.example)
     matches = [
-        part
-        for part in reasoning_formats().values()
-        if contains_any_marker(_outer_markers(part), derived.example)
-        and not part.keeps_markers
-        and _same_output(fold_spans(OutputParser(reasoning=part.name), derived.example), wanted)
+        known
+        for known in reasoning_formats().values()
+        if contains_any_marker(_outer_markers(known), derived.example)
+        and not known.keeps_markers
+        and _same_output(fold_spans(OutputParser(reasoning=known.name), derived.example), expected)
     ]
     return (
-        max(matches, key=lambda part: _rank_likeness(part, derived.example)) if matches else derived
+        max(matches, key=lambda known: _rank_likeness(known, derived.example))
+        if matches
+        else derived
     )
 
 
@@ -300,46 +316,46 @@ def _outer_markers(reasoning: ReasoningFormat) -> tuple[str, ...]:
     return reasoning.open or reasoning.close or (reasoning.header.open if reasoning.header else ())
 
 
-def _same_output(part: ProbeTurn, other: ProbeTurn) -> bool:
-    return (part.text.strip(), part.reasoning.strip()) == (
-        other.text.strip(),
-        other.reasoning.strip(),
+def _same_output(first: ProbeTurn, second: ProbeTurn) -> bool:
+    return (
+        first.text.strip() == second.text.strip()
+        and first.reasoning.strip() == second.reasoning.strip()
     )
 
 
 def _rank_likeness(known: ToolFormat | ReasoningFormat, example: str) -> tuple[int, int]:
-    missing, length = measure_coverage(known, make_marker_test(example))
+    missing, length = measure_coverage(known, make_marker_check(example))
     return -missing, length
 
 
 # the older `response_schema`
 
 
-def _fields_of(schema: Mapping[str, Json]) -> dict[str, Json]:
+def _read_schema_fields(schema: Mapping[str, Json]) -> dict[str, Json]:
     """Express a schema as fields, as far as possible: the markers around its named groups."""
     properties = schema.get("properties")
-    parts: dict[str, Json] = {}
-    for name, part in (properties if isinstance(properties, dict) else {}).items():
-        if not isinstance(part, dict):
+    fields: dict[str, Json] = {}
+    for name, property_schema in (properties if isinstance(properties, dict) else {}).items():
+        if not isinstance(property_schema, dict):
             continue
-        iterator = part.get("x-regex-iterator")
+        iterator = property_schema.get("x-regex-iterator")
         if name == "tool_calls" and isinstance(iterator, str):
-            opened, _, closed = re.sub(r"\(\?P<\w+>", "(", iterator).partition("(.*?)")
-            parts[name] = {"open_pattern": opened, "close_pattern": closed, "content": "json"}
+            opener, _, closer = re.sub(r"\(\?P<\w+>", "(", iterator).partition("(.*?)")
+            fields[name] = {"open_pattern": opener, "close_pattern": closer, "content": "json"}
         elif name in REASONING_FIELDS:
-            parts |= {name: dict(_tags_around(str(schema.get("x-regex", "")), name))}
-    return parts
+            fields[name] = dict(_tags_around(str(schema.get("x-regex", "")), name))
+    return fields
 
 
 def _tags_around(pattern: str, group: str) -> Iterator[tuple[str, str]]:
     """Yield the literal tags directly before and after a named group."""
-    before, parts, behind = pattern.partition(f"(?P<{group}>")
+    before, group_start, after = pattern.partition(f"(?P<{group}>")
     tag = r"(?:<[^<>()]+>|\[[^\[\]()]+\])"
-    if not parts:
+    if not group_start:
         return
-    opened = re.search(rf"({tag})(?:\\n\??|\\s\*|\s)*$", before)
-    closed = re.search(rf"^[^()]*\)(?:\\n\??|\\s\*|\s)*({tag})", behind)
-    if opened:
-        yield "open_pattern", opened[1]
-    if closed:
-        yield "close_pattern", closed[1]
+    opener = re.search(rf"({tag})(?:\\n\??|\\s\*|\s)*$", before)
+    closer = re.search(rf"^[^()]*\)(?:\\n\??|\\s\*|\s)*({tag})", after)
+    if opener:
+        yield "open_pattern", opener[1]
+    if closer:
+        yield "close_pattern", closer[1]

@@ -35,13 +35,13 @@ class RoundTripCheck:
     """One turn that was rendered, parsed and compared.
 
     `unwritten`: the template does not render all of it. `otherwise`: the template renders it as
-    something else, text as reasoning or one turn as two, and that is what was parsed.
+    something else (text as reasoning, or one turn as two), and parsing returned that.
     """
 
     name: str
     status: CheckStatus
     expected: ProbeTurn
-    parsed: ProbeTurn | None = None  # the result of parsing
+    parsed: ProbeTurn | None = None
     prompt: str = ""  # the text with which the template opens the turn
     text: str = ""  # the rendered turn
     end: str = ""  # text after the turn that is not part of the format
@@ -58,25 +58,22 @@ class ReasoningSwitch:
 
 @dataclass(frozen=True, kw_only=True)
 class ReasoningControls:
-    """How reasoning is controlled, and where an answer starts.
+    """How a template controls reasoning, and where an answer starts.
 
     `inside`: in reasoning that the template opens. `closed`: after reasoning that it opens and
-    closes, or only closes. `open`: in neither, so the model decides.
+    closes, or only closes. `open`: neither, so the model decides.
     """
 
     switches: tuple[ReasoningSwitch, ...] = ()  # the first one is used
     effort: str | None = None  # the variable for the reasoning effort
     efforts: tuple[str, ...] = ()  # its values that have an effect
-    budget: str | None = None  # the variable for the maximum of reasoning tokens
-    answer_positions: dict[str, AnswerPosition] = field(
-        default_factory=dict
-    )  # for "default", "on" and "off"
-    openings: dict[str, str] = field(
-        default_factory=dict
-    )  # the text that opens the answer, for the same keys
-    system_words: dict[str, AnswerPosition] = field(
-        default_factory=dict
-    )  # the same for words in a system message
+    budget: str | None = None  # the variable for the maximum number of reasoning tokens
+    # where an answer starts, for "default", "on" and "off"
+    answer_positions: dict[str, AnswerPosition] = field(default_factory=dict)
+    # the text that opens the answer, for the same keys
+    openings: dict[str, str] = field(default_factory=dict)
+    # where an answer starts, for words in a system message
+    system_words: dict[str, AnswerPosition] = field(default_factory=dict)
 
     @property
     def switch(self) -> ReasoningSwitch | None:
@@ -89,7 +86,7 @@ class DetectedFormats:
 
     tools: str | None  # name of the tool format
     reasoning: str | None  # name of the reasoning format; None without evidence of one
-    generic: bool  # no format of its own: tools go into the system message
+    generic: bool  # the template has no tool format: tools are declared in the system message
     renders_tools: bool  # the template renders declared tools
     renders_messages: bool  # the template renders a plain user message
     reasoning_controls: ReasoningControls
@@ -103,4 +100,4 @@ class DetectedFormats:
 
     @property
     def failed_checks(self) -> tuple[RoundTripCheck, ...]:
-        return tuple(item for item in self.checks if item.status == "failed")
+        return tuple(check for check in self.checks if check.status == "failed")

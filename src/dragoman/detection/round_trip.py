@@ -1,9 +1,9 @@
 """The round trip: assistant turns are rendered by the template, parsed with a format, and compared.
 
-A turn is proved when parsing returns exactly what went in. Markers with which a template ends a
+A check is `proved` when parsing returns exactly what went in. Markers with which a template ends a
 turn may follow; the engine stops at those. A turn whose words do not all appear in the prompt is
-`unwritten`: the template has no place for it, and nothing is proved or disproved. A failed check
-carries both sides.
+`unwritten`: the template cannot render it, so nothing is proved or disproved. A failed check
+contains both sides.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from dataclasses import replace
 
 from dragoman.detection.render_probe import (
     ANSWER,
-    LOOK,
-    PING,
+    LOOKUP_TOOL,
+    PING_TOOL,
+    REASONING,
     TAG,
-    THOUGHT,
     TOOLS,
     VALUE,
     WORD,
@@ -34,37 +34,42 @@ from dragoman.output.spec import ReasoningFormat, ToolFormat
 from dragoman.types import Json
 
 OPENER = re.compile(rf"(?:{TAG.pattern})[^<\[\n]*")
-MAX_END_MARKERS = 4  # that a template may write after a turn
-CALL, TALK = "one call", "an answer"
-_ONE = ProbeCall(LOOK, {"zqplace": VALUE})
-_TWO = ProbeCall(LOOK, {"zqplace": "zqsecond", "zqnumber": 7})
-_AWKWARD = 'zq"quoted" it\'s\nnext {line} [1], <b>&amp;</b> \\ zq'
+MAX_END_MARKERS = 4  # markers that a template may write after a turn
+ONE_CALL, PLAIN_ANSWER = "one call", "an answer"
+_FIRST_CALL = ProbeCall(LOOKUP_TOOL, {"zqplace": VALUE})
+_SECOND_CALL = ProbeCall(LOOKUP_TOOL, {"zqplace": "zqsecond", "zqnumber": 7})
+_AWKWARD_TEXT = 'zq"quoted" it\'s\nnext {line} [1], <b>&amp;</b> \\ zq'
 _TREE = {"zqa": {"zqb": [1, 2.5, None, "zqc"]}, "zqd": True}
 
 
 def _make_lookup(**arguments: Json) -> ProbeTurn:
-    return ProbeTurn(calls=(ProbeCall(LOOK, arguments),))
+    return ProbeTurn(calls=(ProbeCall(LOOKUP_TOOL, arguments),))
 
 
-ITEMS: dict[str, ProbeTurn] = {
-    TALK: ProbeTurn(text=ANSWER),
-    CALL: ProbeTurn(calls=(_ONE,)),
-    "parallel calls": ProbeTurn(calls=(_ONE, _TWO)),
-    "a call without arguments": ProbeTurn(calls=(ProbeCall(PING, {}),)),
+PROBE_TURNS: dict[str, ProbeTurn] = {
+    PLAIN_ANSWER: ProbeTurn(text=ANSWER),
+    ONE_CALL: ProbeTurn(calls=(_FIRST_CALL,)),
+    "parallel calls": ProbeTurn(calls=(_FIRST_CALL, _SECOND_CALL)),
+    "a call without arguments": ProbeTurn(calls=(ProbeCall(PING_TOOL, {}),)),
     "numbers and booleans": _make_lookup(zqplace=VALUE, zqnumber=3, zqflag=True),
     "nested arguments": _make_lookup(
         zqplace=VALUE, zqtree=_TREE, zqlist=["zqf", 5, {"zqg": False}]
     ),
     "unicode": _make_lookup(zqplace="zqZürich 東京 🌧"),
     "digits that are text": _make_lookup(zqplace="02134"),
-    "awkward text": _make_lookup(zqplace=_AWKWARD),
-    "text and a call": ProbeTurn(text=ANSWER, calls=(_ONE,)),
-    "reasoning": ProbeTurn(text=ANSWER, reasoning=THOUGHT),
-    "reasoning and a call": ProbeTurn(reasoning=THOUGHT, calls=(_ONE,)),
-    "reasoning, text and a call": ProbeTurn(text=ANSWER, reasoning=THOUGHT, calls=(_ONE,)),
+    "awkward text": _make_lookup(zqplace=_AWKWARD_TEXT),
+    "text and a call": ProbeTurn(text=ANSWER, calls=(_FIRST_CALL,)),
+    "reasoning": ProbeTurn(text=ANSWER, reasoning=REASONING),
+    "reasoning and a call": ProbeTurn(reasoning=REASONING, calls=(_FIRST_CALL,)),
+    "reasoning, text and a call": ProbeTurn(text=ANSWER, reasoning=REASONING, calls=(_FIRST_CALL,)),
 }
-ORDER: tuple[CheckStatus, ...] = ("proved", "otherwise", "failed", "unwritten")
-BRIEF = (TALK, CALL, "reasoning", "reasoning and a call")  # enough to separate most formats
+STATUS_ORDER: tuple[CheckStatus, ...] = ("proved", "otherwise", "failed", "unwritten")
+BASIC_TURNS = (
+    PLAIN_ANSWER,
+    ONE_CALL,
+    "reasoning",
+    "reasoning and a call",
+)  # enough to separate most formats
 
 
 def parse_turn(
@@ -109,14 +114,14 @@ def _load_arguments(arguments: str) -> Json:
 
 def _compare(name: str, text: str, prompt: str, parsed: ProbeTurn) -> RoundTripCheck:
     """Compare the parsed turn with the original; markers after it are allowed."""
-    turn = ITEMS[name]
+    turn = PROBE_TURNS[name]
     calls_match = _canonical_calls(turn.calls) == _canonical_calls(parsed.calls)
     same = calls_match and turn.reasoning.strip() == parsed.reasoning.strip()
-    found, wanted = parsed.text.strip(), turn.text.strip()
-    end = found.removeprefix(wanted).strip()
+    parsed_text, expected_text = parsed.text.strip(), turn.text.strip()
+    end = parsed_text.removeprefix(expected_text).strip()
     only_markers_follow = not TAG.sub("", end).strip() and len(TAG.findall(end)) <= MAX_END_MARKERS
     status: CheckStatus = "failed"
-    if same and found.startswith(wanted) and only_markers_follow:
+    if same and parsed_text.startswith(expected_text) and only_markers_follow:
         status = "proved"
     elif calls_match and (_is_equivalent(turn, parsed) or _is_two_turns(text, prompt)):
         status = "otherwise"
@@ -128,8 +133,8 @@ def _compare(name: str, text: str, prompt: str, parsed: ProbeTurn) -> RoundTripC
 
 def _is_equivalent(turn: ProbeTurn, parsed: ProbeTurn) -> bool:
     """Whether text was parsed as reasoning because the template renders it there."""
-    words, found = (turn.reasoning + turn.text).split(), parsed.reasoning.split()
-    return bool(turn.text) and not parsed.text.strip() and "".join(words) == "".join(found)
+    rendered, read = (turn.reasoning + turn.text).split(), parsed.reasoning.split()
+    return bool(turn.text) and not parsed.text.strip() and "".join(rendered) == "".join(read)
 
 
 def _is_two_turns(text: str, prompt: str) -> bool:
@@ -145,27 +150,27 @@ def _canonical_calls(calls: tuple[ProbeCall, ...]) -> list[str]:
 class RoundTrip:
     """Renders each turn with one template, in each setting of its switches, and checks formats."""
 
-    def __init__(self, probe: RenderProbe, positions: Sequence[Switches]) -> None:
+    def __init__(self, probe: RenderProbe, settings: Sequence[Switches]) -> None:
         self.probe = probe
-        self._positions = positions
-        self._takes: dict[str, list[RenderedTurn]] = {}
+        self._settings = settings
+        self._renderings: dict[str, list[RenderedTurn]] = {}
 
-    def renders_of(self, name: str) -> list[RenderedTurn]:
+    def get_renderings(self, name: str) -> list[RenderedTurn]:
         """Return the renderings of a turn, those that continue a real prompt first."""
-        if name not in self._takes:
-            self._takes[name] = self._render(ITEMS[name])
-        return self._takes[name]
+        if name not in self._renderings:
+            self._renderings[name] = self._render(PROBE_TURNS[name])
+        return self._renderings[name]
 
     def _render(self, turn: ProbeTurn) -> list[RenderedTurn]:
         form, first = self._find_form(turn)
         if form is None:
             return []
-        found: dict[tuple[str, str], RenderedTurn] = {}
-        for switches in [first, *self._positions]:
+        distinct: dict[tuple[str, str], RenderedTurn] = {}
+        for switches in [first, *self._settings]:
             rendered = self.probe.render_turn(turn, form, switches)
             if rendered is not None and contains_turn(rendered, turn):
-                found.setdefault((rendered.prompt, rendered.text), rendered)
-        return sorted(found.values(), key=lambda rendered: bool(rendered.unwritten_opening))
+                distinct.setdefault((rendered.prompt, rendered.text), rendered)
+        return sorted(distinct.values(), key=lambda rendered: bool(rendered.unwritten_opening))
 
     def _find_form(self, turn: ProbeTurn) -> tuple[TurnForm | None, Switches]:
         probe = self.probe
@@ -178,22 +183,22 @@ class RoundTrip:
             return None, {}
         if not turn.reasoning:
             return probe.call_form, {}
-        return replace(probe.call_form, carrier=reasoning_form.carrier), switches
+        return replace(probe.call_form, reasoning_in=reasoning_form.reasoning_in), switches
 
     def check(
         self,
         tools: ToolFormat | None,
         reasoning: ReasoningFormat | None,
-        names: Sequence[str] = tuple(ITEMS),
+        names: Sequence[str] = tuple(PROBE_TURNS),
     ) -> tuple[RoundTripCheck, ...]:
         """Check two formats on the named turns."""
-        return tuple(self._check_one(name, tools, reasoning) for name in names)
+        return tuple(self._check_turn(name, tools, reasoning) for name in names)
 
-    def _check_one(
+    def _check_turn(
         self, name: str, tools: ToolFormat | None, reasoning: ReasoningFormat | None
     ) -> RoundTripCheck:
-        turn, best = ITEMS[name], None
-        renderings = self.renders_of(name) if not turn.calls or tools is not None else []
+        turn, best = PROBE_TURNS[name], None
+        renderings = self.get_renderings(name) if not turn.calls or tools is not None else []
         for rendered in renderings:
             for text, prompt in (
                 () if self.probe.is_out_of_time else _candidate_texts(rendered, turn)
@@ -201,16 +206,17 @@ class RoundTrip:
                 check = _compare(name, text, prompt, parse_turn(text, prompt, tools, reasoning))
                 if check.status == "proved" and not check.end:
                     return check
-                if best is None or ORDER.index(check.status) < ORDER.index(best.status):
+                if best is None or STATUS_ORDER.index(check.status) < STATUS_ORDER.index(
+                    best.status
+                ):
                     best = check
         return best or RoundTripCheck(name=name, status="unwritten", expected=turn)
 
 
 def _candidate_texts(rendered: RenderedTurn, turn: ProbeTurn) -> list[tuple[str, str]]:
     prompts = [rendered.prompt]
-    if (
-        rendered.unwritten_opening and turn.reasoning
-    ):  # reasoning of earlier turns is rendered without its opening marker
+    if rendered.unwritten_opening and turn.reasoning:
+        # reasoning of earlier turns is rendered without its opening marker
         prompts.append(rendered.prompt + rendered.unwritten_opening)
     return [(text, prompt) for prompt in prompts for text in rendered.texts]
 
@@ -222,15 +228,15 @@ def contains_turn(rendered: RenderedTurn, turn: ProbeTurn) -> bool:
         return False
     if any(text.count(call.name) < turn.calls.count(call) for call in turn.calls):
         return False
-    plain = [value for call in turn.calls for value in _probe_words(call.arguments)]
-    return all(word in text for word in plain)
+    words = [word for call in turn.calls for word in _probe_words(call.arguments)]
+    return all(word in text for word in words)
 
 
 def _probe_words(value: Json) -> list[str]:
     """Return the made-up words in a value, which no template has a reason to change."""
     if isinstance(value, dict):
-        return [word for one in value.values() for word in _probe_words(one)]
+        return [word for item in value.values() for word in _probe_words(item)]
     if isinstance(value, list):
-        return [word for one in value for word in _probe_words(one)]
+        return [word for item in value for word in _probe_words(item)]
     made_up = isinstance(value, str) and value.startswith(WORD) and value.isalnum()
     return [value] if made_up and value.isascii() else []

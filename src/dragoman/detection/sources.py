@@ -9,19 +9,19 @@ from pathlib import Path
 from dragoman.errors import ModelBroken
 from dragoman.types import Json
 
-MAX_FILE = 16 << 20  # bytes
-# the files of a directory that may contain a template; the first candidate wins
-NAMES = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
-CONFIG = "tokenizer_config.json"
-TEMPLATE_NAMES = ("tool_use", "default")  # of several templates, the one for tools first
+MAX_FILE_BYTES = 16 << 20
+# the files of a directory that may contain a template, the preferred one first
+TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
+CONFIG_FILE = "tokenizer_config.json"
+TEMPLATE_NAMES = ("tool_use", "default")  # the template for tools is preferred
 
 
 @dataclass(frozen=True)
 class TemplateSource:
-    """A template and what its files say about it."""
+    """A template, and the tokenizer configuration that comes with it."""
 
     template: str
-    place: str
+    path: str
     vocabulary: frozenset[str] = frozenset()  # special tokens, if known
     config: dict[str, Json] | None = None  # the tokenizer configuration, if there is one
 
@@ -29,7 +29,7 @@ class TemplateSource:
 def read_template_source(path: Path) -> TemplateSource | None:
     """Read the template of a file or directory; None if there is none."""
     if path.is_dir():
-        files = (path / name for name in NAMES)
+        files = (path / name for name in TEMPLATE_FILES)
         source = next(
             (
                 candidate
@@ -38,11 +38,11 @@ def read_template_source(path: Path) -> TemplateSource | None:
             ),
             None,
         )
-        config_path = path / CONFIG
+        config_path = path / CONFIG_FILE
         if source is None or not config_path.exists():
             return source
         config = _read_config(config_path)
-        return TemplateSource(source.template, source.place, read_special_tokens(config), config)
+        return TemplateSource(source.template, source.path, read_special_tokens(config), config)
     if path.suffix in (".jinja", ".jinja2", ".j2", ".txt"):
         return TemplateSource(read_text(path), str(path))
     if path.suffix != ".json":
@@ -56,15 +56,15 @@ def read_template_source(path: Path) -> TemplateSource | None:
     )
 
 
-def _pick_template(config: Json) -> str | None:
+def _pick_template(template: Json) -> str | None:
     """Return a single template, or the preferred one of several."""
-    if isinstance(config, str):
-        return config
-    if not isinstance(config, list):
+    if isinstance(template, str):
+        return template
+    if not isinstance(template, list):
         return None
     by_name = {
         candidate.get("name"): candidate.get("template")
-        for candidate in config
+        for candidate in template
         if isinstance(candidate, dict)
     }
     templates = {name: text for name, text in by_name.items() if isinstance(text, str)}
@@ -75,22 +75,22 @@ def read_special_tokens(config: dict[str, Json]) -> frozenset[str]:
     """Return the special tokens that a tokenizer configuration names."""
     added = config.get("added_tokens_decoder")
     tokens = added.values() if isinstance(added, dict) else ()
-    words = (token.get("content") for token in tokens if isinstance(token, dict))
-    return frozenset(word for word in words if isinstance(word, str))
+    contents = (token.get("content") for token in tokens if isinstance(token, dict))
+    return frozenset(content for content in contents if isinstance(content, str))
 
 
 def _read_config(path: Path) -> dict[str, Json]:
     try:
         config = json.loads(read_text(path))
     except (ValueError, RecursionError):
-        raise ModelBroken(f"{path.name} is no JSON.") from None
+        raise ModelBroken(f"{path.name} is not valid JSON.") from None
     return config if isinstance(config, dict) else {}
 
 
 def read_text(path: Path) -> str:
-    """Read a file, if its size allows."""
+    """Read a text file, unless it is too large."""
     try:
-        if path.stat().st_size > MAX_FILE:
+        if path.stat().st_size > MAX_FILE_BYTES:
             raise ModelBroken(f"{path.name} is too large.")
         return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError):

@@ -2,7 +2,7 @@
 
 A `RequestContext` is one request and its response. It reads the body within limits, sends a whole
 body or a stream, and records what was sent, so that middleware need not wrap `send` and costs
-nothing per chunk. A WebSocket handshake is a request, too: until it is accepted it can be answered
+nothing per chunk. A WebSocket handshake is a request, too: until it is accepted, it can be answered
 like any other.
 """
 
@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 from urllib.parse import parse_qsl
+
+from websockets.frames import CloseCode
 
 from dragoman.errors import BadRequest, RequestTimeout, TooLarge
 from dragoman.http.cancellation import Disconnected
@@ -28,10 +30,9 @@ Header: TypeAlias = tuple[bytes, bytes]
 Access: TypeAlias = Literal["open", "key", "admin"]
 
 JSON = b"application/json"
-WEBSOCKET = "WEBSOCKET"  # stands in for the method of a WebSocket handshake
+WEBSOCKET = "WEBSOCKET"  # used as the method of a WebSocket handshake
 MAX_QUERY_FIELDS = 100
 DIRECT_WRITER = "dragoman.writer"  # scope key: our own connections put their direct writer here
-POLICY_VIOLATION = 1008
 _REJECT_EXTENSION = "websocket.http.response"  # ASGI: reject a handshake with a full response
 # Where no route says otherwise, errors have OpenAI's form.
 DEFAULT_DIALECT: Dialect[object] = Dialect(name="default", encode_error=openai.encode_error)
@@ -64,7 +65,7 @@ class RequestContext:
         ids = [(name, request_id) for name in self.dialect.request_id_headers]
         return [*ids, *self.extra_headers]
 
-    def header(self, name: bytes) -> bytes | None:
+    def get_header(self, name: bytes) -> bytes | None:
         for key, value in self.scope["headers"]:
             if key == name:
                 return bytes(value)
@@ -83,15 +84,15 @@ class RequestContext:
         """The fields of the query string; of a repeated field, the last value."""
         return dict(self._query_fields)
 
-    def query_values(self, name: str) -> list[str]:
+    def get_query_values(self, name: str) -> list[str]:
         """All values of a field, written as `name=a&name=b` or as `name[]=a&name[]=b`."""
         return [value for key, value in self._query_fields if key in (name, f"{name}[]")]
 
     async def read_body(self, limit: int, timeout: float) -> bytes:
         """The whole body, or an error if it is too large or too slow."""
-        length = self.header(b"content-length")
+        length = self.get_header(b"content-length")
         if length is not None and length.isdigit() and int(length) > limit:
-            raise _too_large(limit)
+            raise _make_too_large_error(limit)
         try:
             async with asyncio.timeout(timeout):
                 return await self._read_chunks(limit)
@@ -108,7 +109,7 @@ class RequestContext:
             chunk = message.get("body", b"")
             size += len(chunk)
             if size > limit:
-                raise _too_large(limit)
+                raise _make_too_large_error(limit)
             chunks.append(chunk)
             if not message.get("more_body", False):
                 return b"".join(chunks)
@@ -128,13 +129,13 @@ class RequestContext:
         if self.is_websocket:
             if _REJECT_EXTENSION in (self.scope.get("extensions") or {}):
                 message = {**message, "type": f"websocket.{message['type']}"}
-            elif message["type"] == "http.response.start":  # the server has one way to reject
-                message = {"type": "websocket.close", "code": POLICY_VIOLATION}
+            elif message["type"] == "http.response.start":  # the only way left to reject
+                message = {"type": "websocket.close", "code": CloseCode.POLICY_VIOLATION}
             else:
                 return
         try:
             await self.send(message)
-        except OSError:  # what servers raise when the client has disconnected
+        except OSError:  # raised by servers when the client has disconnected
             raise Disconnected from None
 
     async def send_response(
@@ -151,5 +152,5 @@ class RequestContext:
         await self._send({"type": "http.response.body", "body": content})
 
 
-def _too_large(limit: int) -> TooLarge:
+def _make_too_large_error(limit: int) -> TooLarge:
     return TooLarge(f"The request body is larger than the {limit:,} bytes allowed.")

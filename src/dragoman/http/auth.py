@@ -2,8 +2,8 @@
 
 Keys are stored and compared as digests, so that the time of a comparison reveals neither their
 length nor their first characters. A key file is read again when it changes; if that fails, the keys
-stay as they were. Data that a client stores belongs to its key. The owner is known by another
-digest, which reveals nothing about the first.
+stay as they were. Data that a client stores belongs to its key. The owner is identified by
+a different digest of the key, which reveals nothing about the one that is compared.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class ApiKeys:
         """Whether one of these keys is valid; an admin key is valid everywhere."""
         return not self.required or self._find_valid(keys) is not None
 
-    def owner_of(self, keys: Iterable[bytes]) -> str:
-        """Who owns stored data: a digest of the valid key, or "" where no key is required."""
+    def get_owner(self, keys: Iterable[bytes]) -> str:
+        """The owner of stored data: a digest of the valid key, or "" where no key is required."""
         key = self._find_valid(keys) if self.required else None
         return "" if key is None else hashlib.blake2b(key, key=b"owner", digest_size=16).hexdigest()
 

@@ -24,8 +24,8 @@ class BodyReader:
         self._get_signer = get_signer
 
     async def read(self, request: RequestContext) -> bytes:
-        content_type = request.header(b"content-type") or b"application/json"
-        encoding = request.header(b"content-encoding") or b"identity"
+        content_type = request.get_header(b"content-type") or b"application/json"
+        encoding = request.get_header(b"content-encoding") or b"identity"
         is_json = content_type.partition(b";")[0].strip().lower().endswith(b"json")
         if not is_json:
             raise UnsupportedMedia("Set `Content-Type: application/json`.")

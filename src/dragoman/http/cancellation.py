@@ -1,7 +1,7 @@
 """The runs in progress, and how they are interrupted.
 
 A request is tracked from the moment it is decoded. When its client disconnects or the server must
-stop, the task that works on it is cancelled where it stands, and closing the pipeline cancels the
+stop, the task that works on it is cancelled at once, and closing the pipeline cancels the
 engine. Background runs are tracked, too, so that the server knows of them when it stops.
 """
 
@@ -18,7 +18,7 @@ log = logging.getLogger("dragoman.http")
 
 
 class Disconnected(Exception):
-    """The client has disconnected; there is nobody to respond to."""
+    """The client has disconnected, so a response cannot be sent."""
 
 
 class ActiveRun:
@@ -34,7 +34,7 @@ class ActiveRun:
             self._task.cancel()
 
     def detach(self) -> None:
-        """The task continues with other work, which must not be interrupted."""
+        """Forget the task: it continues with other work, which must not be interrupted."""
         self._task = None
 
 
@@ -84,7 +84,7 @@ class RunRegistry:
 
     @staticmethod
     def _explain_cancellation(run: ActiveRun) -> BaseException:
-        """Whether we interrupted the run, the server stops, or an engine cancelled the task."""
+        """Return the exception to raise: ours, the server's shutdown, or an engine's mistake."""
         task = asyncio.current_task()
         if task is not None and run.reason is not None and task.uncancel() == 0:
             return run.reason

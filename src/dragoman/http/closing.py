@@ -1,9 +1,10 @@
 """How a TCP connection ends: after a last response, or because the client stopped reading.
 
-Closing a socket while bytes of the client lie unread makes the kernel reset the connection, and the
-reset discards the response that the client has not read yet. `LingeringClose` therefore closes the
-sending half, reads and discards what still arrives, and closes the socket when the client closes
-its side or a limit is reached. `StallTimer` drops a client that does not read what was written.
+Closing a socket while bytes from the client are unread makes the kernel reset the connection, and
+the reset discards the response that the client has not read yet. `LingeringClose` therefore closes
+the sending half, reads and discards what still arrives, and closes the socket when the client
+closes its side or a limit is reached. `StallTimer` drops a client that does not read what was
+written.
 """
 
 from __future__ import annotations
@@ -38,20 +39,20 @@ class LingeringClose:
         self._timer = loop.call_later(LINGER_SECONDS, transport.close)
 
     def discard(self, data: bytes) -> None:
-        """Count bytes that arrive after the response and that nobody reads."""
+        """Count bytes that arrive after the response and are not read."""
         self._discarded += len(data)
         if self._discarded > LINGER_BYTES:
             self._transport.close()
 
     def stop(self) -> None:
-        """The connection is closed."""
+        """Stop the timer: the connection is closed."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
 
 class StallTimer:
-    """Drops a client that reads nothing of what was written for too long."""
+    """Drops a client that reads nothing for too long although there is data for it."""
 
     def __init__(self, transport: asyncio.Transport, seconds: float) -> None:
         self._transport = transport
@@ -60,7 +61,7 @@ class StallTimer:
         self._timer: asyncio.TimerHandle | None = None
 
     def restart(self) -> None:
-        """Measure from now on, whatever was unread before."""
+        """Start measuring from now on, whatever was unread before."""
         self.stop()
         self._unread = self._transport.get_write_buffer_size()
         if self._unread:

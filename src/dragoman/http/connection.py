@@ -1,4 +1,4 @@
-"""One TCP connection with limits: what must be bounded before there is a request.
+"""One TCP connection, with the limits that apply before there is a request.
 
 The HTTP parser takes headers of any size and waits forever; this bounds both. Headers over the
 limit get 431, a request that does not arrive in time 408, invalid HTTP 400, each with the JSON
@@ -36,7 +36,7 @@ UPGRADE_HEADERS = (b"upgrade", b"connection", b"http2-settings")
 class DirectWriter:
     """Writes chunks of a started, chunked response straight to the transport.
 
-    This saves most of what a token costs on its way through `send`. It never waits: while `ready`
+    This saves most of the cost of a token on its way through `send`. It never waits: while `ready`
     is False, use `send`, which does.
     """
 
@@ -193,7 +193,7 @@ class Connection(HttpToolsProtocol):
             self._reject(_make_headers_error())
 
     def _is_responding(self) -> bool:
-        """Whether a request is received completely and its response is not sent completely."""
+        """Whether a request has arrived completely and its response is not complete yet."""
         cycle = self.cycle
         return self._phase == "idle" and cycle is not None and not cycle.response_complete
 
@@ -234,7 +234,7 @@ class Connection(HttpToolsProtocol):
             return
         self._body_bytes += len(body)
         super().on_body(body)
-        if self.cycle.response_complete:  # the app did not read the body, and nobody will
+        if self.cycle.response_complete:  # the app did not read the body and never will
             self._lingering.discard(body)
 
     def on_message_complete(self) -> None:
@@ -261,7 +261,7 @@ class Connection(HttpToolsProtocol):
     def close(self) -> None:
         """Close the connection, in a way that lets the client read the last response.
 
-        Where the request was read completely, nothing needs to be waited for.
+        If the request was read completely, there is nothing to wait for.
         """
         if self._phase == "idle" and not (self._pipelined or self._ignored_data):
             self.transport.close()
@@ -293,7 +293,7 @@ class Connection(HttpToolsProtocol):
                 "connection: close\r\n\r\n"
             )
             self.transport.write(head.encode() + body)
-        if cycle is not None and not cycle.response_complete:  # the app must not write any more
+        if cycle is not None and not cycle.response_complete:  # the app must stop writing
             cycle.disconnected = True
             cycle.message_event.set()
         self._lingering.start()

@@ -1,7 +1,7 @@
 """The metrics of the server, in Prometheus' text format.
 
 Counting must cost next to nothing per token, so the counts are plain numbers here and become metric
-families only when they are collected. Nothing is estimated: what was not measured is not shown.
+families only when they are collected. No value is estimated.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Metrics(Collector):
         ProcessCollector(registry=self._registry)
 
     def count_error(self, error: DragomanError) -> None:
-        """Count an error that ends no request: over a WebSocket, or in the background."""
+        """Count an error that does not end a request: over a WebSocket, or in the background."""
         self.errors[error.code or error.type] += 1
 
     def get_model_states(self) -> Iterator[ModelState]:

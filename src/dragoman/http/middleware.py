@@ -78,7 +78,7 @@ class RequestMiddleware:
         request.error_code = error.code or error.type
         if request.status is not None:
             return
-        status = request.dialect.error_status(error)
+        status = request.dialect.get_error_status(error)
         body = request.dialect.encode_error(error, request.request_id)
         try:
             await request.send_response(status, body, headers=make_retry_headers(error))
@@ -91,7 +91,7 @@ class RequestMiddleware:
         if request.error_code == DISCONNECTED_CODE:
             status = CLIENT_CLOSED_REQUEST
         metrics.requests[request.route or "none", status] += 1
-        if not request.is_websocket:  # how long a WebSocket stays open says nothing
+        if not request.is_websocket:  # the lifetime of a WebSocket is not a useful duration
             metrics.duration.observe(seconds)
         if request.error_code is None:
             metrics.succeeded += 1
@@ -144,7 +144,7 @@ class HostGuard:
         host = hosts[0] if hosts else None
         if host is not None and (len(hosts) > 1 or not _HOST.fullmatch(host)):
             raise InvalidHost("The Host header is malformed.")
-        origin = request.header(b"origin")
+        origin = request.get_header(b"origin")
         origin_host = None if origin is None else parse_origin(origin)
         if self._hosts is not None:
             for name in (parse_host(host), origin_host):
@@ -186,7 +186,7 @@ class KeyGuard:
                 raise Forbidden("This path needs an admin key.")
             raise _make_unauthorized(keys)
         if request.access == "key":
-            request.owner = self._keys.owner_of(keys)
+            request.owner = self._keys.get_owner(keys)
             if self._keys.required and not request.owner:
                 raise _make_unauthorized(keys)
         await self._app(scope, receive, send)

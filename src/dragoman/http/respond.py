@@ -1,6 +1,6 @@
 """How an answer is sent to a client: as a stream or as one body.
 
-This is the only place that tells the two apart. While a run is in progress it is tracked, see
+This is the only place that distinguishes the two. While a run is in progress it is tracked, see
 `cancellation`.
 """
 
@@ -65,7 +65,7 @@ class Responder:
     async def track(
         self, wait_disconnected: Callable[[], Awaitable[None]]
     ) -> AsyncGenerator[None, None]:
-        """Track work for a client; disconnecting ends it. A stopping server starts none."""
+        """Track work for a client; disconnecting cancels it. A stopping server rejects it."""
         if self.drain_seconds is not None:
             raise self.make_draining_error()
         async with self.runs.track(wait_disconnected()):
@@ -96,8 +96,8 @@ class Responder:
 
     async def _send_stream(self, stream: Stream, run: Run, timer: AnswerTimer) -> None:
         with self._clock.serve(stream):
-            # In a task of its own, a token does not resume all layers above.
-            await asyncio.create_task(send_stream(stream, run, timer))
+            # In its own task, so that a token does not resume all the coroutines above this one.
+            await asyncio.create_task(push_frames(stream, run, timer))
 
     @staticmethod
     async def _send_whole(request: RequestContext, run: Run, timer: AnswerTimer) -> None:
@@ -128,7 +128,9 @@ def make_reuse_headers(reuse: PromptReuse | None) -> list[Header]:
     return [] if reuse is None else [(b"x-dragoman-prompt", str(reuse).encode())]
 
 
-async def send_stream(stream: Stream, run: Run, timer: AnswerTimer) -> None:
+async def push_frames(stream: Stream, run: Run, timer: AnswerTimer) -> None:
+    """Generate the answer of a run and push its frames to a stream."""
+
     def push(frames: list[bytes]) -> Awaitable[None] | None:
         return stream.push(frames, timer.last)
 

@@ -1,13 +1,13 @@
 """The route table: the one place where a path gets a handler, its methods and its access rule.
 
-`{name}` in a path stands for one segment, `{name...}` at its end for the rest of the path, slashes
+`{name}` in a path matches one segment, `{name...}` at its end the rest of the path, slashes
 included. A literal segment wins over a parameter, and a parameter over the rest of a path. Every
 path of the API also exists without its `/v1`.
 
 A route lists the wire APIs that its path belongs to. Where there are several, the headers of a
 request decide. Errors are written in that wire API; a path that does not exist has the wire API of
-the closest routes. A route whose method is `WEBSOCKET` serves WebSocket handshakes and stands
-beside the other methods of its path.
+the closest routes. A route whose method is `WEBSOCKET` serves WebSocket handshakes; its
+path may have other methods, too.
 
 Tests and the OpenAPI document are generated from this table, so every new route is tested and
 documented.
@@ -31,7 +31,7 @@ _PARAMETER = re.compile(r"\{(\w+)(?:\.\.\.)?\}")
 
 
 class Route(Struct, frozen=True, kw_only=True):
-    """A path with a method, who may use it, and what handles it."""
+    """A path with a method, its access rule and its handler."""
 
     path: str
     method: str
@@ -52,7 +52,7 @@ class Route(Struct, frozen=True, kw_only=True):
         """The wire API that the client of this request uses."""
         for dialect in self.dialects:
             header = dialect.client_header
-            if header is not None and request.header(header) is not None:
+            if header is not None and request.get_header(header) is not None:
                 return dialect
         return self.dialects[0]
 
@@ -98,12 +98,12 @@ class RouteMatch(Struct, frozen=True):
     values: tuple[str, ...] = ()  # of the parameters
     nearest: Route | None = None  # whose wire API errors are written in
 
-    def route_for(self, method: str) -> Route | None:
+    def get_route(self, method: str) -> Route | None:
         return self.methods.get("GET" if method == "HEAD" else method)
 
 
 class PathNode:
-    """A node of the path tree: what may follow the segments that lead to it."""
+    """A node of the path tree: the routes whose paths start with the segments that lead to it."""
 
     __slots__ = ("literals", "methods", "parameter", "rest")
 
@@ -124,17 +124,17 @@ class PathNode:
         else:
             self.literals.setdefault(segments[0], PathNode()).add(segments[1:], route)
 
-    def find(self, segments: list[str], at: int, values: tuple[str, ...]) -> RouteMatch | None:
-        if at == len(segments):
-            return _match(self.methods, values) if self.methods else None
-        segment = segments[at]
+    def find(self, segments: list[str], index: int, values: tuple[str, ...]) -> RouteMatch | None:
+        if index == len(segments):
+            return _make_match(self.methods, values) if self.methods else None
+        segment = segments[index]
         match = None
         if segment in self.literals:
-            match = self.literals[segment].find(segments, at + 1, values)
+            match = self.literals[segment].find(segments, index + 1, values)
         if match is None and self.parameter is not None and segment:
-            match = self.parameter.find(segments, at + 1, (*values, segment))
-        if match is None and self.rest and (rest := "/".join(segments[at:])):
-            match = _match(self.rest, (*values, rest))
+            match = self.parameter.find(segments, index + 1, (*values, segment))
+        if match is None and self.rest and (rest := "/".join(segments[index:])):
+            match = _make_match(self.rest, (*values, rest))
         return match
 
     def find_nearest(self, segments: list[str]) -> Route | None:
@@ -143,7 +143,7 @@ class PathNode:
         nearest = None
         for segment in segments:
             node = node and (node.literals.get(segment) or node.parameter)
-            nearest = (_first_route(node.methods) if node else None) or nearest
+            nearest = (_get_first_route(node.methods) if node else None) or nearest
         return nearest
 
 
@@ -160,7 +160,7 @@ class Router:
     def add(self, route: Route) -> None:
         """Add a route, or replace the one with the same path and method."""
         self.routes.append(route)
-        for path in path_variants(route.path):
+        for path in list_path_variants(route.path):
             self._tree.add(path.split("/"), route)
             if not route.parameters:
                 self._exact.setdefault(path, {})[route.method] = route
@@ -168,7 +168,7 @@ class Router:
     def find(self, path: str) -> RouteMatch:
         methods = self._exact.get(path)
         if methods is not None:
-            return _match(methods, ())
+            return _make_match(methods, ())
         segments = path.split("/", MAX_SEGMENTS)
         match = self._tree.find(segments, 0, ())
         return match or RouteMatch({}, (), self._tree.find_nearest(segments))
@@ -179,7 +179,7 @@ class Router:
     def resolve(self, request: RequestContext) -> None:
         """Set the wire API and the access rule of a request; both are needed to reject it, too."""
         match = self.find(request.path)
-        route = match.route_for(request.method)
+        route = match.get_route(request.method)
         nearest = route or match.nearest
         if nearest is not None:
             request.dialect = nearest.select_dialect(request)
@@ -190,7 +190,7 @@ class Router:
         match = self.find(request.path)
         if not match.methods:
             raise NotFound(f"Unknown path {request.path[:200]}. See /docs.")
-        route = match.route_for(request.method)
+        route = match.get_route(request.method)
         if route is None or (route.method == WEBSOCKET) != request.is_websocket:
             allowed = ", ".join(sorted(set(match.methods) - {WEBSOCKET}))
             request.extra_headers.append((b"allow", allowed.encode()))
@@ -200,14 +200,14 @@ class Router:
         await route.handler(request)
 
 
-def _match(methods: dict[str, Route], values: tuple[str, ...]) -> RouteMatch:
-    return RouteMatch(methods, values, _first_route(methods))
+def _make_match(methods: dict[str, Route], values: tuple[str, ...]) -> RouteMatch:
+    return RouteMatch(methods, values, _get_first_route(methods))
 
 
-def _first_route(methods: dict[str, Route]) -> Route | None:
+def _get_first_route(methods: dict[str, Route]) -> Route | None:
     return next(iter(methods.values()), None)
 
 
-def path_variants(path: str) -> list[str]:
+def list_path_variants(path: str) -> list[str]:
     """A path of the API, with and without `/v1`."""
     return [path, path.removeprefix("/v1")] if path.startswith("/v1/") else [path]

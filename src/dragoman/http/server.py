@@ -1,6 +1,6 @@
-"""Serving an app: listening, signals, and a shutdown that loses no answer.
+"""Serving an app: listening, signals and graceful shutdown.
 
-On the first SIGTERM or SIGINT the server rejects new requests with an error that says so, while
+On the first SIGTERM or SIGINT the server rejects new requests with status 503, while
 streams continue and health checks are still served. When all runs have ended, or the deadline has
 passed, the remaining streams end with an error in their own wire API. A second signal skips the
 wait.
@@ -90,7 +90,7 @@ class Server(uvicorn.Server):
 
     @property
     def port(self) -> int:
-        """The port that the server listens on, also if it is configured as 0."""
+        """The port that the server listens on, even if it is configured as 0."""
         return int(self.servers[0].sockets[0].getsockname()[1])
 
 
@@ -120,7 +120,7 @@ def make_server(app: App, settings: Settings, on_listening: OnListening | None =
 
 
 def tune_process() -> None:
-    """Allow many connections, and exclude what is loaded by now from garbage collection."""
+    """Allow many connections, and exclude existing objects from garbage collection."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -7,7 +7,7 @@ needs no timer of its own.
 
 While a client reads slowly, `send` does not return, nothing is taken from the engine's step queue,
 and what accumulates there is merged into one delta. So a slow client costs memory bounded by its
-answer and delays nobody else.
+answer and does not delay other clients.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ class Stream:
         self.is_open = True
         self._finish_sending()
 
-    def push(self, frames: list[bytes], at: float) -> Awaitable[None] | None:
+    def push(self, frames: list[bytes], timestamp: float) -> Awaitable[None] | None:
         """Send frames at once if that needs no waiting, else return what must be awaited."""
         direct = self._direct
         if direct is None or not self.is_open or not direct.ready:
             return self.send_frames(frames)
         for frame in frames:
             direct.write(frame)
-        self._last_sent = at
+        self._last_sent = timestamp
         return None
 
     async def send_frames(self, frames: list[bytes]) -> None:
@@ -83,7 +83,7 @@ class Stream:
     async def _write(self, frame: bytes, more: bool = True) -> None:
         try:
             await self._send({"type": "http.response.body", "body": frame, "more_body": more})
-        except OSError:  # what servers raise when the client has disconnected
+        except OSError:  # raised by servers when the client has disconnected
             raise Disconnected from None
 
     def _finish_sending(self) -> None:
@@ -94,9 +94,9 @@ class Stream:
         with suppress(Disconnected, RuntimeError):  # the client disconnected meanwhile
             await self.send_frames([self._request.dialect.keep_alive_frame])
 
-    def on_tick(self, at: float, headers_after: float, keep_alive_after: float) -> None:
+    def on_tick(self, timestamp: float, headers_after: float, keep_alive_after: float) -> None:
         """Called by the clock: start the stream or keep it alive, if it is time to."""
-        silence = at - self._last_sent
+        silence = timestamp - self._last_sent
         if self._sending:
             return
         if not self.started:
@@ -140,8 +140,8 @@ class StreamClock:
 
     def _on_timer(self) -> None:
         self._timer = None
-        at = now()
+        timestamp = now()
         for stream in list(self._streams):
-            stream.on_tick(at, *self._times)
+            stream.on_tick(timestamp, *self._times)
         if self._streams:
             self._start_timer()

@@ -1,13 +1,13 @@
 """WebSockets as handlers see them, on any ASGI server.
 
 A handler opens the session of its request with `WebSocketSessions.open`, accepts it, and receives
-and sends text messages, from several tasks if it likes. The session reads from the server in a task
+and sends text messages, possibly from several tasks. The session reads from the server in a task
 of its own, so that a disconnect is noticed whatever the handler does; messages that the handler has
 not asked for yet are queued, up to a limit.
 
-A session is at rest while its handler waits in `receive` and is not `busy`. A session that rests
-for too long is closed. When the server stops, sessions at rest are closed at once, the others as
-soon as they come to rest.
+A session is idle while its handler waits in `receive` and is not `busy`. A session that is idle for
+too long is closed. When the server stops, idle sessions are closed at once, the others as soon as
+they are idle.
 """
 
 from __future__ import annotations
@@ -17,21 +17,23 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 
+from websockets.frames import CloseCode
+
 from dragoman.errors import DragomanError, Draining
 from dragoman.http.asgi import DIRECT_WRITER, Message, RequestContext
 from dragoman.http.cancellation import Disconnected
 
-IDLE_TIMEOUT = 3600.0  # seconds at rest before a session is closed
+IDLE_TIMEOUT = 3600.0  # seconds until an idle session is closed
 MAX_QUEUED = 1000  # messages that the handler has not asked for yet
 CLOSE_TIMEOUT = 1.0  # seconds to send a close frame
 MAX_REASON_LENGTH = 123  # bytes, by the WebSocket protocol
 STOPPING = "The server is stopping."
-# Close codes of the WebSocket protocol. The last two are never sent: they stand for a close frame
-# without a code and for a connection that ended without a close frame.
-NORMAL, GOING_AWAY, UNSUPPORTED_DATA, POLICY_VIOLATION, TOO_BIG = 1000, 1001, 1003, 1008, 1009
-INTERNAL_ERROR, SERVICE_RESTART = 1011, 1012
-NO_CODE, ABNORMAL = 1005, 1006
-REGULAR_CLOSES = (NORMAL, GOING_AWAY, NO_CODE, SERVICE_RESTART)
+REGULAR_CLOSES = (
+    CloseCode.NORMAL_CLOSURE,
+    CloseCode.GOING_AWAY,
+    CloseCode.NO_STATUS_RCVD,  # a close frame without a code
+    CloseCode.SERVICE_RESTART,
+)
 
 
 class WebSocketSession:
@@ -66,7 +68,7 @@ class WebSocketSession:
         """The next message. Raises `Disconnected` once there will be none."""
         while True:
             if self._sessions.drain_seconds is not None and not self._busy:
-                await self.close(SERVICE_RESTART, STOPPING)
+                await self.close(CloseCode.SERVICE_RESTART, STOPPING)
             if self.close_code is not None:
                 raise Disconnected
             if self._queue:
@@ -82,7 +84,7 @@ class WebSocketSession:
                 await self._wakeup.wait()
         except TimeoutError:
             if not self._busy:
-                await self.close(NORMAL, "The connection was idle for too long.")
+                await self.close(CloseCode.NORMAL_CLOSURE, "The connection was idle for too long.")
 
     async def send(self, text: bytes) -> None:
         """Send a message; waits while the client is slow to read earlier ones."""
@@ -107,7 +109,7 @@ class WebSocketSession:
         for text in texts:
             await self.send(text)
 
-    async def close(self, code: int = NORMAL, reason: str = "") -> None:
+    async def close(self, code: int = CloseCode.NORMAL_CLOSURE, reason: str = "") -> None:
         """Send a close frame, unless one side has closed already."""
         if not self.accepted or self.close_code is not None:
             return
@@ -123,7 +125,7 @@ class WebSocketSession:
 
     @contextmanager
     def busy(self) -> Iterator[None]:
-        """Inside, the session is not at rest, even if its handler waits for messages."""
+        """Mark the session as busy: it is not idle even if its handler waits for messages."""
         self._busy += 1
         try:
             yield
@@ -142,37 +144,39 @@ class WebSocketSession:
     async def _send(self, message: Message) -> None:
         try:
             await self._request.send(message)
-        except (OSError, RuntimeError):  # what servers raise when the client has disconnected
-            self._set_closed(ABNORMAL)
+        except (OSError, RuntimeError):  # raised by servers when the client has disconnected
+            self._set_closed(CloseCode.ABNORMAL_CLOSURE)
             raise Disconnected from None
 
     async def _read(self) -> None:
         try:
             await self._read_messages()
         finally:
-            self._set_closed(ABNORMAL)
+            self._set_closed(CloseCode.ABNORMAL_CLOSURE)
 
     async def _read_messages(self) -> None:
         while self.close_code is None:
             message = await self._request.receive()
             if message["type"] == "websocket.disconnect":
-                self._set_closed(message.get("code") or NO_CODE)
+                self._set_closed(message.get("code") or CloseCode.NO_STATUS_RCVD)
                 return
             text = message.get("text")
             if text is None:
-                await self.close(UNSUPPORTED_DATA, "Only text messages are supported.")
+                await self.close(CloseCode.UNSUPPORTED_DATA, "Only text messages are supported.")
                 return
             await self._enqueue(text.encode())
 
     async def _enqueue(self, text: bytes) -> None:
         limit = self._sessions.message_limit
         if len(text) > limit:
-            await self.close(TOO_BIG, f"A message may have {limit:,} bytes.")
+            await self.close(
+                CloseCode.MESSAGE_TOO_BIG, f"A message may have at most {limit:,} bytes."
+            )
             return
         is_full = len(self._queue) >= MAX_QUEUED or self._queued_bytes + len(text) > limit
         if self._queue and is_full:
             # If we stopped reading here, we would not notice that the client disconnects.
-            await self.close(POLICY_VIOLATION, "Too many messages are waiting.")
+            await self.close(CloseCode.POLICY_VIOLATION, "Too many messages are waiting.")
             return
         self._queue.append(text)
         self._queued_bytes += len(text)
@@ -200,7 +204,7 @@ class WebSocketSessions:
         return len(self._open)
 
     def drain(self, seconds: float) -> None:
-        """Close the sessions at rest now, and the others when they come to rest."""
+        """Close the idle sessions now, and the others as soon as they are idle."""
         self.drain_seconds = seconds
         for session in self._open:
             session.wake()
@@ -213,14 +217,16 @@ class WebSocketSessions:
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await self._all_closed.wait()
-        await asyncio.gather(*(session.close(SERVICE_RESTART, STOPPING) for session in self._open))
+        await asyncio.gather(
+            *(session.close(CloseCode.SERVICE_RESTART, STOPPING) for session in self._open)
+        )
         await self._all_closed.wait()
 
     @asynccontextmanager
     async def open(self, request: RequestContext) -> AsyncGenerator[WebSocketSession, None]:
         """The session of a request, to be accepted; it is closed on leaving the block.
 
-        An error after it was accepted becomes a close code; a regular close by the client is no
+        An error after it was accepted becomes a close code; a regular close by the client is not an
         error.
         """
         session = WebSocketSession(request, self)
@@ -233,11 +239,15 @@ class WebSocketSessions:
             if session.close_code not in REGULAR_CLOSES:
                 raise
         except DragomanError as error:
-            code = SERVICE_RESTART if isinstance(error, Draining) else INTERNAL_ERROR
+            code = (
+                CloseCode.SERVICE_RESTART
+                if isinstance(error, Draining)
+                else CloseCode.INTERNAL_ERROR
+            )
             await session.close(code, error.message)
             raise
         except BaseException:
-            await session.close(INTERNAL_ERROR)
+            await session.close(CloseCode.INTERNAL_ERROR)
             raise
         finally:
             session.stop_reading()

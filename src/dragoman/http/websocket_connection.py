@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from websockets.datastructures import Headers
-from websockets.frames import Frame, Opcode
+from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Request, Response
 from websockets.protocol import State
 from websockets.server import ServerProtocol
@@ -35,14 +35,6 @@ MAX_UNREAD = 1024 * 1024  # bytes that the client has not read; beyond, nothing 
 HANDSHAKE_HEADERS = (b"upgrade", b"connection", b"sec-websocket-key", b"sec-websocket-version")
 PHRASES = {status.value: status.phrase for status in HTTPStatus}
 Handshake: TypeAlias = tuple[ServerProtocol, Response]
-# Close codes of the WebSocket protocol.
-ABNORMAL, INVALID_TEXT, POLICY_VIOLATION, INTERNAL_ERROR, SERVICE_RESTART = (
-    1006,
-    1007,
-    1008,
-    1011,
-    1012,
-)
 
 
 def parse_handshake(headers: Iterable[Header], message_limit: int) -> Handshake | None:
@@ -115,7 +107,7 @@ class WebSocketConnection(asyncio.Protocol):
             self._scope = {}
             if not self._answered:
                 self._reject(500, [], b"")
-            self._close(INTERNAL_ERROR, "")
+            self._close(CloseCode.INTERNAL_ERROR, "")
 
     # The side of the app.
 
@@ -139,7 +131,7 @@ class WebSocketConnection(asyncio.Protocol):
         elif kind == "websocket.accept":
             self._accept(message.get("headers", ()))
         elif kind == "websocket.close" and self._answered:
-            self._close(message.get("code", 1000), message.get("reason") or "")
+            self._close(message.get("code", CloseCode.NORMAL_CLOSURE), message.get("reason") or "")
         elif kind == "websocket.close":
             self._reject(403, [], b"")
         elif kind == "websocket.http.response.start":
@@ -178,7 +170,7 @@ class WebSocketConnection(asyncio.Protocol):
 
     def _reject(self, status: int, headers: Iterable[Header], body: bytes) -> None:
         self._answered = True
-        self._end(ABNORMAL)
+        self._end(CloseCode.ABNORMAL_CLOSURE)
         if self.transport.is_closing():
             return
         phrase = PHRASES.get(status, "")
@@ -235,7 +227,7 @@ class WebSocketConnection(asyncio.Protocol):
     def _on_frame(self, frame: Frame) -> None:
         if frame.opcode is Opcode.CLOSE:
             close = self._protocol.close_rcvd
-            self._end(ABNORMAL if close is None else close.code)
+            self._end(CloseCode.ABNORMAL_CLOSURE if close is None else close.code)
         elif frame.opcode in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT) and self._close_code is None:
             if frame.opcode is not Opcode.CONT:
                 self._is_binary = frame.opcode is Opcode.BINARY
@@ -250,7 +242,7 @@ class WebSocketConnection(asyncio.Protocol):
         try:
             message["text"] = None if self._is_binary else data.decode()
         except UnicodeDecodeError:
-            self._fail(INVALID_TEXT, "The message is not valid UTF-8.")
+            self._fail(CloseCode.INVALID_DATA, "The message is not valid UTF-8.")
             return
         message["bytes"] = bytes(data) if self._is_binary else None
         self._received.append(message)
@@ -278,7 +270,7 @@ class WebSocketConnection(asyncio.Protocol):
             self._message_deadline = self._loop.call_later(
                 self._receive_timeout,
                 self._fail,
-                POLICY_VIOLATION,
+                CloseCode.POLICY_VIOLATION,
                 "The message did not arrive in time.",
             )
 
@@ -306,7 +298,7 @@ class WebSocketConnection(asyncio.Protocol):
             self._stall.restart()
 
     def _on_ping_timer(self) -> None:
-        """Send a ping, unless nothing was received since long before; then drop the client."""
+        """Send a ping, or drop the client if nothing was received for too long."""
         silence = self._loop.time() - self._last_received
         if self._reading and silence > self._ping_interval + self._pong_timeout:
             self.transport.abort()
@@ -331,7 +323,7 @@ class WebSocketConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._state.connections.discard(self)
-        self._end(ABNORMAL)
+        self._end(CloseCode.ABNORMAL_CLOSURE)
         self._stall.stop()
         self._lingering.stop()
         if self._close_timer is not None:
@@ -339,5 +331,5 @@ class WebSocketConnection(asyncio.Protocol):
 
     def shutdown(self) -> None:
         """The server stops: close without waiting."""
-        self._close(SERVICE_RESTART, "")
+        self._close(CloseCode.SERVICE_RESTART, "")
         self.transport.close()

@@ -1,17 +1,18 @@
-"""Which models are installed, and what each name means. Nothing is loaded here.
+"""Which models are installed, and which model each name means. Nothing is loaded here.
 
-The catalogue is an index in memory. `refresh` builds it from three sources, in this order of
+The catalog is an index in memory. `refresh` builds it from three sources, in this order of
 precedence: models that the operator added on the command line, the mapping file `models.yaml`, and
 the files under the models directory. `find` only looks up a name in that index; a client's name is
 never turned into a path, so it cannot reach outside. Only `open_path`, which the command line
 calls, takes a path.
 
 A scanned file has several names, strongest first: its stem or its path below the models directory,
-the name of a directory that holds only this model, the stem without the quantisation, the name that
+the name of a directory that holds only this model, the stem without the quantization, the name that
 the file gives itself, and its architecture. A weak name that matches several files matches none.
 
 Headers are read once for each (path, change time, size). `refresh` blocks, so it runs in a thread;
-it builds a new index and replaces the old one in one step, so a reader sees either of them.
+it builds a new index and replaces the old one in one step, so a reader sees either the old or the
+new one.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ log = logging.getLogger("dragoman.catalog")
 
 MAX_NAME = 512
 MAX_FILES = 10_000
-QUANTISATION_SUFFIX = re.compile(
+QUANTIZATION_SUFFIX = re.compile(
     r"[.\-_](?:ud-)?(?:i?q\d(?:_[0-9a-z]+)*|tq\d_\d|mxfp4(?:_moe)?|nvfp4|bf16|f16|f32|fp16|fp8)$",
     re.I,
 )
@@ -55,7 +56,7 @@ class ModelSource(Struct, frozen=True, kw_only=True):
     kind: Literal["gguf", "safetensors"] = "gguf"
     architecture: str | None = None
     parameters: str | None = None
-    quantisation: str | None = None
+    quantization: str | None = None
     context: int | None = None
     size: int = 0  # bytes of all its files
     created: int = 0  # when the file was last changed, in seconds
@@ -202,8 +203,8 @@ class ModelCatalog:
             _add_names(
                 tiers[3],
                 source,
-                QUANTISATION_SUFFIX.sub("", stem),
-                QUANTISATION_SUFFIX.sub("", below),
+                QUANTIZATION_SUFFIX.sub("", stem),
+                QUANTIZATION_SUFFIX.sub("", below),
             )
             _add_names(tiers[4], source, *source.titles, *map(slugify, source.titles))
             _add_names(tiers[5], source, source.architecture or "")
@@ -231,7 +232,7 @@ def describe_gguf(path: Path) -> ModelSource:
         path=path,
         architecture=header.architecture,
         parameters=header.parameters,
-        quantisation=header.quantisation,
+        quantization=header.quantization,
         context=header.context_length,
         size=sum(max(0, read_stamp(file)[2]) for file in files),
         created=created,

@@ -15,10 +15,12 @@ from dragoman.prompt.renderer import PromptRenderer
 from dragoman.tokenizers.tokenizer import AnyTokenizer
 from dragoman.types import Capabilities, Engine, Sampling
 
-ProgressListener = Callable[[str, float], None]  # what is being done, and the fraction that is done
+ProgressListener = Callable[[str, float], None]  # the stage, and the fraction that is done
 
 # Set in the task that loads a model, so that loaders need no parameter for it.
-progress_listener: ContextVar[ProgressListener | None] = ContextVar("reporting", default=None)
+progress_listener: ContextVar[ProgressListener | None] = ContextVar(
+    "progress_listener", default=None
+)
 
 
 def report_progress(what: str, done: float) -> None:
@@ -29,11 +31,11 @@ def report_progress(what: str, done: float) -> None:
 
 
 class ModelInfo(Struct, frozen=True, kw_only=True):
-    """What clients may know about a model; None is unknown until it is loaded."""
+    """Information about a model for clients; None is unknown until it is loaded."""
 
     architecture: str | None = None
     parameters: str | None = None  # a label like 135M
-    quantisation: str | None = None
+    quantization: str | None = None
     context: int | None = None
     size: int = 0  # bytes of its files
     modalities: tuple[str, ...] = ("text",)

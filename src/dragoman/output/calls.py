@@ -1,4 +1,4 @@
-"""The calls of one answer, as they are read, and the declared tools that they name.
+"""The calls of one answer as they are read, and the declared tools that they name.
 
 A call is not emitted before it is certain: its name is held back until its arguments start, so
 that text which only resembles a call for a while can still become text. From then on arguments are
@@ -18,7 +18,7 @@ NO_SCHEMA = read_parameter_schema(None)
 
 
 class DeclaredTools:
-    """The declared tools; None accepts any name."""
+    """The declared tools; `tools=None` accepts any name."""
 
     def __init__(self, tools: Mapping[str, Json] | None, accept: bool = False) -> None:
         self._tools = {
@@ -31,7 +31,7 @@ class DeclaredTools:
         return self._accept or name in self._tools
 
     def resolve_name(self, name: str) -> str:
-        """Return the declared tool that a name means: models repeat some, as in `read.read`."""
+        """Return the name of the declared tool: some models repeat a name, as in `read.read`."""
         first, _, second = name.partition(".")
         is_repeated = first == second and first in self._tools and name not in self._tools
         return first if is_repeated else name
@@ -50,29 +50,28 @@ class DeclaredTools:
 
 
 class CallRecorder:
-    """Records what the readers of calls find, and emits it as spans."""
+    """Records the calls that the readers find, and emits them as spans."""
 
     def __init__(
         self,
         buffer: TextBuffer,
         spans: list[Span],
         tools: DeclaredTools,
-        give_back: Callable[[], None],
+        emit_held: Callable[[], None],
     ) -> None:
         self.tools = tools
         self.has_rejected_call = False  # whether a call of the draft was rejected
         self.count = 0  # calls that were started
-        self.has_call = False  # whether the current attempt types a call
+        self.has_call = False  # whether the current attempt has emitted a call
         self.is_undeclared = False  # whether the current call names an undeclared tool
         self.name = ""
-        self.missing_end: Callable[[], str] = str  # returns what would complete the arguments
-        self.held_arguments: Callable[[], str] = str  # returns the part that is held back
-        self.end_markers: MarkerSet | None = (
-            None  # markers that end a call, whatever part of it is missing
-        )
+        self.missing_end: Callable[[], str] = str  # returns the text that completes the arguments
+        self.held_arguments: Callable[[], str] = str  # returns the arguments that are held back
+        # markers that end a call, whatever part of it is missing
+        self.end_markers: MarkerSet | None = None
         self._buffer = buffer
         self._spans = spans
-        self._emit_held = give_back
+        self._emit_held = emit_held
         self._became_text = False  # whether the last call became text
         self._count_before = 0  # `count` before this attempt
         self._draft: list[Span] | None = None
@@ -130,7 +129,7 @@ class CallRecorder:
             self.close_call()
 
     def end_inside_call(self, *, truncated: bool) -> None:
-        """Handle an answer that ends inside a call or what looked like one.
+        """Handle an answer that ends inside a call, or inside text that looked like one.
 
         The arguments of a truncated answer stay as they are; otherwise they are completed.
         """
@@ -161,12 +160,11 @@ class CallRecorder:
         self._became_text = False
 
     def end_attempt(self) -> None:
-        """End the attempt."""
         self.is_undeclared = self._became_text = False
 
     @property
     def is_emitting(self) -> bool:
-        """Whether a call was emitted in part."""
+        """Whether a call has been emitted in part."""
         return self._is_emitting
 
     def resolve_draft(self, is_call: bool) -> None:

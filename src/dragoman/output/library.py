@@ -7,7 +7,7 @@
 
 A parser takes the text in pieces of any size and returns spans on four channels: `text`,
 `reasoning`, `tool_name` and `tool_args`. The cuts between pieces never change the result. No text
-makes it raise: what is not a call is text. `docs/formats.md` describes the policies.
+makes it raise: anything that is not a call is text. `docs/formats.md` describes the policies.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = [
     "parse_tool_call_complete",
 ]
 
-MAX_CONTINUED_REASONING = 2000  # characters of reasoning that a client wants to be continued
+MAX_CONTINUED_REASONING = 2000  # characters of reasoning in a message that the client continues
 TAG = re.compile(r"<[^\s<>]{1,30}>|\[/?[A-Z_]{1,30}\]")
 # fields of a format that contain no markers
 FIELDS_WITHOUT_MARKERS = {"name", "name_pattern", "key_pattern", "models", "example", "aliases"}
@@ -89,15 +89,15 @@ class OutputParser(Parser):
         inside: bool | None = None,
         policy: ParserPolicy = DEFAULT_POLICY,
     ) -> None:
-        """`tools=None` accepts every name; `prompt` or `inside` say how the answer starts."""
+        """`tools=None` accepts every name. `prompt` or `inside` says how the answer starts."""
         rules = combine_formats(format, reasoning)
         if inside is None and prompt is not None:
             inside = opens_inside(rules.reasoning, prompt)
         header = rules.header
         in_header = header is not None and prompt is not None and prompt.endswith(header.open)
         declared = None if tools is None else dict(map(_read_declaration, tools))
-        toolbox = DeclaredTools(declared, accept=policy.undeclared == "accept")
-        super().__init__(rules, toolbox, inside, policy, header=in_header)
+        declared_tools = DeclaredTools(declared, accept=policy.undeclared == "accept")
+        super().__init__(rules, declared_tools, inside, policy, header=in_header)
 
 
 def _read_declaration(tool: Tool | Mapping[str, Json]) -> tuple[str, Json]:
@@ -105,7 +105,7 @@ def _read_declaration(tool: Tool | Mapping[str, Json]) -> tuple[str, Json]:
         return tool.name, tool.parameters
     declaration = tool.get("function", tool)
     if not isinstance(declaration, Mapping):
-        raise ValueError("a tool is declared with a name and parameters")
+        raise ValueError("a tool must be declared with a name and parameters")
     return str(declaration.get("name", "")), declaration.get("parameters")
 
 
@@ -117,27 +117,25 @@ def opens_inside(reasoning: ReasoningFormat, prompt: str) -> bool:
     header = reasoning.header
     if header is not None and header.routes:
         return _find_route(header, prompt) == "reasoning"
-    opened, closed = (
-        find_last_marker(prompt, reasoning.open),
-        find_last_marker(prompt, reasoning.close),
-    )
+    opened = find_last_marker(prompt, reasoning.open)
+    closed = find_last_marker(prompt, reasoning.close)
     after = prompt[opened[1] :]
     return opened > closed and len(after) <= MAX_CONTINUED_REASONING and TAG.search(after) is None
 
 
 def _find_route(header: MessageHeader, prompt: str) -> str | None:
-    """Return the route of the header that a prompt ends with; None if it ends with none."""
+    """Return the route of the header that a prompt ends with, or None."""
     start, end = find_last_marker(prompt, header.open)[0], find_last_marker(prompt, header.end)[0]
     if not start < end or find_last_marker(prompt, header.close)[0] > start:
         return None
-    routes = (where for pattern, where in header.routes if re.search(pattern, prompt[start:end]))
+    routes = (route for pattern, route in header.routes if re.search(pattern, prompt[start:end]))
     return next(routes, None)
 
 
 def collect_markers(tools: ToolFormat | None, reasoning: ReasoningFormat | None) -> frozenset[str]:
     """Return the markers of two formats, around a call and inside it."""
     markers = {
-        marker.replace(GAP, "") for item in (tools, reasoning) for marker in _iterate_texts(item)
+        marker.replace(GAP, "") for spec in (tools, reasoning) for marker in _iterate_texts(spec)
     }
     return frozenset(markers - {""})
 
@@ -148,9 +146,9 @@ def is_marker_token(
     """Whether a token is a marker, part of a marker, or part of a name pattern."""
     bodies = () if tools is None else tools.bodies
     patterns = [
-        item.name_pattern
-        for item in bodies
-        if isinstance(item, NamedObject | TaggedArguments | NestedElements)
+        body.name_pattern
+        for body in bodies
+        if isinstance(body, NamedObject | TaggedArguments | NestedElements)
     ]
     escaped = re.escape(token)
     return any(token in marker for marker in collect_markers(tools, reasoning)) or any(
@@ -165,9 +163,9 @@ def _iterate_texts(value: object) -> Iterator[str]:
         for item in value:
             yield from _iterate_texts(item)
     elif is_dataclass(value):
-        for part in fields(value):
-            if part.name not in FIELDS_WITHOUT_MARKERS:
-                yield from _iterate_texts(getattr(value, part.name))
+        for field in fields(value):
+            if field.name not in FIELDS_WITHOUT_MARKERS:
+                yield from _iterate_texts(getattr(value, field.name))
 
 
 def parse_tool_call_complete(text: str, parser: str) -> dict[str, Json]:

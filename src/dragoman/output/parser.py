@@ -1,4 +1,4 @@
-"""The parser's interface: text in pieces in, spans on channels out."""
+"""The parser's interface: it takes text in pieces and returns spans on channels."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ class Parser(ParserMachine):
     """Parses one answer."""
 
     def feed(self, text: str) -> list[Span]:
-        """Take a piece of text and return what is certain now."""
+        """Take a piece of text and return the spans that are certain now."""
         if self._filter is not None:
             text = self._filter.feed(text)
         if len(text) <= MAX_PIECE:
             return self._feed(text)
-        pieces = (text[at : at + MAX_PIECE] for at in range(0, len(text), MAX_PIECE))
+        pieces = (text[start : start + MAX_PIECE] for start in range(0, len(text), MAX_PIECE))
         return [span for piece in pieces for span in self._feed(piece)]
 
     def _feed(self, text: str) -> list[Span]:
@@ -36,7 +36,7 @@ class Parser(ParserMachine):
         return spans
 
     def close(self, cut: bool = False) -> list[Span]:
-        """Return all that was held back. `cut`: the model did not end the answer itself."""
+        """Return everything held back. `cut`: the model did not end the answer itself."""
         if self._closed:
             return []
         rest = [] if self._filter is None else self._feed(self._filter.close())
@@ -52,7 +52,7 @@ class Parser(ParserMachine):
         return rest + self._spans
 
     def _repeat_as_text(self, last: list[Span]) -> list[Span]:
-        """Return unclosed reasoning as text, if the answer has nothing else."""
+        """Return unclosed reasoning as text, if the answer contains nothing else."""
         self._emitted += last
         if not self.in_reasoning or any(span.channel != "reasoning" for span in self._emitted):
             return []
@@ -70,5 +70,5 @@ class Parser(ParserMachine):
 
     @property
     def is_in_call(self) -> bool:
-        """Whether a call was emitted in part."""
+        """Whether a call has been emitted in part."""
         return self._calls.is_emitting

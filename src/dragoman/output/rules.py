@@ -1,4 +1,4 @@
-"""A tool format and a reasoning format combined: meaning each marker means in each parser state.
+"""A tool format and a reasoning format combined: what each marker means in each parser state.
 
 Any tool format combines with any reasoning format, so the meaning of a marker depends on the
 parser's state: in text, after a call, in reasoning. The states are built once for a pair of formats
@@ -33,11 +33,11 @@ MarkerMeaning = Literal[
 
 @dataclass(frozen=True)
 class ParserPolicy:
-    """Decisions that a format does not make."""
+    """How to treat output that a format leaves undefined."""
 
     undeclared: Literal["text", "accept"] = "text"  # a call of an undeclared tool
     in_reasoning: Literal["auto", "ignore", "accept"] = "auto"  # a call inside reasoning
-    # an answer that is nothing but unclosed reasoning: "repeat" returns it as text, too
+    # an answer that consists of unclosed reasoning only: "repeat" also returns it as text
     unclosed_reasoning: Literal["leave", "repeat"] = "leave"
     hidden: tuple[str, ...] = ()  # special tokens to remove from text that still contains them
 
@@ -86,16 +86,12 @@ class FormatRules:
         )
         self.in_reasoning_without_calls = ParserState("reasoning", self._reasoning_markers())
         ends = self.reasoning.header.close if self.reasoning.header is not None else ()
-        self.reasoning_closers = MarkerSet(
-            (*self.reasoning.close, *ends)
-        )  # end reasoning, whatever is open
-        self.ignorable = MarkerSet(
-            self._ignorable_markers()
-        )  # may follow calls without meaning anything
+        # markers that end reasoning, whatever else is open
+        self.reasoning_closers = MarkerSet((*self.reasoning.close, *ends))
+        # markers without a meaning that may follow calls
+        self.ignorable = MarkerSet(self._ignorable_markers())
         headers = [
-            format_.header
-            for format_ in (tools, self.reasoning)
-            if format_ is not None and format_.header
+            spec.header for spec in (tools, self.reasoning) if spec is not None and spec.header
         ]
         self.header: MessageHeader | None = headers[0] if headers else None
 
@@ -126,16 +122,16 @@ class FormatRules:
     def _has_call_routes(self) -> bool:
         """Whether headers separate calls from text, so that text contains no calls."""
         header = self.tools.header if self.tools is not None else None
-        return header is not None and any(where == "call" for _, where in header.routes)
+        return header is not None and any(route == "call" for _, route in header.routes)
 
     def _header_markers(self) -> list[tuple[str, MarkerMeaning]]:
         meanings: list[tuple[str, MarkerMeaning]] = []
-        for format_ in (self.tools, self.reasoning):
-            if format_ is not None and format_.header is not None:
-                meanings += [(marker, "header") for marker in format_.header.open]
-                meanings += [(marker, "end") for marker in format_.header.close]
-                if format_.header.routes:
-                    meanings += [(marker, "end") for marker in format_.header.end if marker.strip()]
+        for spec in (self.tools, self.reasoning):
+            if spec is not None and spec.header is not None:
+                meanings += [(marker, "header") for marker in spec.header.open]
+                meanings += [(marker, "end") for marker in spec.header.close]
+                if spec.header.routes:
+                    meanings += [(marker, "end") for marker in spec.header.end if marker.strip()]
         return meanings
 
     def _reasoning_markers(self) -> list[tuple[str, MarkerMeaning]]:

@@ -41,14 +41,14 @@ class SectionReader:
     """Reads calls of one format."""
 
     def __init__(self, buffer: TextBuffer, calls: CallRecorder, tools: ToolFormat) -> None:
-        self._src = buffer
+        self._buffer = buffer
         self._calls = calls
         self._tools = tools
         calls.end_markers = _find_end_markers(tools)
 
     def read_section(self) -> ReadSteps[None]:
         """Read the calls of a section whose opening marker was read."""
-        tools, buffer, calls = self._tools, self._src, self._calls
+        tools, buffer, calls = self._tools, self._buffer, self._calls
         is_first = True
         while True:
             yield from skip_space(buffer)
@@ -76,7 +76,7 @@ class SectionReader:
 
     def read_addressed_call(self, name: str) -> ReadSteps[None]:
         """Read the call of a message that is addressed to a tool."""
-        tools, buffer, calls = self._tools, self._src, self._calls
+        tools, buffer, calls = self._tools, self._buffer, self._calls
         body = tools.bodies[0]
         yield from skip_space(buffer)
         if (yield from is_at_marker(buffer, marker_set(*tools.call.close))):
@@ -90,11 +90,11 @@ class SectionReader:
         yield from self._read_call_close()
 
     def read_section_or_call(self) -> ReadSteps[None]:
-        """Read a section or a call, whichever opening marker is here."""
-        yield from skip_space(self._src)
-        if (yield from read_marker(self._src, marker_set(*self._tools.section.open))) >= 0:
+        """Read a section or a call, whichever opening marker follows."""
+        yield from skip_space(self._buffer)
+        if (yield from read_marker(self._buffer, marker_set(*self._tools.section.open))) >= 0:
             yield from self.read_section()
-        elif (yield from read_marker(self._src, marker_set(*self._tools.call.open))) >= 0:
+        elif (yield from read_marker(self._buffer, marker_set(*self._tools.call.open))) >= 0:
             yield from self.read_call()
         else:
             raise Mismatch
@@ -102,41 +102,41 @@ class SectionReader:
     def has_more_calls(self) -> ReadSteps[bool]:
         """Whether more calls follow, with or without a section of their own."""
         tools = self._tools
-        yield from skip_space(self._src)
+        yield from skip_space(self._buffer)
         if tools.section_optional and (
-            yield from is_at_marker(self._src, marker_set(*tools.call.open))
+            yield from is_at_marker(self._buffer, marker_set(*tools.call.open))
         ):
             return True
-        return (yield from is_at_marker(self._src, marker_set(*tools.section.open)))
+        return (yield from is_at_marker(self._buffer, marker_set(*tools.section.open)))
 
     def _has_joined_call(self) -> ReadSteps[bool]:
         """Whether a comma or semicolon and another call without a marker follow."""
-        char = yield from next_char(self._src)
+        char = yield from next_char(self._buffer)
         if char not in (",", ";"):
             return False
-        self._src.pos += 1
-        yield from skip_space(self._src)
-        return (yield from is_at_marker(self._src, marker_set(*self._tools.unmarked_starts)))
+        self._buffer.pos += 1
+        yield from skip_space(self._buffer)
+        return (yield from is_at_marker(self._buffer, marker_set(*self._tools.unmarked_starts)))
 
-    def _is_at_unmarked_call(self, markers: bool) -> ReadSteps[bool]:
-        """Whether a call without its own marker is here."""
-        buffer, tools = self._src, self._tools
+    def _is_at_unmarked_call(self, after_call: bool) -> ReadSteps[bool]:
+        """Whether a call without its own marker follows."""
+        buffer, tools = self._buffer, self._tools
         if tools.call.open and len(tools.bodies) == 1:
             return False
         char = yield from peek_char(buffer)
-        if markers and char in (",", ";"):
+        if after_call and char in (",", ";"):
             buffer.pos += 1
             char = yield from next_char(buffer)
-        if tools.call.open or markers:
+        if tools.call.open or after_call:
             return char in ("{", "[")
         return True
 
     def _read_body_and_close(self) -> ReadSteps[None]:
         """Read a call from its body to its closing marker."""
         bodies = self._tools.bodies
-        char = yield from next_char(self._src)
+        char = yield from next_char(self._buffer)
         for body in bodies:
-            if len(bodies) == 1 or _can_begin(body, char):
+            if len(bodies) == 1 or _can_start(body, char):
                 yield from self._read_body(body)
                 break
         else:
@@ -146,16 +146,16 @@ class SectionReader:
         yield from self._read_call_close()
 
     def _read_call_close(self) -> ReadSteps[None]:
-        """Read the closing marker of a call, if it is here."""
+        """Read the closing marker of a call, if it follows."""
         closes = self._tools.call.close
         if not closes:
             return
-        yield from skip_space(self._src)
-        if (yield from read_closing_marker(self._src, marker_set(*closes))):
+        yield from skip_space(self._buffer)
+        if (yield from read_closing_marker(self._buffer, marker_set(*closes))):
             self._calls.commit()
 
     def _read_body(self, body: CallBody) -> ReadSteps[None]:
-        buffer, calls, tools = self._src, self._calls, self._tools
+        buffer, calls, tools = self._buffer, self._calls, self._tools
         after = (*tools.call.close, *tools.section.close)
         match body:
             case JsonObjects():
@@ -179,7 +179,7 @@ def _find_end_markers(tools: ToolFormat) -> MarkerSet | None:
     return marker_set(*markers) if markers else None
 
 
-def _can_begin(body: CallBody, char: str) -> bool:
+def _can_start(body: CallBody, char: str) -> bool:
     """Whether a body can start with this character."""
     match body:
         case JsonObjects():

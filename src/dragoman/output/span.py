@@ -8,10 +8,10 @@ from dragoman.events import Channel
 
 
 class Span(NamedTuple):
-    """A piece of one channel.
+    """A span of output on one channel.
 
-    `start` is the offset of the piece in the model's output. Text and reasoning are always
-    unchanged pieces of that output, so `start` and the length give the characters they cover.
+    `start` is the offset of the span in the model's output. Text and reasoning are always
+    unchanged parts of that output, so `start` and the length give the characters they cover.
     """
 
     channel: Channel

@@ -1,18 +1,18 @@
 """The description of an output format: plain data that the parser, the grammar and detection read.
 
-A tool format says where calls are and how one is written:
+A tool format describes where calls are and how a call is written:
 
     section? ( call? BODY call? )* section?
 
-`section` and `call` are pairs of markers, each optional; the body says where the name and the
-arguments are in between. A reasoning format gives the markers around reasoning. Any tool format
+`section` and `call` are pairs of markers, each optional; the body describes the name and the
+arguments between them. A reasoning format gives the markers around reasoning. Any tool format
 combines with any reasoning format. Formats whose messages start with a header that routes them
 (harmony and others) describe it with `MessageHeader`.
 
-Markers are compared character by character; `GAP` in a marker stands for optional white space.
+Markers are compared character by character; `GAP` in a marker matches optional white space.
 The parser accepts many spellings, a grammar writes exactly one: `spellings` gives it, with the
-placeholders `{name}`, `{key}`, `{id}` and `{number}`, `{text}` for "is the value a string", and
-`{type}` for its type.
+placeholders `{name}`, `{key}`, `{id}` and `{number}`, `{text}` (`true` if the value is a string),
+and `{type}` for its type.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Trim: TypeAlias = Literal["none", "newline", "space"]
 
 @dataclass(frozen=True, kw_only=True)
 class MarkerPair:
-    """Markers around something. The alternatives are equal; without `close` it ends by itself."""
+    """Alternative opening and closing markers; without `close`, the content has its own end."""
 
     open: tuple[str, ...] = ()
     close: tuple[str, ...] = ()
@@ -60,7 +60,7 @@ class NamedObject:
     unquoted_values: bool = False  # words without quotes end only at a comma or a bracket
     string_markers: tuple[str, ...] = ()  # markers around strings, besides quotation marks
     types_from_schema: bool = False  # the tool's schema gives unquoted words their type
-    casts_strings: bool = False  # and strings too
+    casts_strings: bool = False  # the schema gives strings their type, too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ class TaggedArguments:
     html_entities: bool = False  # names and keys are HTML-escaped
     implicit_end: bool = False  # a value may also end where the next key or the call's end begins
     accepts_json: bool = False  # the arguments may also be one JSON object
-    block: MarkerPair = NO_MARKERS  # markers around such an object; the first ends like a key
+    block: MarkerPair = NO_MARKERS  # markers around such an object; the opening one ends like a key
     untyped: Literal["text", "json"] = "text"  # how to read a value that no schema describes
 
 
@@ -128,18 +128,18 @@ class ToolFormat:
     name: str
     models: str
     example: str
-    bodies: tuple[CallBody, ...]  # several: the first one that can start like the text
+    bodies: tuple[CallBody, ...]  # the first body that can start with the next character is read
     section: MarkerPair = NO_MARKERS
     call: MarkerPair = NO_MARKERS
     header: MessageHeader | None = None
     section_optional: bool = False  # a call may appear without its section
-    unmarked_starts: tuple[str, ...] = ()  # how a call without any marker starts
+    unmarked_starts: tuple[str, ...] = ()  # characters that start a call without any marker
     unmarked_at_start: bool = False  # a call needs no marker at the very start of an answer
     dropped: tuple[str, ...] = ()  # markers around text that are not part of it
     skipped: tuple[MarkerPair, ...] = ()  # markers inside text, removed with what they enclose
-    ignored_after_call: tuple[str, ...] = ()  # may follow a call without meaning anything
+    ignored_after_call: tuple[str, ...] = ()  # markers without a meaning that may follow a call
     template_hints: tuple[str, ...] = ()  # template text that identifies it where markers do not
-    default_reasoning: str = ""  # reasoning format of these models, if their template has none
+    default_reasoning: str = ""  # for models whose template has no reasoning format
     aliases: tuple[str, ...] = ()
 
 
@@ -152,7 +152,7 @@ class ReasoningFormat:
     example: str
     open: tuple[str, ...] = ()
     close: tuple[str, ...] = ()
-    opens_at_start: tuple[str, ...] = ()  # also opens reasoning, but only at the answer's start
+    opens_at_start: tuple[str, ...] = ()  # open reasoning, but only at the start of the answer
     label: tuple[str, ...] = ()  # removed right after the opening marker
     dropped: tuple[str, ...] = ()  # markers around the answer that are not part of it
     skipped: tuple[MarkerPair, ...] = ()  # markers inside text, removed with what they enclose
@@ -164,8 +164,8 @@ class ReasoningFormat:
     answer_wrapper: MarkerPair = NO_MARKERS  # markers around the whole answer, not part of it
     template_hints: tuple[str, ...] = ()  # template text that identifies it where markers do not
     answer_separator: str = "\n\n"  # between closed reasoning and the answer
-    starts_inside: bool = False  # whether an answer starts in reasoning if the prompt is unknown
-    ended_by: tuple[str, ...] = ()  # call markers that end reasoning which was left open
+    starts_inside: bool = False  # an answer whose prompt is unknown starts in reasoning
+    ended_by: tuple[str, ...] = ()  # call markers that end unclosed reasoning
     aliases: Mapping[str, bool] = field(default_factory=dict)  # other names: their `starts_inside`
 
 

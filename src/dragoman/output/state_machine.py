@@ -3,7 +3,7 @@
 The machine is in one of a few states, each on the text or the reasoning channel, and looks only for
 markers that have a meaning there. Text before a marker is emitted at once; a tail that may still
 become a marker is held back until that is decided. A marker that may start a call starts an
-attempt: what is read is held until it certainly is a call, and emitted as text if it is not.
+attempt: the text is held until it is certainly a call, and emitted as text if it is not one.
 
 A call inside reasoning is a draft while more text follows, because models quote calls while they
 reason. It counts only if the reasoning is never closed and nothing follows the call.
@@ -69,11 +69,11 @@ class ParserMachine:
         self._starts_in_reasoning = rules.reasoning.starts_inside if inside is None else inside
         self._state = self._reasoning_state() if self._starts_in_reasoning else rules.in_text
         self._leading_space: list[Span] = []  # white space to emit only if text follows
-        self._is_leading = True  # whether nothing was emitted since the last item that was not text
-        self._only_text = True  # whether only text was seen so far
-        self._no_text = True  # whether no text was seen so far
+        self._is_leading = True  # whether only white space was read since the state was entered
+        self._only_text = True  # whether the answer so far is only text
+        self._no_text = True  # whether the answer so far has no text
         self._filter = MarkerFilter(policy.hidden) if policy.hidden else None
-        self._emitted: list[Span] = []  # all spans, if the policy may repeat them
+        self._emitted: list[Span] = []  # all spans so far, if the policy may repeat them
         self._in_wrapper = self._truncated = self._closed = False
         self._loop = self._run()
         next(self._loop)
@@ -95,7 +95,7 @@ class ParserMachine:
         self._leading_space.clear()
 
     def _emit(self, text: str, start: int) -> None:
-        """Emit text or reasoning. Leading white space waits for meaning follows it."""
+        """Emit text or reasoning. Leading white space is held until text follows it."""
         if not text:
             return
         if self._state.channel == "reasoning":
@@ -133,11 +133,11 @@ class ParserMachine:
         yield from self._read_start()
         while True:
             state = self._state
-            start, end, number = state.markers.search(buffer)
+            start, end, index = state.markers.search(buffer)
             if start > buffer.pos:
                 self._emit_up_to(start)
-            if number >= 0:
-                marker = state.markers.markers[number]
+            if index >= 0:
+                marker = state.markers.markers[index]
                 yield from self._handle_marker(state.meanings[marker], marker, end)
             elif buffer.is_stopped:
                 buffer.resume()
@@ -148,7 +148,7 @@ class ParserMachine:
                 yield
 
     def _emit_opening_marker(self) -> ReadSteps[None]:
-        """Re-add the marker the prompt opened reasoning with, in formats that keep markers."""
+        """Emit the marker with which the prompt opened reasoning, in formats that keep markers."""
         reasoning = self._rules.reasoning
         if not (yield from is_at_marker(self._buffer, marker_set(*reasoning.open))):
             self._spans.append(Span("text", reasoning.open[0], -len(reasoning.open[0])))
@@ -276,7 +276,7 @@ class ParserMachine:
         return can_be_word and not reasoning.special_token_markers
 
     def _skip_pair(self, marker: str, end: int) -> ReadSteps[None]:
-        """Skip a pair of markers inside text, with what they enclose."""
+        """Skip a pair of markers inside text and the text that they enclose."""
         buffer = self._buffer
         close = next(pair.close for pair in self._rules.skipped if marker in pair.open)
         buffer.hold()
@@ -349,7 +349,7 @@ class ParserMachine:
     ) -> ReadSteps[bool]:
         """Read possible calls from `end` on; emit the text if there are none.
 
-        Return whether the text was rejected, at once or part way.
+        Return whether the text turned out not to contain a call.
         """
         buffer, calls, sections = self._buffer, self._calls, self._sections
         assert sections is not None  # noqa: S101

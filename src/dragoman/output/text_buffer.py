@@ -1,12 +1,12 @@
 """The text of an answer as it arrives, and how to wait for more of it.
 
 Every part of the parser is a generator that reads from one `TextBuffer` and yields when it has
-consumed what is there. It is resumed with more text, or with `ended` set. A reader is therefore
+consumed all of it. It is resumed with more text, or with `ended` set. A reader is therefore
 written as if the whole text were available, and streaming needs no second implementation.
 
 Text that was read can be held until its meaning is known: `hold` sets the start, `take_held`
-returns the text from there on. Pushing a piece costs the length of that piece and of the unread
-tail.
+returns the text from there on. Pushing a piece takes time proportional to the length of that piece
+and of the unread tail.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Mismatch(Exception):
 
 
 class TextBuffer:
-    """A text that arrives in pieces."""
+    """Text that arrives in pieces."""
 
     __slots__ = (
         "_after_stop",
@@ -52,14 +52,14 @@ class TextBuffer:
     def __init__(self) -> None:
         self.text = ""
         self.pos = 0  # of the next unread character
-        self.base = 0  # offset of `text` in the whole output
+        self.base = 0  # position of `text` in the whole output
         self.ended = False
         self._held: list[str] | None = None
         self._held_from = 0
         self._held_start = 0
         self._stop_markers: MarkerSet | None = None
         self._after_stop = ""
-        self.is_stopped = False  # whether the text ends here for now because a stop marker follows
+        self.is_stopped = False  # whether `text` ends here for now because a stop marker follows
 
     def push(self, piece: str) -> None:
         """Append text."""
@@ -68,12 +68,12 @@ class TextBuffer:
                 self._after_stop += piece
                 return
             piece, self._after_stop = self._after_stop + piece, ""
-        at = self.pos
+        pos = self.pos
         if self._held is not None:
-            self._held.append(self.text[self._held_from : at])
+            self._held.append(self.text[self._held_from : pos])
             self._held_from = 0
-        self.base += at
-        self.text = self.text[at:] + piece if at < len(self.text) else piece
+        self.base += pos
+        self.text = self.text[pos:] + piece if pos < len(self.text) else piece
         self.pos = 0
         if self._stop_markers is not None:
             self._apply_stop()
@@ -85,30 +85,30 @@ class TextBuffer:
 
     def _apply_stop(self) -> None:
         assert self._stop_markers is not None  # noqa: S101
-        start, _, number = self._stop_markers.search(self)
+        start, _, index = self._stop_markers.search(self)
         self.text, self._after_stop = self.text[:start], self.text[start:]
-        self.is_stopped = number >= 0
+        self.is_stopped = index >= 0
         self.ended = self.ended or self.is_stopped
 
     def resume(self) -> None:
-        """Read on past the stop marker."""
+        """Continue past the stop marker."""
         self.ended = self.ended and not self.is_stopped
         self.text += self._after_stop
         self._stop_markers, self._after_stop, self.is_stopped = None, "", False
 
     def finish(self) -> None:
-        """Declare that no more text arrives."""
+        """Signal that no more text arrives."""
         self.ended = True
         if self._stop_markers is not None and not self.is_stopped:
             self.text += self._after_stop
             self._after_stop = ""
 
     def hold(self) -> None:
-        """Hold what is read from here on."""
+        """Hold the text that is read from here on."""
         self._held, self._held_from, self._held_start = [], self.pos, self.base + self.pos
 
     def take_held(self) -> tuple[str, int]:
-        """Return what was read since `hold` and where it starts, and stop holding."""
+        """Return the text read since `hold` and where it starts, and stop holding."""
         if self._held is None:
             return "", self.base + self.pos
         text = "".join([*self._held, self.text[self._held_from : self.pos]])
@@ -116,7 +116,7 @@ class TextBuffer:
         return text, self._held_start
 
     def held_text(self) -> str:
-        """Return what was read since `hold`, and go on holding."""
+        """Return the text read since `hold`, and keep holding it."""
         return "".join([*(self._held or ()), self.text[self._held_from : self.pos]])
 
     def drop_held(self) -> None:
@@ -138,13 +138,13 @@ class MarkerSet:
     def __init__(self, markers: Sequence[str]) -> None:
         self.markers = tuple(dict.fromkeys(marker for marker in markers if marker))
         self.first_chars = frozenset(marker[0] for marker in self.markers)
-        self._index = {marker.replace(GAP, ""): at for at, marker in enumerate(self.markers)}
+        self._index = {marker.replace(GAP, ""): index for index, marker in enumerate(self.markers)}
         self._has_gaps = any(GAP in marker for marker in self.markers)
         self._prefixes = {
-            self._index[one]
-            for one in self._index
+            self._index[marker]
+            for marker in self._index
             for other in self._index
-            if other != one and other.startswith(one)
+            if other != marker and other.startswith(marker)
         }
         self._patterns = (
             [re.compile(_pattern(marker)) for marker in self.markers] if self._has_gaps else []
@@ -153,9 +153,9 @@ class MarkerSet:
         whole = [_pattern(marker) for marker in ordered]
         parts = [part for marker in ordered if (part := _partial_pattern(marker))]
         # a tail that may grow into a longer marker wins over a shorter marker that is complete
-        growing = {self.markers[at] for at in self._prefixes}
-        sure = [_pattern(marker) for marker in ordered if marker not in growing]
-        live = re.compile("|".join(sure + parts + whole) or r"(?!)")
+        growing = {self.markers[index] for index in self._prefixes}
+        certain = [_pattern(marker) for marker in ordered if marker not in growing]
+        live = re.compile("|".join(certain + parts + whole) or r"(?!)")
         last = re.compile("|".join(whole) or r"(?!)")
         self._search = {False: live.search, True: last.search}
         self._match = {False: live.match, True: last.match}
@@ -173,19 +173,21 @@ class MarkerSet:
         return self._describe_match(self._match[buffer.ended](buffer.text, buffer.pos), -1, buffer)
 
     def _describe_match(
-        self, found: re.Match[str] | None, missing: int, buffer: TextBuffer
+        self, match: re.Match[str] | None, missing: int, buffer: TextBuffer
     ) -> tuple[int, int, int]:
-        if found is None:
+        if match is None:
             return missing, missing, -1
-        matched = found.group()
-        start, end = found.span()
-        number = self._find_with_gaps(matched) if self._has_gaps else self._index.get(matched, -1)
-        if number in self._prefixes and end == len(buffer.text) and not buffer.ended:
+        text = match.group()
+        start, end = match.span()
+        index = self._find_with_gaps(text) if self._has_gaps else self._index.get(text, -1)
+        if index in self._prefixes and end == len(buffer.text) and not buffer.ended:
             return start, end, -1  # it may grow into a longer marker
-        return start, end, number
+        return start, end, index
 
-    def _find_with_gaps(self, matched: str) -> int:
-        return next((at for at, one in enumerate(self._patterns) if one.fullmatch(matched)), -1)
+    def _find_with_gaps(self, text: str) -> int:
+        return next(
+            (index for index, pattern in enumerate(self._patterns) if pattern.fullmatch(text)), -1
+        )
 
 
 def _atoms(marker: str) -> list[str]:
@@ -200,7 +202,11 @@ def _partial_pattern(marker: str) -> str:
     """Return a pattern for a prefix of the marker at the end of the text."""
     *atoms, _ = _atoms(marker)
     if len(atoms) > MAX_NESTED_PREFIX:
-        return "(?:" + "|".join("".join(atoms[:at]) for at in range(len(atoms), 0, -1)) + r")\Z"
+        return (
+            "(?:"
+            + "|".join("".join(atoms[:length]) for length in range(len(atoms), 0, -1))
+            + r")\Z"
+        )
     pattern = ""
     for atom in reversed(atoms):
         pattern = rf"{atom}(?:\Z|{pattern})" if pattern else rf"{atom}\Z"
@@ -209,10 +215,12 @@ def _partial_pattern(marker: str) -> str:
 
 def find_last_marker(text: str, markers: Sequence[str]) -> tuple[int, int]:
     """Return start and end of the last of the markers in a text, or (-1, -1)."""
-    spans = [(at, at + len(marker)) for marker in markers if (at := text.rfind(marker)) >= 0]
+    spans = [
+        (start, start + len(marker)) for marker in markers if (start := text.rfind(marker)) >= 0
+    ]
     for marker in markers:
         if GAP in marker:
-            spans += [found.span() for found in re.finditer(_pattern(marker), text)]
+            spans += [match.span() for match in re.finditer(_pattern(marker), text)]
     return max(spans, default=(-1, -1))
 
 
@@ -220,33 +228,33 @@ class MarkerFilter:
     """Removes markers from a streamed text."""
 
     def __init__(self, markers: Sequence[str]) -> None:
-        self._marks = MarkerSet(markers)
-        self._src = TextBuffer()
+        self._markers = MarkerSet(markers)
+        self._buffer = TextBuffer()
 
     def feed(self, text: str) -> str:
-        self._src.push(text)
-        return self._rest()
+        self._buffer.push(text)
+        return self._remove_markers()
 
     def close(self) -> str:
-        self._src.ended = True
-        return self._rest() + self._src.text[self._src.pos :]
+        self._buffer.ended = True
+        return self._remove_markers() + self._buffer.text[self._buffer.pos :]
 
-    def _rest(self) -> str:
-        buffer, parts = self._src, []
+    def _remove_markers(self) -> str:
+        buffer, parts = self._buffer, []
         while True:
-            start, end, number = self._marks.search(buffer)
+            start, end, index = self._markers.search(buffer)
             parts.append(buffer.text[buffer.pos : start])
-            buffer.pos = end if number >= 0 else start
-            if number < 0:
+            buffer.pos = end if index >= 0 else start
+            if index < 0:
                 return "".join(parts)
 
 
 def skip_space(buffer: TextBuffer, pattern: re.Pattern[str] = SPACE) -> ReadSteps[None]:
-    """Skip white space, or what the pattern matches, up to the next other character."""
+    """Skip white space, or characters that the pattern matches, up to the next other character."""
     while True:
-        found = pattern.match(buffer.text, buffer.pos)
-        if found is not None:
-            buffer.pos = found.end()
+        match = pattern.match(buffer.text, buffer.pos)
+        if match is not None:
+            buffer.pos = match.end()
         if buffer.pos < len(buffer.text) or buffer.ended:
             return
         yield
@@ -264,20 +272,20 @@ def peek_char(buffer: TextBuffer) -> ReadSteps[str]:
 def read_marker(buffer: TextBuffer, markers: MarkerSet) -> ReadSteps[int]:
     """Read the marker at the current position and return its index, or -1 if there is none."""
     while True:
-        start, end, number = markers.match(buffer)
-        if number >= 0:
+        start, end, index = markers.match(buffer)
+        if index >= 0:
             buffer.pos = end
-            return number
+            return index
         if start < 0 or buffer.ended:
             return -1
         yield
 
 
 def is_at_marker(buffer: TextBuffer, markers: MarkerSet) -> ReadSteps[bool]:
-    """Whether one of the markers is here; it is not read."""
+    """Whether one of the markers follows; it is not read."""
     while True:
-        start, _, number = markers.match(buffer)
-        if number >= 0:
+        start, _, index = markers.match(buffer)
+        if index >= 0:
             return True
         if start < 0 or buffer.ended:
             return False
@@ -285,19 +293,19 @@ def is_at_marker(buffer: TextBuffer, markers: MarkerSet) -> ReadSteps[bool]:
 
 
 def read_closing_marker(buffer: TextBuffer, markers: MarkerSet) -> ReadSteps[bool]:
-    """Read a closing marker if it is here; at the end of the text a part of it is enough."""
+    """Read a closing marker if one follows; at the end of the text, part of one is enough."""
     while True:
-        start, end, number = markers.match(buffer)
-        if number >= 0:
+        start, end, index = markers.match(buffer)
+        if index >= 0:
             buffer.pos = end
             return True
         if buffer.ended:
             rest = buffer.text[buffer.pos : buffer.pos + MAX_NAME]
-            part = len(rest) > 1 and any(
+            is_partial = len(rest) > 1 and any(
                 marker.replace(GAP, "").startswith(rest) for marker in markers.markers
             )
-            buffer.pos += len(rest) if part else 0
-            return part
+            buffer.pos += len(rest) if is_partial else 0
+            return is_partial
         if start < 0:
             return False
         yield
@@ -313,7 +321,7 @@ def read_until(
     parts: list[str] = []
     size = 0
     while True:
-        start, end, number = markers.search(buffer)
+        start, end, index = markers.search(buffer)
         remaining = max_length - size
         if start - buffer.pos > remaining:  # the same position however the text was cut
             buffer.pos += remaining
@@ -321,8 +329,8 @@ def read_until(
         parts.append(buffer.text[buffer.pos : start])
         size += start - buffer.pos
         buffer.pos = start
-        if number >= 0:
-            return "".join(parts), markers.markers[number], end
+        if index >= 0:
+            return "".join(parts), markers.markers[index], end
         if buffer.ended:
             raise UnexpectedEnd
         yield
@@ -333,12 +341,12 @@ def stream_until(
 ) -> ReadSteps[tuple[str, int]]:
     """Pass all text before a marker to `out`; return the marker, still unread, and its end."""
     while True:
-        start, end, number = markers.search(buffer)
+        start, end, index = markers.search(buffer)
         piece, buffer.pos = buffer.text[buffer.pos : start], start
         if piece:
             out(piece)
-        if number >= 0:
-            return markers.markers[number], end
+        if index >= 0:
+            return markers.markers[index], end
         if buffer.ended:
             piece, buffer.pos = buffer.text[buffer.pos :], len(buffer.text)
             if piece:

@@ -86,7 +86,7 @@ class Gate:
         return len(self._waiting)
 
     def enter(self, choices: int, already_admitted: bool = False) -> Ticket:
-        """Return a ticket for a request of so many choices, or raise `Overloaded`.
+        """Return a ticket for a request with this many choices, or raise `Overloaded`.
 
         A request that was `already_admitted` continues a started answer, so a full queue does not
         reject it.

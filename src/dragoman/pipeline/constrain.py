@@ -3,7 +3,7 @@
 Some constraints are guarantees: a response format, a required call, a strict tool, at most one
 call. They are enforced, or the request is rejected with the field that asks for them. All other
 tool calls are constrained to their schemas wherever that is possible. Where it is not, the request
-is answered all the same, with a warning.
+is still answered, with a warning.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dragoman.types import Chat, Constraint, Request, Sampling
 
 UNCONSTRAINED = CompiledGrammar(None)
 NOT_ENFORCED = "Tool calls are not constrained to their schemas"
-# errors after which an answer without guarantees is left unconstrained
+# After these errors, an answer without guarantees is left unconstrained.
 TOLERATED_ERRORS = (ConstraintTooComplex, SchemaTooComplex, Unsupported)
 
 
@@ -39,7 +39,7 @@ class Requirement(Struct, frozen=True):
 
 
 async def constrain(
-    prompt: Chat | None,
+    chat: Chat | None,
     request: Request,
     model: Model,
     answer_start: AnswerStart,
@@ -47,12 +47,12 @@ async def constrain(
     *,
     without_reasoning: bool = False,
 ) -> CompiledGrammar:
-    """Compile the grammar of an answer; `prompt` is None if the request is no chat."""
-    requirement = build_requirement(prompt, request.constraint, model, answer_start)
+    """Compile the grammar of an answer; `chat` is None if the request is not a chat."""
+    requirement = build_requirement(chat, request.constraint, model, answer_start)
     if requirement is None:
         return UNCONSTRAINED
     spec = replace(requirement.spec, without_reasoning=without_reasoning)
-    conflict = _find_conflict(prompt, request.sampling, model)
+    conflict = _find_conflict(chat, request.sampling, model)
     if conflict is not None:
         if requirement.is_mandatory:
             raise _make_conflict_error(requirement.param, *conflict)

@@ -1,7 +1,7 @@
 """Tokens to text: the part of an answer that is the same for every engine, format and wire API.
 
 One `Detokenizer` reads one choice. It turns ids into text without ever splitting a character, cuts
-the text at the first stop string, and keeps each token's logprob beside the text it stands for.
+the text at the first stop string, and keeps each token's logprob with the text of that token.
 
 Text is released as soon as it can no longer change: a tail is held back only while it may still
 become a stop string, or while the bytes of a character are incomplete. Which stop string wins must
@@ -156,7 +156,7 @@ class Detokenizer:
         return text if self._stops is None else self._stops.close() + text
 
     def insert_text(self, text: str) -> str:
-        """Insert text that no token stands for; the held text comes before it."""
+        """Insert text that has no tokens; the held text comes before it."""
         self._decoder.reset()
         self._decoded += len(text)
         return (self._stops.close() if self._stops else "") + text
@@ -186,7 +186,7 @@ class Detokenizer:
         return self._pieces[token]
 
     def _read_tokens(self, step: Step) -> str:
-        """Read a step token by token, with the characters that each token stands for."""
+        """Read a step token by token, with the characters of each token."""
         if step.text is not None:
             for entry in step.logprobs:
                 end = self._decoded + len(step.text)

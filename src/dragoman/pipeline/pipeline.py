@@ -55,7 +55,7 @@ class OutputReading(Struct):
     chat: Chat
     output_format: OutputFormat
     start: AnswerStart
-    budget: int | None = None  # most tokens of reasoning, where the pipeline enforces it
+    budget: int | None = None  # maximum number of reasoning tokens, if the pipeline enforces it
     grammar_after_reasoning: str | None = None  # for the rest, once reasoning is cut short
 
 
@@ -139,8 +139,8 @@ async def prepare(request: Request, services: Services, already_admitted: bool =
         for prompt in request.prompts:
             prepared = await render_prompt(prompt, model, request, services)
             param = "messages" if isinstance(prompt, Chat) else "prompt"
-            room = check_context_length(prepared.content, model, param)
-            job = make_job(request, prepared, model, room)
+            tokens_left = check_context_length(prepared.content, model, param)
+            job = make_job(request, prepared, model, tokens_left)
             with attribute_grammar_errors(request):
                 await model.engine.admit(job)
             plan.jobs.append(job)
@@ -219,11 +219,15 @@ def make_detokenizer(
     return Detokenizer(model.tokenizer.pieces, hidden, stops, logprobs)
 
 
-def make_job(request: Request, prepared: PreparedPrompt, model: Model, room: int | None) -> Job:
+def make_job(
+    request: Request, prepared: PreparedPrompt, model: Model, tokens_left: int | None
+) -> Job:
     """Make the engine's job. Sampling comes from the request, else the model, else our defaults."""
     sampling = request.sampling.with_defaults(model.defaults.with_defaults(DEFAULT_SAMPLING))
-    if room is not None:
-        longest = room if sampling.max_tokens is None else min(sampling.max_tokens, room)
+    if tokens_left is not None:
+        longest = (
+            tokens_left if sampling.max_tokens is None else min(sampling.max_tokens, tokens_left)
+        )
         sampling = Sampling(max_tokens=longest).with_defaults(sampling)
     if request.prefill_only:
         sampling = Sampling(max_tokens=1).with_defaults(sampling)

@@ -24,7 +24,7 @@ from dragoman.types import Job, Logprob, Step
 
 FINISHES = ("stop", "length")
 MAX_HELD = 1000  # characters; a longer unfinished call never turns back into text
-MAX_INTERRUPTIONS = 3  # a model that then starts to reason once more is left alone
+MAX_INTERRUPTIONS = 3  # after that, the model may reason without limit
 
 
 def split_step(step: Step) -> Iterator[Step]:
@@ -91,8 +91,8 @@ class Reader:
 
     def feed(self, step: Step) -> list[Delta]:
         """Return what the choice gained; a finished choice gains nothing."""
-        within = self._completion_tokens + (step.tokens or len(step.ids)) <= self._limit
-        if (self._is_plain and within) or _is_single(step):
+        is_within_limit = self._completion_tokens + (step.tokens or len(step.ids)) <= self._limit
+        if (self._is_plain and is_within_limit) or _is_single(step):
             delta = None if self._finished else self._feed(step)
             return [] if delta is None else [delta]
         parts = split_step(step)
@@ -155,7 +155,7 @@ class Reader:
         return ReleasedText(echo + released.text, tokens, released.stop)
 
     def count_prompt(self, step: Step) -> None:
-        """Take over the engine's own count of the prompt."""
+        """Use the engine's own counts of the prompt's tokens."""
         self._cached_tokens = step.cached_tokens or self._cached_tokens
         self._prompt_tokens = step.prompt_tokens or self._prompt_tokens
 
@@ -176,8 +176,8 @@ class ReaderOptions(Struct, frozen=True):
     include_reasoning: bool = True  # the client wants the reasoning
     parser_only_tokens: frozenset[int] = frozenset()  # special tokens that only the parser sees
     has_grammar: bool = False  # the engine follows a grammar
-    strip_leading_space: bool = False  # white space before the content is not part of it
-    budget: int | None = None  # most tokens of reasoning
+    strip_leading_space: bool = False  # whitespace before the content is not part of it
+    budget: int | None = None  # maximum number of reasoning tokens
     reasoning_close: str = ""  # the marker that ends reasoning when the budget is used up
 
 
@@ -233,7 +233,7 @@ class ChatReader(Reader):
             text, stop = self._detokenizer.split_at_stop(text)
         deltas = self._make_deltas(self._parser.feed(text)) if text else []
         if deltas and deltas[-1].channel == "tool_args":
-            self._ledger.discard_before(start - MAX_HELD)  # nobody takes the spans of a call
+            self._ledger.discard_before(start - MAX_HELD)  # the spans of a call are never taken
         if stop is not None or step.finish is not None or self._completion_tokens >= self._limit:
             return [*deltas, *self._finish_chat(step, stop)]
         if self._interruptions_left:
@@ -271,7 +271,7 @@ class ChatReader(Reader):
         return deltas
 
     def _strip_leading(self, start: int, text: str) -> tuple[int, str]:
-        """Remove the white space before the first content."""
+        """Remove the whitespace before the first content."""
         stripped = text.lstrip()
         self._is_leading = not stripped
         return start + len(text) - len(stripped), stripped
@@ -327,8 +327,8 @@ class ChatReader(Reader):
     def _is_budget_spent(self, count: int) -> bool:
         """Whether reasoning has used up its budget.
 
-        Text that may be the marker that ends reasoning is waited for. A marker has no more tokens
-        than characters, so text that stays undecided for longer is a call that the model drafts.
+        Waits while the text may still become the marker that ends reasoning. A marker has no more
+        tokens than characters, so text that stays undecided for longer is a call being drafted.
         """
         was_undecided = self._is_undecided
         self._is_undecided = self._parser.is_waiting or self._detokenizer.is_holding
@@ -356,13 +356,13 @@ class ChatReader(Reader):
         return steps
 
     def continue_from(self, prompt: list[int] | str) -> None:
-        """Go on with a job whose prompt also holds the output so far and the end of reasoning."""
+        """Continue with a job whose prompt includes the output so far and the end of reasoning."""
         if isinstance(prompt, list) and isinstance(self._prompt, list):
             self._ids = prompt[len(self._prompt) :]
 
 
 def merge_deltas(deltas: Sequence[Delta]) -> list[Delta]:
-    """Merge neighbours on the same channel."""
+    """Merge consecutive deltas of the same channel."""
     if len(deltas) < 2:
         return list(deltas)
     merged = []

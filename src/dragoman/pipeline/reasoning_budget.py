@@ -1,10 +1,10 @@
-"""Limits how many tokens of reasoning an answer has, whatever the engine.
+"""Limits the reasoning tokens of an answer, whatever the engine.
 
 When the reasoning of an answer has used up its budget, the reader closes it on the model's behalf.
 The job is then cancelled, and another job continues from the prompt, the output so far and the
 marker that ends reasoning; an engine with a prompt cache has read nearly all of that already. For
-the caller it is one stream of steps. A model that starts to reason again every time is finally left
-alone, because an answer is worth more than a budget.
+the caller it is one stream of steps. After several interruptions, a model that starts to reason
+again may continue without limit, because an answer is worth more than a budget.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Counts which tokens of a choice are reasoning and which are the answer.
 
-Tokens are added together with the characters they stand for. Once the parser has decided what those
+Tokens are added together with the characters they represent. Once the parser has decided what those
 characters are, their spans are taken in order. A token counts as reasoning if any of its characters
 is reasoning, and its logprob goes with the text if any of its characters is text, so markers and
 calls have none. A special token that only the parser may see is cut out of the span around it.
@@ -16,7 +16,7 @@ from dragoman.events import Token
 
 
 class TokenSpan(Struct):
-    """Tokens that came together, and the characters they stand for."""
+    """Tokens that came together, and the characters they represent."""
 
     start: int
     end: int

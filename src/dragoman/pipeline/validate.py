@@ -1,8 +1,8 @@
 """Checks a request against what its model and engine can do, before anything runs.
 
-A field that would change the answer and cannot be honoured is rejected by name. Agents ask every
-model to reason in the way of the model they were made for, so fields that are optional for the
-client are dropped with a warning instead.
+A field that would change the answer and cannot be honoured is rejected by name. Agents send
+every model the reasoning fields of the model they were made for, so fields that are optional for
+the client are dropped with a warning instead.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def check_context_length(prompt: list[int] | str, model: Model, param: str) -> i
 
 
 def get_reasoning_budget(chat: Chat, model: Model, request: Request) -> int | None:
-    """Return the most tokens of reasoning, unless the template itself enforces the budget."""
+    """Return the maximum number of reasoning tokens; None if the template itself enforces it."""
     if chat.thinking_budget is None or model.renderer.template_enforces_budget:
         return None
     name = chat.get_client_field_name("thinking_budget")

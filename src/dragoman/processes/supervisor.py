@@ -57,7 +57,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
         self._lines = {STANDARD_OUTPUT: b"", STANDARD_ERROR: b""}  # unfinished ones
         self._process: asyncio.SubprocessTransport | None = None
         self._process_ended = False
-        self._connection = _Connection(frame_limit, self._receive, self._disconnect)
+        self._connection = _ChildProtocol(frame_limit, self._receive, self._disconnect)
         self._killed = False
 
     @property
@@ -178,7 +178,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
             self.exited.set_result(None)
 
 
-class _Connection(asyncio.Protocol):
+class _ChildProtocol(asyncio.Protocol):
     """The parent's end of the socket."""
 
     def __init__(

@@ -78,7 +78,7 @@ def _reject_encoding(request: Request, answer: AnswerInfo, context: DialectConte
     raise NotImplementedError("This wire API does not encode generated answers.")
 
 
-def _own_status(error: DragomanError) -> int:
+def _get_own_status(error: DragomanError) -> int:
     return error.status
 
 
@@ -87,9 +87,9 @@ class Dialect(Struct, Generic[T_co], frozen=True, kw_only=True):
 
     name: str
     encode_error: Callable[[DragomanError, str], bytes]  # with the request id
-    error_status: Callable[[DragomanError], int] = _own_status
+    get_error_status: Callable[[DragomanError], int] = _get_own_status
     decode: Callable[[bytes, DialectContext], T_co] = _reject_body
-    encoder: Callable[[Request, AnswerInfo, DialectContext], Encoder] = _reject_encoding
+    make_encoder: Callable[[Request, AnswerInfo, DialectContext], Encoder] = _reject_encoding
     uses_signer: bool = False
     stream_content_type: bytes = SSE
     keep_alive_frame: bytes = SSE_COMMENT  # sent when a stream is silent for long
@@ -99,7 +99,7 @@ class Dialect(Struct, Generic[T_co], frozen=True, kw_only=True):
     request_id_headers: tuple[bytes, ...] = (b"x-request-id",)
 
 
-def needs_strict_only(decode: Callable[[bytes, bool], T]) -> Decode[T]:
+def pass_strict(decode: Callable[[bytes, bool], T]) -> Decode[T]:
     """A decode function for a `Dialect` from one that takes `strict` and no context."""
 
     def decode_with_context(body: bytes, context: DialectContext) -> T:

@@ -84,7 +84,7 @@ class CompletionRun:
     ) -> CompletionRun:
         plan = await pipeline.prepare(request, services)
         answer = AnswerInfo(plan.model_name, plan.choice_count, plan.prompt_tokens)
-        return cls(plan, dialect.encoder(request, answer, context))
+        return cls(plan, dialect.make_encoder(request, answer, context))
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -53,12 +53,12 @@ IDLE_TIMEOUT = 5.0  # seconds to wait for the server to become idle before it is
 CONTROL = 3  # token type in a GGUF file
 
 
-class _Embedding(Struct):
+class _ServerEmbedding(Struct):
     embedding: list[float]
 
 
 class _EmbeddingsResponse(Struct):
-    data: list[_Embedding]
+    data: list[_ServerEmbedding]
 
 
 class _ServerTokens(Struct):

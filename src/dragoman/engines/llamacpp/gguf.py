@@ -144,7 +144,7 @@ class GgufHeader(Struct, frozen=True):
         return self.get_number(f"{self.architecture}.embedding_length")
 
     @property
-    def quantisation(self) -> str:
+    def quantization(self) -> str:
         file_type = self.get_number("general.file_type")
         if file_type is not None and file_type in FILE_TYPES:
             return FILE_TYPES[file_type]

@@ -1,4 +1,4 @@
-"""Routes of chat completions, created and stored."""
+"""Routes that create chat completions and manage stored ones."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from dragoman.http.routes.paging import read_paging
 from dragoman.protocols.chat import DIALECT, stored
 from dragoman.protocols.chat.decode import ChatRequest
 from dragoman.protocols.chat.encode import ChatCompletion
-from dragoman.protocols.dialect import needs_strict_only
-from dragoman.protocols.shared.openai import new_id
+from dragoman.protocols.dialect import pass_strict
+from dragoman.protocols.shared.openai import make_id
 from dragoman.responses.run import CompletionRun
 from dragoman.store.rows import StoredCompletion
 
@@ -47,7 +47,7 @@ class ChatHandlers:
         body = await self._reader.read(request)
         context = await self._reader.make_context(request)
         decoded = await self._reader.decode(body, DIALECT.decode, context)
-        chat = replace(decoded, owner=request.owner, response_id=new_id("chatcmpl"))
+        chat = replace(decoded, owner=request.owner, response_id=make_id("chatcmpl"))
 
         async def prepare() -> CompletionRun:
             store = await self._open_store() if chat.store else None
@@ -87,7 +87,7 @@ class ChatHandlers:
         await request.send_response(200, (await self._load(request)).body)
 
     async def update(self, request: RequestContext) -> None:
-        decode = needs_strict_only(stored.decode_update)
+        decode = pass_strict(stored.decode_update)
         metadata = await self._reader.read_and_decode(request, decode)
         row = await self._load(request)
         updated = stored.set_metadata(row.body, metadata)

@@ -1,4 +1,4 @@
-"""What the handlers of all routes work with."""
+"""The services that handlers use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dragoman.runtime import Runtime
 
 
 class RouteContext(Struct, frozen=True, kw_only=True, eq=False):
-    """The services of one server that handlers use."""
+    """Passed to every function that makes routes."""
 
     runtime: Runtime
     responses: ResponseService

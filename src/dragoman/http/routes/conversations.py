@@ -16,7 +16,7 @@ from dragoman.http.routes.context import RouteContext
 from dragoman.http.routes.paging import read_paging
 from dragoman.protocols import conversations
 from dragoman.protocols.conversations import DIALECT
-from dragoman.protocols.dialect import needs_strict_only
+from dragoman.protocols.dialect import pass_strict
 from dragoman.protocols.responses.types import Item
 from dragoman.responses.history import make_duplicate_error
 from dragoman.store.rows import StoredConversation, StoredItem
@@ -35,7 +35,7 @@ class ConversationHandlers:
         self._open_store = context.runtime.state.get_store
 
     def _read(self, request: RequestContext, decode: Callable[[bytes, bool], T]) -> Awaitable[T]:
-        return self._reader.read_and_decode(request, needs_strict_only(decode))
+        return self._reader.read_and_decode(request, pass_strict(decode))
 
     async def create(self, request: RequestContext) -> None:
         content = await self._read(request, conversations.decode_new)

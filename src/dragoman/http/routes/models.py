@@ -60,7 +60,7 @@ def make_model_card(entry: ModelEntry) -> ModelCard:
         context_length=_unset_if_none(info.context),
         max_model_len=_unset_if_none(info.context),
         architecture=_unset_if_none(info.architecture),
-        quantization=_unset_if_none(info.quantisation),
+        quantization=_unset_if_none(info.quantization),
         parameters=_unset_if_none(info.parameters),
         size=info.size,
         modalities=list(info.modalities),

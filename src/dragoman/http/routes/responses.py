@@ -16,7 +16,7 @@ from dragoman.http.websocket import WebSocketSession
 from dragoman.pipeline.pipeline import await_delivery
 from dragoman.protocols import responses
 from dragoman.protocols.conversations import encode_item_list
-from dragoman.protocols.dialect import needs_strict_only
+from dragoman.protocols.dialect import pass_strict
 from dragoman.protocols.responses import DIALECT
 from dragoman.protocols.responses.types import Item
 from dragoman.responses.compaction import compact
@@ -74,7 +74,7 @@ class ResponseHandlers:
         await request.send_response(200, body)
 
     async def compact(self, request: RequestContext) -> None:
-        decode = needs_strict_only(responses.decode_compact_request)
+        decode = pass_strict(responses.decode_compact_request)
         decoded = await self._reader.read_and_decode(request, decode)
 
         async def work() -> bytes:
@@ -86,7 +86,7 @@ class ResponseHandlers:
         await self._send_result(request, work)
 
     async def count_input_tokens(self, request: RequestContext) -> None:
-        decode = needs_strict_only(responses.decode_count_request)
+        decode = pass_strict(responses.decode_count_request)
         decoded = await self._reader.read_and_decode(request, decode)
 
         async def work() -> bytes:
@@ -165,7 +165,7 @@ class WebSocketResponse:
         if run is None or not run.encoder.is_over:
             self._context.metrics.count_error(error)
         if run is None:
-            status = self._request.dialect.error_status(error)
+            status = self._request.dialect.get_error_status(error)
             message = responses.encode_websocket_error(error, status, self._stream_id)
             await self._session.send(message)
         else:
@@ -187,7 +187,7 @@ def make_routes(context: RouteContext) -> list[Route]:
         group.make(WEBSOCKET, "", handlers.serve_websocket, "Create responses over a WebSocket."),
         group.make("POST", "/compact", handlers.compact, "Compact a conversation."),
         group.make("POST", "/input_tokens", handlers.count_input_tokens, "Count input tokens."),
-        group.make("GET", "/{id}", handlers.get, "Get a response, or its events from a number on."),
+        group.make("GET", "/{id}", handlers.get, "Get a response, or stream its events."),
         group.make("DELETE", "/{id}", handlers.delete, "Delete a response."),
         group.make("POST", "/{id}/cancel", handlers.cancel, "Cancel a background response."),
         group.make(

@@ -11,7 +11,7 @@ from dragoman.http.router import Route, RouteGroup
 from dragoman.http.routes.context import RouteContext
 from dragoman.models.model import Model
 from dragoman.pipeline.validate import validate_media
-from dragoman.protocols.dialect import needs_strict_only
+from dragoman.protocols.dialect import pass_strict
 from dragoman.protocols.shared.openai import encode
 from dragoman.protocols.tokenize import (
     DIALECT,
@@ -49,7 +49,7 @@ class TokenizeHandlers:
         await request.send_response(200, await asyncio.to_thread(encode, response))
 
     async def detokenize(self, request: RequestContext) -> None:
-        decode = needs_strict_only(decode_detokenize_request)
+        decode = pass_strict(decode_detokenize_request)
         decoded = await self._reader.read_and_decode(request, decode)
         with await self._registry.acquire(decoded.model or self._registry.default_name) as model:
             tokenizer = get_tokenizer(model)

@@ -154,7 +154,7 @@ def make_model(
     info = ModelInfo(
         architecture=header.architecture,
         parameters=header.parameters,
-        quantisation=header.quantisation,
+        quantization=header.quantization,
         context=capabilities.context or header.context_length,
         size=source.size,
         modalities=capabilities.modalities,

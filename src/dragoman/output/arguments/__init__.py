@@ -1,5 +1,5 @@
-"""Readers of a call's name and arguments, one for each way that models write them.
+"""Readers of a call's name and arguments, one for each way in which models write them.
 
-Whatever the spelling, arguments are emitted as JSON text while they arrive, so that every prefix
-of what was emitted can be completed to valid JSON.
+Whatever the spelling, arguments are emitted as JSON text while they arrive, and every emitted
+prefix can be completed to valid JSON.
 """

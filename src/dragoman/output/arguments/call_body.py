@@ -1,6 +1,6 @@
 """Readers of calls, one for each way to write a name and its arguments.
 
-Each is a generator that starts where the body starts, reports what it finds to `CallRecorder`, and
+Each is a generator that starts where the body starts, reports calls to `CallRecorder`, and
 returns after the last character of the body. It raises `Mismatch` if the text is not a call.
 """
 
@@ -28,12 +28,13 @@ from dragoman.output.text_buffer import (
 
 
 @lru_cache(maxsize=512)
-def marker_set(*which: str) -> MarkerSet:
-    return MarkerSet(which)
+def marker_set(*markers: str) -> MarkerSet:
+    """Return a cached `MarkerSet`."""
+    return MarkerSet(markers)
 
 
 def next_char(buffer: TextBuffer) -> ReadSteps[str]:
-    """Return the next character that is not white space; raise `UnexpectedEnd` if none comes."""
+    """Return the next character that is not white space; raise `UnexpectedEnd` if there is none."""
     yield from skip_space(buffer)
     char = yield from peek_char(buffer)
     if not char:
@@ -111,7 +112,7 @@ class _CallFields:
         self.early_arguments: str | None = None  # arguments before the name
         self.is_emitted = False
         self.is_nested = False  # whether the call is inside another object
-        self.has_other_members = False  # whether there are members that do not belong to a call
+        self.has_other_members = False  # whether the object has members that no call has
 
 
 def read_call_object(buffer: TextBuffer, body: JsonObjects, calls: CallRecorder) -> ReadSteps[None]:

@@ -1,4 +1,4 @@
-"""Converts the text of an argument to the value that the tool's schema asks for.
+"""Converts the text of an argument to a type that the tool's schema allows.
 
 Formats that put arguments between tags write plain text; only the schema says that `3` is a number
 and `02134` is not. Models imitate the templates they were trained with, and several templates
@@ -14,18 +14,16 @@ import math
 import re
 from typing import NoReturn
 
-from dragoman.output.arguments.json_strings import dump_json, quote
+from dragoman.output.arguments.json_strings import JSON_NUMBER, MAX_NUMBER, dump_json, quote
 from dragoman.output.arguments.literal import ValueReader
 from dragoman.output.arguments.parameter_types import STRING, Types
 from dragoman.output.text_buffer import Mismatch, TextBuffer, UnexpectedEnd
 from dragoman.types import Json
 
 TYPE_ORDER = ("null", "boolean", "integer", "number", "object", "array")
-_JSON_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]{1,3})?")
 _JSON_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)")
 _INTEGER = re.compile(r"[-+]?[0-9]+")
 _NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?")
-MAX_DIGITS = 1000  # JSON parsers reject longer numbers
 
 
 def cast(text: str, types: Types) -> str:
@@ -45,7 +43,7 @@ def cast(text: str, types: Types) -> str:
 
 
 def _is_unambiguous(value: str, stripped: str, type_name: str) -> bool:
-    """Where a string is allowed too, only an unambiguous value is not a string."""
+    """Whether a value is not a string even where the schema allows strings, too."""
     return bool(stripped) and (type_name not in ("integer", "number") or value == stripped)
 
 
@@ -54,12 +52,12 @@ def _read_null(text: str) -> str | None:
 
 
 def _read_boolean(text: str) -> str | None:
-    stripped = text.lower()
-    return stripped if stripped in ("true", "false") else None
+    lowered = text.lower()
+    return lowered if lowered in ("true", "false") else None
 
 
 def _read_integer(text: str) -> str | None:
-    if len(text) > MAX_DIGITS:
+    if len(text) > MAX_NUMBER:
         return None
     if _JSON_INTEGER.fullmatch(text):
         return text
@@ -68,15 +66,15 @@ def _read_integer(text: str) -> str | None:
     whole, point, rest = text.partition(".")
     if point and not rest.strip("0") and _INTEGER.fullmatch(whole):
         return str(int(whole))
-    if _JSON_NUMBER.fullmatch(text) and math.isfinite(number := float(text)):
+    if JSON_NUMBER.fullmatch(text) and math.isfinite(number := float(text)):
         return text if number.is_integer() else None
     return None
 
 
 def _read_number(text: str) -> str | None:
-    if len(text) > MAX_DIGITS:
+    if len(text) > MAX_NUMBER:
         return None
-    if _JSON_NUMBER.fullmatch(text):
+    if JSON_NUMBER.fullmatch(text):
         return text
     if _INTEGER.fullmatch(text):
         return str(int(text))
@@ -115,8 +113,8 @@ def to_json(text: str) -> str | None:
 
 def load_value(text: str) -> Json:
     """Return the value of a JSON text or Python literal, or None."""
-    stripped = to_json(text)
-    return None if stripped is None else _load_strict(stripped)
+    encoded = to_json(text)
+    return None if encoded is None else _load_strict(encoded)
 
 
 def _load_strict(text: str) -> Json:
@@ -124,7 +122,7 @@ def _load_strict(text: str) -> Json:
 
 
 def _reject_constant(_word: str) -> NoReturn:
-    raise ValueError("no number")
+    raise ValueError("not a JSON number")
 
 
 def _repair(text: str) -> str | None:

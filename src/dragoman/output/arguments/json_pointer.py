@@ -23,7 +23,7 @@ def escape_token(name: str) -> str:
 def resolve_reference(root: Json, reference: str) -> tuple[str, Json]:
     """Return the pointer and the schema that a reference names."""
     if reference != "#" and not reference.startswith("#/"):
-        raise UnresolvedReference("must lead to a place in this schema, like `#/$defs/name`")
+        raise UnresolvedReference("must point into this schema, like `#/$defs/name`")
     target, pointer = root, ""
     for step in unquote(reference[1:]).split("/")[1:]:
         name = step.replace("~1", "/").replace("~0", "~")
@@ -33,5 +33,5 @@ def resolve_reference(root: Json, reference: str) -> tuple[str, Json]:
         elif isinstance(target, list) and _INDEX.fullmatch(name) and int(name) < len(target):
             target = target[int(name)]
         else:
-            raise UnresolvedReference("leads to nothing")
+            raise UnresolvedReference("does not exist in this schema")
     return pointer, target

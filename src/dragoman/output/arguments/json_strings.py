@@ -16,9 +16,9 @@ CONSTANTS |= {"True": "true", "False": "false", "None": "null"}
 _ESCAPE = re.compile(r"u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|x[0-9a-fA-F]{2}|[^uUx]", re.DOTALL)
 _ESCAPE_LENGTHS = {"u": 5, "U": 9, "x": 3}
 LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
-_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]{1,3})?")
-MAX_NUMBER = 1000  # JSON parsers reject longer numbers
-_LOOSE_NUMBER = re.compile(r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+)(?:[eE][-+]?[0-9]+)?")
+JSON_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]{1,3})?")
+MAX_NUMBER = 1000  # characters; JSON parsers reject longer numbers
+_PYTHON_NUMBER = re.compile(r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+)(?:[eE][-+]?[0-9]+)?")
 
 
 def dump_json(value: object) -> str:
@@ -42,7 +42,7 @@ def word_to_json(word: str) -> str:
     """Return a bare word as JSON: a number, a constant, or else a string."""
     if word in CONSTANTS:
         return CONSTANTS[word]
-    if len(word) <= MAX_NUMBER and _NUMBER.fullmatch(word):
+    if len(word) <= MAX_NUMBER and JSON_NUMBER.fullmatch(word):
         return word
     return _number_to_json(word) or quote(word)
 
@@ -55,7 +55,7 @@ def _number_to_json(word: str) -> str | None:
         return str(int(word, 0))
     except ValueError:
         pass
-    if _LOOSE_NUMBER.fullmatch(word) and math.isfinite(number := float(word)):
+    if _PYTHON_NUMBER.fullmatch(word) and math.isfinite(number := float(word)):
         return json.dumps(int(number) if number.is_integer() and "." not in word else number)
     return None
 
@@ -64,8 +64,8 @@ def read_escape(buffer: TextBuffer) -> ReadSteps[str]:
     """Read an escape sequence, starting at its backslash, and return it as JSON."""
     while True:
         char = buffer.text[buffer.pos + 1 : buffer.pos + 2]
-        need = _ESCAPE_LENGTHS.get(char, 1)
-        if char and len(buffer.text) - buffer.pos > need:
+        length = _ESCAPE_LENGTHS.get(char, 1)
+        if char and len(buffer.text) - buffer.pos > length:
             break
         if buffer.ended:
             buffer.pos = len(buffer.text)

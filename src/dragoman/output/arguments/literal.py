@@ -1,7 +1,7 @@
-"""Rewrites the values that models write as JSON while they arrive.
+"""Rewrites values as JSON while they arrive.
 
 One scanner reads JSON, Python literals, and mixtures: single quotes, `True` and `None`, bare keys,
-extra or missing commas, tuples, and strings between the format's own markers. Valid JSON passes
+extra or missing commas, tuples, and strings between the format's own markers. Valid JSON stays
 unchanged. Whatever arrives, the emitted text is a prefix of valid JSON: a key is held back until
 its value starts, so appending `ValueReader.missing_end` always completes it.
 
@@ -68,39 +68,37 @@ class ValueReader:
         self,
         buffer: TextBuffer,
         out: Output,
-        quotes: MarkerSet | None = None,
-        bare: bool = False,
+        string_markers: MarkerSet | None = None,
+        unquoted: bool = False,
         types: Mapping[str, Types] | None = None,
     ) -> None:
         self._buffer = buffer
         self._out = out
-        self._string_markers = quotes
-        self._unquoted = bare
+        self._string_markers = string_markers
+        self._unquoted = unquoted
         self._types = types
-        self._pending = ""  # what precedes the next value, held back until the value starts
-        self._pending_braces = (
-            ""  # braces that may open an object or a set, with the text between them
-        )
-        self._pending_depth = 0  # how many there are
+        self._pending = ""  # the text before the next value, held back until the value starts
+        # braces that may open an object or a set, with the text between them
+        self._pending_braces = ""
+        self._pending_depth = 0  # how many such braces there are
         self._bare_key = ""  # a key without quotes
         self._current_key: str | None = None  # the key of the value being read
-        self.stack: list[str] = []
+        self.stack: list[str] = []  # the characters that close what is open
         self.keys: Sequence[str] = ()  # names that may follow a bare word without a separator
-        self.glued_key = ""  # the one that did
-        self.end_markers: MarkerSet | None = None  # end the value, whatever is open
-        self.cast: Callable[[str, Types], str] = (
-            _cast_by_spelling  # converts a word to one of the types
-        )
+        self.glued_key = ""  # the name that did
+        self.end_markers: MarkerSet | None = None  # markers that end the value, whatever is open
+        # converts a word to one of the types
+        self.cast: Callable[[str, Types], str] = _cast_by_spelling
         self.casts_strings = False  # whether the schema also converts strings
         self.must_be_object = False  # whether the value must be an object
         self.colon_optional = False  # whether the colon after a key may be missing
 
     def missing_end(self) -> str:
-        """Return what completes the value emitted so far."""
+        """Return the text that completes the value emitted so far."""
         return "".join(reversed(self.stack[: len(self.stack) - self._pending_depth]))
 
     def held_text(self) -> str:
-        """Return what was read and not emitted yet."""
+        """Return the text that was read but not emitted yet."""
         return self._pending_braces + self._pending
 
     def read(self) -> ReadSteps[None]:
@@ -198,9 +196,9 @@ class ValueReader:
         if self.stack[-1] != "}":
             yield from self._read_value()
             return
-        fresh = bool(self._pending_braces)
+        is_first = bool(self._pending_braces)
         lead = self._pending
-        if not fresh and "," not in lead:
+        if not is_first and "," not in lead:
             lead = "," + (lead or " ")
         self._pending = self._bare_key = ""
         key = yield from self._read_key()
@@ -211,7 +209,7 @@ class ValueReader:
             self._current_key = key if len(self.stack) == 1 else None
             yield from self._read_value()
             self._current_key = None
-        elif char in ",}" and fresh and not (self.must_be_object and len(self.stack) == 1):
+        elif char in ",}" and is_first and not (self.must_be_object and len(self.stack) == 1):
             self.stack[-1] = "]"
             self._pending_braces = self._pending_braces[:-1] + "["
             self._pending = lead
@@ -228,14 +226,14 @@ class ValueReader:
             yield from self._read_string_body(char, parts.append)
             return "".join([*parts, '"'])
         if self._string_markers is not None:
-            start, end, number = self._string_markers.match(buffer)
-            while number < 0 <= start and not buffer.ended:
+            start, end, index = self._string_markers.match(buffer)
+            while index < 0 <= start and not buffer.ended:
                 yield
-                start, end, number = self._string_markers.match(buffer)
-            if number >= 0:
+                start, end, index = self._string_markers.match(buffer)
+            if index >= 0:
                 buffer.pos = end
                 parts = ['"']
-                yield from self._read_until_marker(number, parts.append)
+                yield from self._read_until_marker(parts.append)
                 return "".join([*parts, '"'])
         self._bare_key = yield from self._read_word(_WORD)
         if not self._bare_key:
@@ -254,12 +252,12 @@ class ValueReader:
         buffer = self._buffer
         search = STRING_BREAKS[quote].search
         while True:
-            text, at = buffer.text, buffer.pos
-            match = search(text, at)
+            text, pos = buffer.text, buffer.pos
+            match = search(text, pos)
             if match is None:
-                if at < len(text):
+                if pos < len(text):
                     buffer.pos = len(text)
-                    out(text[at:] if at else text)
+                    out(text[pos:] if pos else text)
                 if buffer.ended:
                     raise UnexpectedEnd
                 yield
@@ -268,25 +266,25 @@ class ValueReader:
             char = text[end]
             if char == quote:
                 buffer.pos = end + 1
-                if end > at:
-                    out(text[at:end])
+                if end > pos:
+                    out(text[pos:end])
                 return
             if char != "\\":
                 buffer.pos = end + 1
-                out(text[at:end] + escape(char))
+                out(text[pos:end] + escape(char))
                 continue
             buffer.pos = end
-            if end > at:
-                out(text[at:end])
+            if end > pos:
+                out(text[pos:end])
             out((yield from read_escape(buffer)))
 
     def _read_marked_string(self) -> ReadSteps[bool]:
         """Read a string between the format's own markers; it contains no escapes."""
-        buffer, quotes = self._buffer, self._string_markers
-        assert quotes is not None  # noqa: S101
+        buffer, markers = self._buffer, self._string_markers
+        assert markers is not None  # noqa: S101
         while True:
-            start, end, number = quotes.match(buffer)
-            if number >= 0:
+            start, end, index = markers.match(buffer)
+            if index >= 0:
                 break
             if start < 0 or buffer.ended:
                 return False
@@ -296,7 +294,7 @@ class ValueReader:
         if types and types != STRING:
             parts: list[str] = []
             try:
-                yield from self._read_until_marker(number, parts.append, plain=True)
+                yield from self._read_until_marker(parts.append, plain=True)
             except UnexpectedEnd:
                 self._emit('"' + escape("".join(parts)))
                 self.stack.append('"')
@@ -305,7 +303,7 @@ class ValueReader:
             return True
         self._emit('"')
         self.stack.append('"')
-        yield from self._read_until_marker(number, self._out)
+        yield from self._read_until_marker(self._out)
         self.stack.pop()
         self._out('"')
         return True
@@ -316,22 +314,23 @@ class ValueReader:
             return None
         return self._types.get(json.loads(self._current_key))
 
-    def _read_until_marker(self, number: int, out: Output, plain: bool = False) -> ReadSteps[None]:
-        write = str if plain else escape
-        buffer, quotes = self._buffer, self._string_markers
-        assert quotes is not None  # noqa: S101
+    def _read_until_marker(self, out: Output, plain: bool = False) -> ReadSteps[None]:
+        """Read a string up to its closing marker and emit it, escaped for JSON unless `plain`."""
+        convert = str if plain else escape
+        buffer, markers = self._buffer, self._string_markers
+        assert markers is not None  # noqa: S101
         while True:
-            start, end, index = quotes.search(buffer)
+            start, end, index = markers.search(buffer)
             piece, buffer.pos = buffer.text[buffer.pos : start], start
             if piece:
-                out(write(piece))
+                out(convert(piece))
             if index >= 0:
                 buffer.pos = end
                 return
             if buffer.ended:
                 piece, buffer.pos = buffer.text[buffer.pos :], len(buffer.text)
                 if piece:
-                    out(write(piece))
+                    out(convert(piece))
                 raise UnexpectedEnd
             yield
 

@@ -3,7 +3,7 @@
 A schema arrives with a request, so it is walked within bounds: each node once, however often it is
 referenced. A node combines its `type`, its `enum` and `const`, its `$ref` target, and its `allOf`,
 `anyOf` and `oneOf`. Keywords that apply to one type only (`minLength`, `items`) imply that type
-where nothing else determines it.
+if nothing else determines it.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class ParameterSchema:
     def member(self, key: str) -> ParameterSchema:
         return self._select(lambda node: _select_member(node, key))
 
-    def item(self, at: int) -> ParameterSchema:
-        return self._select(lambda node: _select_item(node, at))
+    def item(self, index: int) -> ParameterSchema:
+        return self._select(lambda node: _select_item(node, index))
 
     def names(self) -> list[str]:
         names, queue, seen = dict[str, None](), [self._node], set[int]()
@@ -89,7 +89,7 @@ class ParameterSchema:
         return ParameterSchema(self._select_from(self._node, pick, {}, 0), self._root, self._memo)
 
     def _select_from(self, node: object, pick: Picker, seen: dict[int, Json], depth: int) -> Json:
-        """Return what a node says about the sub-schema, or None."""
+        """Return the sub-schema that a node and everything it combines gives, or None."""
         if not isinstance(node, Mapping) or depth > MAX_DEPTH:
             return None
         if id(node) not in seen and len(seen) < MAX_NODES:
@@ -112,7 +112,7 @@ class ParameterSchema:
         selected += [] if own is None else [own]
         for keyword in ("anyOf", "oneOf"):
             options = parts(_list_of(node, keyword)[:MAX_NODES])
-            # an option that says nothing, or forbids the value, does not weaken the others
+            # an option without types, or one that forbids the value, does not weaken the others
             known = [option for option in options if self._types_of(option).effective]
             selected += [_combine("anyOf", known)] if known else []
         return _combine("allOf", selected) if selected else None
@@ -179,11 +179,11 @@ def _select_member(node: Mapping[str, Json], key: str) -> Json:
     return rest if isinstance(rest, Mapping) or rest is False else None
 
 
-def _select_item(node: Mapping[str, Json], at: int) -> Json:
-    older = isinstance(node.get("items"), list) and "prefixItems" not in node
-    first, rest = ("items", "additionalItems") if older else ("prefixItems", "items")
-    listed = _list_of(node, first)
-    return listed[at] if at < len(listed) else node.get(rest)
+def _select_item(node: Mapping[str, Json], index: int) -> Json:
+    is_tuple_items = isinstance(node.get("items"), list) and "prefixItems" not in node
+    first, rest = ("items", "additionalItems") if is_tuple_items else ("prefixItems", "items")
+    first_items = _list_of(node, first)
+    return first_items[index] if index < len(first_items) else node.get(rest)
 
 
 def _declared_types(node: Mapping[str, Json]) -> Types | None:
@@ -203,7 +203,7 @@ def _implied_types(node: Mapping[str, Json]) -> Types:
 
 
 def _intersect(first: NodeTypes, second: NodeTypes) -> NodeTypes:
-    """Combine what two nodes say about the same value."""
+    """Combine the types of two nodes that both apply to a value."""
     implied = first.implied | second.implied
     if first.types is None or second.types is None:
         return NodeTypes(second.types if first.types is None else first.types, implied)
@@ -215,7 +215,7 @@ def _intersect(first: NodeTypes, second: NodeTypes) -> NodeTypes:
 
 
 def _unite(options: list[NodeTypes]) -> NodeTypes:
-    """Combine alternatives, of which one is enough."""
+    """Combine the types of nodes of which at least one applies to a value."""
     known = [types for option in options if (types := option.effective) is not None]
     if not options or len(known) < len(options):
         return UNKNOWN

@@ -7,6 +7,7 @@ name of the next parameter shows where a value ends.
 
 from __future__ import annotations
 
+import json
 import re
 
 from dragoman.output.arguments.call_body import (
@@ -83,7 +84,7 @@ def read_python_call(buffer: TextBuffer, calls: CallRecorder) -> ReadSteps[None]
 def read_identifier(buffer: TextBuffer, pattern: re.Pattern[str]) -> ReadSteps[str]:
     """Read a name to its end."""
     yield from skip_space(buffer)
-    start = ""  # the part of it that was read before the text ran out
+    start = ""  # the part of the name that was read before the text ran out
     while True:
         text = start + buffer.text[buffer.pos : buffer.pos + MAX_IDENTIFIER + 1]
         match = pattern.match(text)
@@ -100,7 +101,7 @@ def read_identifier(buffer: TextBuffer, pattern: re.Pattern[str]) -> ReadSteps[s
 
 
 class KeywordArguments:
-    """The arguments of a call, from its opening to its closing bracket."""
+    """The arguments of a call, from the opening to the closing parenthesis."""
 
     def __init__(self, buffer: TextBuffer, calls: CallRecorder) -> None:
         self._buffer = buffer
@@ -192,7 +193,7 @@ class KeywordArguments:
         return "null" if text in ("None", "null") else quote(text)
 
     def _read_string_body(self, quote: str, out: Output) -> ReadSteps[None]:
-        """Read a string up to its closing quote: the quote after which the call can go on."""
+        """Read a string up to the first quote after which the call can continue."""
         buffer = self._buffer
         while True:
             match = STRING_BREAKS[quote].search(buffer.text, buffer.pos)
@@ -231,16 +232,14 @@ class KeywordArguments:
             after = rest[key.end() :].lstrip() if key is not None else "?"
             if key is not None and after[:1] == "=":
                 return not self._keys or key.group() in self._keys
-            waits = len(rest) < MAX_IDENTIFIER and (not rest or not after)
-            if buffer.ended or not waits:
+            is_undecided = len(rest) < MAX_IDENTIFIER and (not rest or not after)
+            if buffer.ended or not is_undecided:
                 return buffer.ended and not rest
             yield
 
 
 def _unescape(text: str) -> str:
-    """Return the text of the inside of a JSON string."""
-    import json
-
+    """Return the text whose escaped form is the inside of a JSON string."""
     try:
         return str(json.loads(f'"{text}"'))
     except ValueError:

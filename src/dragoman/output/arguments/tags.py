@@ -147,10 +147,8 @@ def read_argument(
     if body.value.open:
         yield from skip_space(buffer)
         yield from read_marker(buffer, marker_set(*body.value.open))
-    types = calls.parameter_types(key)
     inline = groups.get("type")
-    if inline is not None:
-        types = _read_inline_type(inline, types)
+    types = calls.parameter_types(key) if inline is None else _read_inline_type(inline)
     closes = body.value.close
     if body.implicit_end:
         closes += (*body.key.open, *after)
@@ -160,7 +158,7 @@ def read_argument(
 
 
 class PendingValue:
-    """A value that is about to be read."""
+    """A value that is about to be read, and the markers that close it."""
 
     def __init__(self, body: TaggedArguments, key: str, types: Types, closes: MarkerSet) -> None:
         self.key = key
@@ -176,20 +174,20 @@ def read_value(buffer: TextBuffer, pending: PendingValue, out: ArgumentWriter) -
         yield from read_marker(buffer, marker_set("\n"))
     elif body.trim == "space":
         yield from skip_space(buffer)
-    streams = pending.types == STRING or (not pending.types and body.untyped == "text")
+    is_streamed = pending.types == STRING or (not pending.types and body.untyped == "text")
     parts: list[str] = []
-    write = out.write_string if streams else parts.append
-    if streams:
+    write = out.write_string if is_streamed else parts.append
+    if is_streamed:
         out.start_string(pending.key)
     try:
         marker, end = yield from (stream_until_cdata if body.cdata else stream_until)(
             buffer, pending.closes, write
         )
     except UnexpectedEnd:
-        if not streams:
+        if not is_streamed:
             out.write_member(pending.key, finish_value("".join(parts), pending))
         raise
-    if streams:
+    if is_streamed:
         out.end_string()
     else:
         out.write_member(pending.key, finish_value("".join(parts), pending))
@@ -200,19 +198,21 @@ def read_value(buffer: TextBuffer, pending: PendingValue, out: ArgumentWriter) -
 def stream_until_cdata(
     buffer: TextBuffer, closes: MarkerSet, write: Callable[[str], object]
 ) -> ReadSteps[tuple[str, int]]:
-    """Like `stream_until`, for text with CDATA parts; white space beside them is dropped."""
+    """Like `stream_until`, for text with CDATA sections; white space beside them is dropped."""
     all_markers = marker_set(CDATA[0], *closes.markers)
-    seen = False
+    after_cdata = False
     while True:
         parts: list[str] = []
-        marker, end = yield from stream_until(buffer, all_markers, parts.append if seen else write)
+        marker, end = yield from stream_until(
+            buffer, all_markers, parts.append if after_cdata else write
+        )
         if "".join(parts).strip():
             write("".join(parts))
         if marker != CDATA[0]:
             return marker, end
         buffer.pos = end
         _, buffer.pos = yield from stream_until(buffer, marker_set(CDATA[1]), write)
-        seen = True
+        after_cdata = True
 
 
 def finish_value(text: str, pending: PendingValue) -> str:
@@ -221,7 +221,7 @@ def finish_value(text: str, pending: PendingValue) -> str:
     return cast(text, pending.types)
 
 
-def _read_inline_type(type_name: str, types: Types) -> Types:
+def _read_inline_type(type_name: str) -> Types:
     if type_name in INLINE_TYPES:
         return INLINE_TYPES[type_name]
     return JSON_TYPE if type_name != "string" else STRING
@@ -314,14 +314,14 @@ def element_to_json(
     """Return the content of an element as JSON. Text beside elements makes all of it a string."""
     children = list(_iterate_children(body, text)) if depth < 32 else []
     types = schema.types
-    rest = "".join(text[a:b] for a, b in _iterate_gaps(children, len(text)))
+    rest = "".join(text[start:end] for start, end in _iterate_gaps(children, len(text)))
     if not children or rest.strip():
         return cast(text, types) if types else untyped_to_json(text)
     items_only = all(key == body.item for key, _, _ in children)
     if types == frozenset({"array"}) or (items_only and (not types or "array" in types)):
         items = (
-            element_to_json(body, inner, schema.item(at), depth + 1)
-            for at, (_, inner, _) in enumerate(children)
+            element_to_json(body, inner, schema.item(index), depth + 1)
+            for index, (_, inner, _) in enumerate(children)
         )
         return f"[{', '.join(items)}]"
     members = (
@@ -332,11 +332,11 @@ def element_to_json(
 
 
 def _iterate_gaps(children: Sequence[ChildElement], size: int) -> Iterator[tuple[int, int]]:
-    at = 0
+    pos = 0
     for _, _, (start, end) in children:
-        yield at, start
-        at = end
-    yield at, size
+        yield pos, start
+        pos = end
+    yield pos, size
 
 
 def untyped_to_json(text: str) -> str:
@@ -348,23 +348,23 @@ def untyped_to_json(text: str) -> str:
 
 def _iterate_children(body: NestedElements, text: str) -> Iterator[ChildElement]:
     """Yield the elements in a text; elements of the same name nest."""
-    at, opening = 0, body.prefix + "<"
-    while (start := text.find(opening, at)) >= 0:
+    pos, opening = 0, body.prefix + "<"
+    while (start := text.find(opening, pos)) >= 0:
         end = text.find(">", start + len(opening))
         if end < 0:
             return
         key = text[start + len(opening) : end]
         if key.startswith("/"):
-            at = end + 1
+            pos = end + 1
             continue
-        content_start, depth, at = end + 1, 1, end + 1
+        content_start, depth, pos = end + 1, 1, end + 1
         pattern = re.compile(re.escape(opening) + "(/?)" + re.escape(key) + ">")
         close = len(text)
         for match in pattern.finditer(text, content_start):
             depth += -1 if match[1] else 1
             if not depth:
-                close, at = match.start(), match.end()
+                close, pos = match.start(), match.end()
                 break
         else:
-            at = len(text)
-        yield key, text[content_start:close], (start, at)
+            pos = len(text)
+        yield key, text[content_start:close], (start, pos)

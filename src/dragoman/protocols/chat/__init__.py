@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dragoman.protocols.chat.decode import ChatRequest, decode_request
 from dragoman.protocols.chat.encode import ChatCompletion, ChatEncoder
-from dragoman.protocols.dialect import AnswerInfo, Dialect, DialectContext, needs_strict_only
+from dragoman.protocols.dialect import AnswerInfo, Dialect, DialectContext, pass_strict
 from dragoman.protocols.shared import openai
 from dragoman.types import Request
 
@@ -23,7 +23,7 @@ def _make_encoder(request: Request, answer: AnswerInfo, _: DialectContext) -> Ch
 
 DIALECT: Dialect[Request] = Dialect(
     name="chat",
-    decode=needs_strict_only(decode_request),
-    encoder=_make_encoder,
+    decode=pass_strict(decode_request),
+    make_encoder=_make_encoder,
     encode_error=openai.encode_error,
 )

@@ -194,8 +194,8 @@ def _get_budget(fields: ChatRequest) -> tuple[int | None, str]:
 
 def _get_first(values: dict[str, T | None]) -> tuple[T | None, str]:
     """Return the first value that is set, and the name of its field."""
-    given = ((value, name) for name, value in values.items() if value is not None)
-    return next(given, (None, next(iter(values))))
+    present = ((value, name) for name, value in values.items() if value is not None)
+    return next(present, (None, next(iter(values))))
 
 
 def _includes_reasoning(fields: ChatRequest) -> bool:
@@ -226,17 +226,17 @@ def _decode_messages(fields: ChatRequest) -> tuple[Message, ...]:
     return messages
 
 
-def _decode_message(message: ChatMessage, at: str) -> Message:
+def _decode_message(message: ChatMessage, path: str) -> Message:
     if message.role not in ROLES:
         known = ", ".join(f"`{role}`" for role in ROLES)
-        raise BadRequest(f"`{at}.role` must be one of {known}.", param=f"{at}.role")
-    content = decode_content(message.content, f"{at}.content")
+        raise BadRequest(f"`{path}.role` must be one of {known}.", param=f"{path}.role")
+    content = decode_content(message.content, f"{path}.content")
     if message.content is None:
         content = text_content(message.refusal)
     if message.content is None and message.refusal is None and message.role != "assistant":
-        raise BadRequest(f"`{at}.content` is required.", param=f"{at}.content")
-    openai.reject_unsupported({f"{at}.audio": message.audio}, "this model reads text")
-    openai.reject_unsupported({f"{at}.function_call": message.function_call}, "use `tool_calls`")
+        raise BadRequest(f"`{path}.content` is required.", param=f"{path}.content")
+    openai.reject_unsupported({f"{path}.audio": message.audio}, "this model reads text")
+    openai.reject_unsupported({f"{path}.function_call": message.function_call}, "use `tool_calls`")
     reasoning = message.reasoning_content
     return Message(
         role=cast(Role, message.role),  # checked above

@@ -12,10 +12,10 @@ from dragoman.protocols.shared.tool_choice import (
     DecodedToolChoice,
     allow_tools,
     decode_mode,
-    duplicate_tool,
     force_tool,
-    invalid_tool_choice,
-    undeclared_tool,
+    make_duplicate_tool_error,
+    make_invalid_tool_choice_error,
+    make_undeclared_tool_error,
 )
 from dragoman.types import Json, Tool
 
@@ -73,18 +73,18 @@ class ChatToolChoice(Struct):
 def decode_tools(tools: list[ChatTool] | None) -> tuple[Tool, ...]:
     decoded: dict[str, Tool] = {}
     for i, tool in enumerate(tools or ()):
-        at = f"tools[{i}]"
+        path = f"tools[{i}]"
         function = tool.function
         if tool.type != "function" or function is None:
-            raise BadRequest(f"`{at}` must be of type `function`.", param=at)
+            raise BadRequest(f"`{path}` must be of type `function`.", param=path)
         if function.name in decoded:
-            raise duplicate_tool(function.name, f"{at}.function.name")
+            raise make_duplicate_tool_error(function.name, f"{path}.function.name")
         decoded[function.name] = Tool(
             name=function.name,
             description=function.description,
             parameters=function.parameters,
             strict=function.strict,
-            param=f"{at}.function.parameters",
+            param=f"{path}.function.parameters",
         )
     return tuple(decoded.values())
 
@@ -101,31 +101,31 @@ def decode_tool_choice(
             return force_tool(_decode_name(choice, _get_names(declared), "tool_choice"))
         case ChatToolChoice(type="allowed_tools"):
             return _decode_allowed_tools(choice, declared)
-    raise invalid_tool_choice()
+    raise make_invalid_tool_choice_error()
 
 
 def _decode_allowed_tools(choice: ChatToolChoice, declared: tuple[Tool, ...]) -> DecodedToolChoice:
-    at, mode, tools = "tool_choice", choice.mode, choice.tools
+    path, mode, tools = "tool_choice", choice.mode, choice.tools
     if choice.allowed_tools is not None:
-        at, mode = f"{at}.allowed_tools", choice.allowed_tools.mode
+        path, mode = f"{path}.allowed_tools", choice.allowed_tools.mode
         tools = choice.allowed_tools.tools
     if not tools:
-        raise BadRequest(f"`{at}.tools` must list a tool.", param=f"{at}.tools")
+        raise BadRequest(f"`{path}.tools` must list a tool.", param=f"{path}.tools")
     known = _get_names(declared)
-    names = {_decode_name(tool, known, f"{at}.tools[{i}]") for i, tool in enumerate(tools)}
-    return allow_tools(mode, names, declared, at)
+    names = {_decode_name(tool, known, f"{path}.tools[{i}]") for i, tool in enumerate(tools)}
+    return allow_tools(mode, names, declared, path)
 
 
 def _get_names(tools: tuple[Tool, ...]) -> frozenset[str]:
     return frozenset(tool.name for tool in tools)
 
 
-def _decode_name(tool: ChatToolName | ChatToolChoice, declared: frozenset[str], at: str) -> str:
+def _decode_name(tool: ChatToolName | ChatToolChoice, declared: frozenset[str], path: str) -> str:
     if tool.type != "function":
-        raise BadRequest(f"`{at}` must be of type `function`.", param=at)
+        raise BadRequest(f"`{path}` must be of type `function`.", param=path)
     name = tool.name if tool.function is None else tool.function.name
     if name is None:
-        raise BadRequest(f"`{at}` must name a tool.", param=at)
+        raise BadRequest(f"`{path}` must name a tool.", param=path)
     if name not in declared:
-        raise undeclared_tool(at)
+        raise make_undeclared_tool_error(path)
     return name

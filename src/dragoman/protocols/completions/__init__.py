@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dragoman.protocols.completions.decode import CompletionRequest, decode_request
 from dragoman.protocols.completions.encode import CompletionEncoder, TextCompletion
-from dragoman.protocols.dialect import AnswerInfo, Dialect, DialectContext, needs_strict_only
+from dragoman.protocols.dialect import AnswerInfo, Dialect, DialectContext, pass_strict
 from dragoman.protocols.shared import openai
 from dragoman.types import Request
 
@@ -21,7 +21,7 @@ def _make_encoder(request: Request, answer: AnswerInfo, _: DialectContext) -> Co
 
 DIALECT: Dialect[Request] = Dialect(
     name="completions",
-    decode=needs_strict_only(decode_request),
-    encoder=_make_encoder,
+    decode=pass_strict(decode_request),
+    make_encoder=_make_encoder,
     encode_error=openai.encode_error,
 )

@@ -20,7 +20,7 @@ from dragoman.protocols.conversations.encode import (
     encode_deletion,
     encode_item_list,
 )
-from dragoman.protocols.dialect import Dialect, needs_strict_only
+from dragoman.protocols.dialect import Dialect, pass_strict
 from dragoman.protocols.shared import openai
 
 __all__ = [
@@ -38,5 +38,5 @@ __all__ = [
 ]
 
 DIALECT: Dialect[ConversationContent] = Dialect(
-    name="conversations", decode=needs_strict_only(decode_new), encode_error=openai.encode_error
+    name="conversations", decode=pass_strict(decode_new), encode_error=openai.encode_error
 )

@@ -62,12 +62,12 @@ def _normalize(items: list[Item] | None) -> list[Item]:
     return normalized
 
 
-def _reject_media(item: Item, at: str) -> None:
+def _reject_media(item: Item, path: str) -> None:
     """Reject messages with media: every response that used the conversation would fail."""
     if item["type"] != "message":
         return
     for i, part in enumerate(item["content"]):
         if part["type"] in MEDIA_TYPES:
             raise Unsupported(
-                f"Conversations store text only, not `{part['type']}`.", param=f"{at}[{i}]"
+                f"Conversations store text only, not `{part['type']}`.", param=f"{path}[{i}]"
             )

@@ -6,7 +6,7 @@ encode    the vectors, as numbers or as base64
 
 from __future__ import annotations
 
-from dragoman.protocols.dialect import Dialect, needs_strict_only
+from dragoman.protocols.dialect import Dialect, pass_strict
 from dragoman.protocols.embeddings.decode import EmbeddingInput, EmbeddingRequest, decode_request
 from dragoman.protocols.embeddings.encode import EmbeddingList, encode_embeddings
 from dragoman.protocols.shared import openai
@@ -21,5 +21,5 @@ __all__ = [
 ]
 
 DIALECT: Dialect[EmbeddingInput] = Dialect(
-    name="embeddings", decode=needs_strict_only(decode_request), encode_error=openai.encode_error
+    name="embeddings", decode=pass_strict(decode_request), encode_error=openai.encode_error
 )

@@ -39,8 +39,8 @@ def decode_request(body: bytes, strict: bool = False) -> EmbeddingInput:
     inputs = decode_prompts(fields.input, "input")
     for i, value in enumerate(inputs):
         if value == "":
-            at = "input" if isinstance(fields.input, str) else f"input[{i}]"
-            raise BadRequest(f"`{at}` must not be empty.", param=at)
+            path = "input" if isinstance(fields.input, str) else f"input[{i}]"
+            raise BadRequest(f"`{path}` must not be empty.", param=path)
     return EmbeddingInput(
         openai.check_model(fields.model),
         inputs,

@@ -28,7 +28,7 @@ from dragoman.protocols.messages.encode import (
     TokenCount,
     encode_event,
 )
-from dragoman.protocols.messages.errors import encode_error, error_status
+from dragoman.protocols.messages.errors import encode_error, get_error_status
 from dragoman.protocols.shared.signer import ContentSigner
 from dragoman.types import Request
 
@@ -40,23 +40,23 @@ __all__ = [
     "TokenCount",
     "decode_count",
     "encode_error",
-    "error_status",
+    "get_error_status",
 ]
 
 
-def _signer(context: DialectContext) -> ContentSigner:
+def _get_signer(context: DialectContext) -> ContentSigner:
     if context.signer is None:
         raise ValueError("The Messages API needs a signer.")
     return context.signer
 
 
 def _decode(body: bytes, context: DialectContext) -> Request:
-    return decode_request(body, context.strict, _signer(context))
+    return decode_request(body, context.strict, _get_signer(context))
 
 
 def decode_count(body: bytes, context: DialectContext) -> Request:
     """Decode a request whose prompt tokens are to be counted."""
-    return decode_count_request(body, context.strict, _signer(context))
+    return decode_count_request(body, context.strict, _get_signer(context))
 
 
 def _make_encoder(request: Request, answer: AnswerInfo, context: DialectContext) -> MessagesEncoder:
@@ -64,16 +64,16 @@ def _make_encoder(request: Request, answer: AnswerInfo, context: DialectContext)
         return encode_error(failure, context.request_id)
 
     return MessagesEncoder(
-        request, answer.model, answer.prompt_tokens, _signer(context), encode_own_error
+        request, answer.model, answer.prompt_tokens, _get_signer(context), encode_own_error
     )
 
 
 DIALECT: Dialect[Request] = Dialect(
     name="messages",
     decode=_decode,
-    encoder=_make_encoder,
+    make_encoder=_make_encoder,
     encode_error=encode_error,
-    error_status=error_status,
+    get_error_status=get_error_status,
     uses_signer=True,
     keep_alive_frame=encode_event("ping"),
     client_header=b"anthropic-version",

@@ -87,18 +87,18 @@ class ConversationDecoder:
         if content:
             self.messages.append(Message(role="system", content=content))
 
-    def add(self, message: MessageParam, at: str) -> None:
+    def add(self, message: MessageParam, path: str) -> None:
         match message.role:
             case "user":
-                self._add_user(message.content, f"{at}.content")
+                self._add_user(message.content, f"{path}.content")
             case "assistant":
-                self._add_assistant(message.content, f"{at}.content")
+                self._add_assistant(message.content, f"{path}.content")
             case "system":
-                content = self._decode_content(message.content, f"{at}.content")
+                content = self._decode_content(message.content, f"{path}.content")
                 self.messages.append(Message(role="system", content=content))
             case _:
                 raise BadRequest(
-                    f"`{at}.role` must be `user`, `assistant` or `system`.", param=f"{at}.role"
+                    f"`{path}.role` must be `user`, `assistant` or `system`.", param=f"{path}.role"
                 )
 
     def continues_last_message(self) -> bool:
@@ -113,34 +113,34 @@ class ConversationDecoder:
             del self.messages[-1]
         return bool(last.content)
 
-    def _decode_content(self, content: str | Sequence[NestedBlock], at: str) -> Content:
+    def _decode_content(self, content: str | Sequence[NestedBlock], path: str) -> Content:
         if isinstance(content, str):
             return text_content(content)
-        parts = [self._decode_block(block, f"{at}[{i}]") for i, block in enumerate(content)]
+        parts = [self._decode_block(block, f"{path}[{i}]") for i, block in enumerate(content)]
         return _join_blocks(parts)
 
-    def _decode_block(self, block: NestedBlock, at: str) -> ContentPart | None:
+    def _decode_block(self, block: NestedBlock, path: str) -> ContentPart | None:
         """Decode a block that the model reads; None, with a warning, if it cannot be read."""
         match block.type:
             case "text":
-                return TextPart(require(block.text, f"{at}.text"))
+                return TextPart(require(block.text, f"{path}.text"))
             case "search_result":
                 source = block.source if isinstance(block.source, str) else None
-                return _join_lines(block.title, source, _decode_nested_text(block.content, at))
-            case "document" if (text := _decode_text_document(block, at)) is not None:
+                return _join_lines(block.title, source, _decode_nested_text(block.content, path))
+            case "document" if (text := _decode_text_document(block, path)) is not None:
                 return _join_lines(block.title, text)
             case "image" | "document":
-                return decode_media(ContentPartFields(block.type, source=block.source), at)
+                return decode_media(ContentPartFields(block.type, source=block.source), path)
             case "compaction":
                 return TextPart(block.content) if isinstance(block.content, str) else None
         self.warnings.append(
-            f"`{at}` is ignored: blocks of type `{block.type[:64]}` are not supported."
+            f"`{path}` is ignored: blocks of type `{block.type[:64]}` are not supported."
         )
         return None
 
     # User messages
 
-    def _add_user(self, content: str | list[ContentBlock], at: str) -> None:
+    def _add_user(self, content: str | list[ContentBlock], path: str) -> None:
         if isinstance(content, str):
             self.messages.append(Message(role="user", content=text_content(content)))
             return
@@ -149,34 +149,34 @@ class ConversationDecoder:
         for i, block in enumerate(content):
             if block.type == "tool_result":
                 has_results = True
-                self.messages.append(self._decode_tool_result(block, f"{at}[{i}]"))
+                self.messages.append(self._decode_tool_result(block, f"{path}[{i}]"))
             else:
-                parts.append(self._decode_block(block, f"{at}[{i}]"))
+                parts.append(self._decode_block(block, f"{path}[{i}]"))
         own = _join_blocks(parts)
         if own or not has_results:
             self.messages.append(Message(role="user", content=own))
 
-    def _decode_tool_result(self, block: ContentBlock, at: str) -> Message:
-        call_id = require(block.tool_use_id, f"{at}.tool_use_id")
-        nested = _read_nested(block.content, at)
+    def _decode_tool_result(self, block: ContentBlock, path: str) -> Message:
+        call_id = require(block.tool_use_id, f"{path}.tool_use_id")
+        nested = _read_nested(block.content, path)
         if isinstance(nested, str):
             content = text_content(nested)
         else:
             content = _join_blocks(
-                [self._decode_result_block(b, f"{at}.content[{i}]") for i, b in enumerate(nested)]
+                [self._decode_result_block(b, f"{path}.content[{i}]") for i, b in enumerate(nested)]
             )
         if block.is_error:
             content = _mark_as_error(content)
         return Message(role="tool", content=content, tool_call_id=call_id)
 
-    def _decode_result_block(self, block: NestedBlock, at: str) -> ContentPart | None:
+    def _decode_result_block(self, block: NestedBlock, path: str) -> ContentPart | None:
         if block.type == "tool_reference":
             return TextPart(block.tool_name or "")
-        return self._decode_block(block, at)
+        return self._decode_block(block, path)
 
     # Assistant messages
 
-    def _add_assistant(self, content: str | list[ContentBlock], at: str) -> None:
+    def _add_assistant(self, content: str | list[ContentBlock], path: str) -> None:
         """Concatenate text blocks without a separator: they may be cut anywhere."""
         parts: list[ContentPart] = []
         reasonings: list[str] = []
@@ -184,7 +184,7 @@ class ConversationDecoder:
         if isinstance(content, str):
             parts, content = [TextPart(content)], []
         for i, block in enumerate(content):
-            where = f"{at}[{i}]"
+            where = f"{path}[{i}]"
             match block.type:
                 case "thinking":
                     reasonings += self._decode_reasoning(block, where)
@@ -202,11 +202,11 @@ class ConversationDecoder:
         )
         self.messages.append(message)
 
-    def _decode_reasoning(self, block: ContentBlock, at: str) -> list[str]:
+    def _decode_reasoning(self, block: ContentBlock, path: str) -> list[str]:
         text = reasoning.verify_reasoning(block.thinking or "", block.signature or "", self._signer)
         if text is None:
             self.warnings.append(
-                f"`{at}` is not shown to the model: its signature was not created by this server."
+                f"`{path}` is not shown to the model: its signature was not created by this server."
             )
             return []
         return [text]
@@ -214,8 +214,8 @@ class ConversationDecoder:
 
 def _join_blocks(parts: Sequence[ContentPart | None]) -> Content:
     """Join the parts of blocks, those without content left out."""
-    kept = [(part,) for part in parts if part is not None and part != TextPart("")]
-    return join_content(kept, SEPARATOR)
+    non_empty = [(part,) for part in parts if part is not None and part != TextPart("")]
+    return join_content(non_empty, SEPARATOR)
 
 
 def _join_lines(*texts: str | None) -> TextPart:
@@ -231,35 +231,35 @@ def _mark_as_error(content: Content) -> Content:
     return merge_text((TextPart("Error: "), *content))
 
 
-def _decode_text_document(block: NestedBlock, at: str) -> str | None:
+def _decode_text_document(block: NestedBlock, path: str) -> str | None:
     """Return the text of a document that is plain text."""
     match block.source:
         case {"type": "text", "data": str(text)}:
             return text
         case {"type": "content", "content": content}:
-            return _decode_nested_text(content, f"{at}.source")
+            return _decode_nested_text(content, f"{path}.source")
     return None
 
 
-def _decode_nested_text(content: Json, at: str) -> str:
+def _decode_nested_text(content: Json, path: str) -> str:
     """Return the text of nested blocks; blocks of other kinds are left out."""
-    nested = _read_nested(content, at)
+    nested = _read_nested(content, path)
     if isinstance(nested, str):
         return nested
     return SEPARATOR.join(block.text for block in nested if block.text)
 
 
-def _decode_tool_use(block: ContentBlock, at: str) -> ToolCall:
+def _decode_tool_use(block: ContentBlock, path: str) -> ToolCall:
     arguments = bytes(block.input).decode()
     return ToolCall(
-        id=require(block.id, f"{at}.id"),
-        name=require(block.name, f"{at}.name"),
+        id=require(block.id, f"{path}.id"),
+        name=require(block.name, f"{path}.name"),
         arguments="{}" if arguments == "null" else arguments,
     )
 
 
-def _read_nested(content: Json, at: str) -> str | list[NestedBlock]:
+def _read_nested(content: Json, path: str) -> str | list[NestedBlock]:
     nested: str | list[NestedBlock] | None = convert_value(
-        content, str | list[NestedBlock] | None, f"{at}.content"
+        content, str | list[NestedBlock] | None, f"{path}.content"
     )
     return "" if nested is None else nested

@@ -22,7 +22,7 @@ from dragoman.protocols.messages.tools import (
     decode_tools,
 )
 from dragoman.protocols.shared import openai, response_format
-from dragoman.protocols.shared.json_body import decode_body, missing_field
+from dragoman.protocols.shared.json_body import decode_body, make_missing_field_error
 from dragoman.protocols.shared.signer import ContentSigner
 from dragoman.types import Chat, Constraint, Json, Request, Sampling
 
@@ -95,7 +95,7 @@ class ReasoningSettings(Struct, frozen=True):
     client_name: str  # the field that the client sets it with
     budget: int | None = None
     included: bool = False
-    encrypted: bool = False
+    packed: bool = False
     warnings: tuple[str, ...] = ()
 
 
@@ -124,7 +124,7 @@ def _make_request(fields: CountTokensRequest, signer: ContentSigner) -> Request:
         stop=tuple(stop for stop in fields.stop_sequences or () if stop),
         constraint=constraint,
         include_reasoning=reasoning.included,
-        encrypt_reasoning=reasoning.encrypted,
+        pack_reasoning=reasoning.packed,
         stream=bool(fields.stream),
         prefill_only=fields.max_tokens == 0,
         warnings=(*warnings, *reasoning.warnings, *_warn_about_ignored(fields)),
@@ -205,21 +205,21 @@ def _decode_reasoning(fields: CountTokensRequest) -> ReasoningSettings:
         warnings = (f"`thinking.type` is unknown: `{thinking.type[:64]}`.",)
     if thinking.type == "enabled" and effort is None:
         effort = "medium"
-    encrypted = thinking.display == "omitted"
-    return ReasoningSettings(effort, name, thinking.budget_tokens, True, encrypted, warnings)
+    packed = thinking.display == "omitted"
+    return ReasoningSettings(effort, name, thinking.budget_tokens, True, packed, warnings)
 
 
 def _decode_constraint(fields: CountTokensRequest) -> Constraint | None:
-    output_format, at = fields.output_format, "output_format"
+    output_format, path = fields.output_format, "output_format"
     if fields.output_config is not None and fields.output_config.format is not None:
-        output_format, at = fields.output_config.format, "output_config.format"
+        output_format, path = fields.output_config.format, "output_config.format"
     if output_format is None:
         return None
     if output_format.type != "json_schema":
-        raise BadRequest(f"`{at}.type` must be `json_schema`.", param=f"{at}.type")
+        raise BadRequest(f"`{path}.type` must be `json_schema`.", param=f"{path}.type")
     if output_format.schema is None:
-        raise missing_field(f"{at}.schema")
-    return response_format.make_json_constraint(output_format.schema, None, f"{at}.schema")
+        raise make_missing_field_error(f"{path}.schema")
+    return response_format.make_json_constraint(output_format.schema, None, f"{path}.schema")
 
 
 def _to_template_format(constraint: Constraint | None) -> dict[str, Json] | None:

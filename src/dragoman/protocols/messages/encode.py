@@ -268,7 +268,7 @@ class MessagesEncoder:
         self._model = model
         self._prompt_tokens = prompt_tokens
         self._encode_error = encode_error
-        self._omits_reasoning = omits = request.encrypt_reasoning
+        self._omits_reasoning = omits = request.pack_reasoning
         self._sign = lambda text: reasoning.sign_reasoning(text, signer, omitted=omits)
         self._events = BlockEvents(self._sign, omits)
         self._end = MessageEnd()

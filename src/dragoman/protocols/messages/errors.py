@@ -38,13 +38,13 @@ class MessagesErrorResponse(Struct):
     request_id: str | None
 
 
-def error_status(error: DragomanError) -> int:
+def get_error_status(error: DragomanError) -> int:
     """Return the status of an error; this API has one of its own for an overloaded server."""
     return OVERLOADED if isinstance(error, Unavailable) else error.status
 
 
 def encode_error(error: DragomanError, request_id: str | None = None) -> bytes:
-    status = error_status(error)
+    status = get_error_status(error)
     kind = ERROR_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
     body = MessagesErrorBody(kind, _make_message(error))
     return encode(MessagesErrorResponse("error", body, request_id))

@@ -14,9 +14,9 @@ from dragoman.protocols.shared import openai
 from dragoman.protocols.shared.json_body import require
 from dragoman.protocols.shared.tool_choice import (
     DecodedToolChoice,
-    duplicate_tool,
     force_tool,
-    undeclared_tool,
+    make_duplicate_tool_error,
+    make_undeclared_tool_error,
 )
 from dragoman.types import Json, Tool
 
@@ -58,22 +58,22 @@ def decode_tools(tools: list[MessagesTool] | None) -> MessagesToolSet:
     dropped_names: list[str] = []
     warnings: list[str] = []
     for i, fields in enumerate(tools or ()):
-        at = f"tools[{i}]"
-        tool = _decode_tool(fields, at)
+        path = f"tools[{i}]"
+        tool = _decode_tool(fields, path)
         if tool is None:
             dropped_names.append(fields.name or "")
-            warnings.append(f"`{at}` is ignored: this server cannot run `{fields.type}`.")
+            warnings.append(f"`{path}` is ignored: this server cannot run `{fields.type}`.")
             continue
         if tool.name in decoded:
-            raise duplicate_tool(tool.name, f"{at}.name")
+            raise make_duplicate_tool_error(tool.name, f"{path}.name")
         decoded[tool.name] = tool
     return MessagesToolSet(tuple(decoded.values()), frozenset(dropped_names), tuple(warnings))
 
 
-def _decode_tool(tool: MessagesTool, at: str) -> Tool | None:
+def _decode_tool(tool: MessagesTool, path: str) -> Tool | None:
     kind = tool.type or "custom"
     if kind == "custom":
-        return _decode_custom(tool, at)
+        return _decode_custom(tool, path)
     make = next((make for prefix, make in CLIENT_TOOLS.items() if kind.startswith(prefix)), None)
     if make is None:
         return None
@@ -83,17 +83,17 @@ def _decode_tool(tool: MessagesTool, at: str) -> Tool | None:
         description=description,
         parameters=parameters,
         strict=tool.strict,
-        param=at,
+        param=path,
     )
 
 
-def _decode_custom(tool: MessagesTool, at: str) -> Tool:
+def _decode_custom(tool: MessagesTool, path: str) -> Tool:
     return Tool(
-        name=require(tool.name, f"{at}.name"),
+        name=require(tool.name, f"{path}.name"),
         description=tool.description,
-        parameters=require(tool.input_schema, f"{at}.input_schema"),
+        parameters=require(tool.input_schema, f"{path}.input_schema"),
         strict=tool.strict,
-        param=f"{at}.input_schema",
+        param=f"{path}.input_schema",
     )
 
 
@@ -187,11 +187,11 @@ def decode_tool_choice(
 def _decode_named_tool(
     name: str | None, tools: MessagesToolSet
 ) -> tuple[DecodedToolChoice, tuple[str, ...]]:
-    at = "tool_choice.name"
-    name = require(name, at)
+    path = "tool_choice.name"
+    name = require(name, path)
     if any(tool.name == name for tool in tools.tools):
         return force_tool(name), ()
     if name in tools.dropped_names:
         warning = "`tool_choice` has no effect: this server cannot run its tool."
         return DecodedToolChoice("auto"), (warning,)
-    raise undeclared_tool(at)
+    raise make_undeclared_tool_error(path)

@@ -8,9 +8,9 @@ types      what decoding and encoding have in common
 
 from __future__ import annotations
 
-from dragoman.protocols.dialect import Dialect, needs_strict_only
+from dragoman.protocols.dialect import Dialect, pass_strict
 from dragoman.protocols.responses.decode.fields import DecodedRequest, ResponseRequest
-from dragoman.protocols.responses.decode.items import make_compaction_item, new_item_id
+from dragoman.protocols.responses.decode.items import make_compaction_item
 from dragoman.protocols.responses.decode.mcp import McpTool
 from dragoman.protocols.responses.decode.request import (
     continue_request,
@@ -36,7 +36,7 @@ from dragoman.protocols.responses.encode.endings import (
 )
 from dragoman.protocols.responses.encode.frames import get_frame_json
 from dragoman.protocols.responses.encode.replay import encode_stored_events
-from dragoman.protocols.responses.encode.resource import mark_cancelled, mark_failed
+from dragoman.protocols.responses.encode.resource import mark_failed
 from dragoman.protocols.responses.types import RemoteCall, ResponseInfo, ToolOrigin
 from dragoman.protocols.shared.openai import encode_error
 
@@ -69,13 +69,11 @@ __all__ = [
     "make_compaction_item",
     "make_echoed_fields",
     "make_remote_name",
-    "mark_cancelled",
     "mark_failed",
-    "new_item_id",
     "to_request",
 ]
 
 # A response is encoded by its run, which builds the encoder itself; see `dragoman.responses`.
 DIALECT: Dialect[DecodedRequest] = Dialect(
-    name="responses", decode=needs_strict_only(decode_request), encode_error=encode_error
+    name="responses", decode=pass_strict(decode_request), encode_error=encode_error
 )

@@ -12,7 +12,8 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from dragoman.errors import BadRequest, MissingParameter
+from dragoman.errors import BadRequest
+from dragoman.protocols.shared.json_body import require
 from dragoman.types import (
     AudioPart,
     Content,
@@ -51,54 +52,51 @@ class ContentPartFields(Struct):
 WireContent: TypeAlias = str | Sequence[ContentPartFields] | None
 
 
-def decode_content(content: WireContent, at: str) -> Content:
-    """Decode content that is a string, null or a list of parts, found at the path `at`."""
+def decode_content(content: WireContent, path: str) -> Content:
+    """Decode content: a string, null or a list of parts. `path` is its path in the request."""
     if not content:
         return ()
     if isinstance(content, str):
         return (TextPart(content),)
-    return merge_text(decode_part(part, f"{at}[{i}]") for i, part in enumerate(content))
+    return merge_text(decode_part(part, f"{path}[{i}]") for i, part in enumerate(content))
 
 
-def decode_part(part: ContentPartFields, at: str) -> ContentPart:
+def decode_part(part: ContentPartFields, path: str) -> ContentPart:
     if part.type in TEXT_TYPES:
-        return TextPart(_require_text(part, at))
+        return TextPart(_require_text(part, path))
     if part.type in MEDIA_TYPES:
-        return decode_media(part, at)
+        return decode_media(part, path)
     raise BadRequest(
-        f"`{at}.type` is not a known content type: `{part.type[:64]}`.", param=f"{at}.type"
+        f"`{path}.type` is not a known content type: `{part.type[:64]}`.", param=f"{path}.type"
     )
 
 
-def _require_text(part: ContentPartFields, at: str) -> str:
+def _require_text(part: ContentPartFields, path: str) -> str:
     name = "refusal" if part.type == "refusal" else "text"
     text = part.refusal if part.type == "refusal" else part.text
-    if text is None:
-        path = f"{at}.{name}"
-        raise MissingParameter(f"`{path}` is required.", param=path)
-    return text
+    return require(text, f"{path}.{name}")
 
 
-def decode_media(part: ContentPartFields, at: str) -> ImagePart | AudioPart | FilePart:
+def decode_media(part: ContentPartFields, path: str) -> ImagePart | AudioPart | FilePart:
     """Decode a part that is not text. Fields of the wrong type are ignored, not rejected."""
     if part.type in IMAGE_TYPES:
-        return _decode_image(part, at)
+        return _decode_image(part, path)
     if part.type in AUDIO_TYPES:
         audio = part.input_audio
         return AudioPart(
             wire_type=part.type,
-            param=at,
+            param=path,
             data=_get_text(audio, "data"),
             media_type=_get_text(audio, "format"),
         )
-    return _decode_file(part, at)
+    return _decode_file(part, path)
 
 
-def _decode_image(part: ContentPartFields, at: str) -> ImagePart:
+def _decode_image(part: ContentPartFields, path: str) -> ImagePart:
     url, source = part.image_url, part.source
     return ImagePart(
         wire_type=part.type,
-        param=at,
+        param=path,
         url=url if isinstance(url, str) else _get_text(url, "url") or _get_text(source, "url"),
         data=_get_text(source, "data"),
         media_type=_get_text(source, "media_type"),
@@ -107,11 +105,11 @@ def _decode_image(part: ContentPartFields, at: str) -> ImagePart:
     )
 
 
-def _decode_file(part: ContentPartFields, at: str) -> FilePart:
+def _decode_file(part: ContentPartFields, path: str) -> FilePart:
     file, source, video = part.file, part.source, part.video_url
     return FilePart(
         wire_type=part.type,
-        param=at,
+        param=path,
         url=_as_text(part.file_url) or _get_text(source, "url") or _get_text(video, "url"),
         data=_as_text(part.file_data) or _get_text(file, "file_data") or _get_text(source, "data"),
         media_type=_get_text(source, "media_type"),

@@ -82,33 +82,33 @@ def decode_body(body: bytes, kind: type[StructT], strict: bool = False) -> Struc
 def _check_sizes(body: bytes, fields: RawFields, small: set[str]) -> None:
     for name, value in fields.items():
         if name in small and len(value) > MAX_FIELD_SIZE:
-            raise field_too_large(name)
+            raise make_field_too_large_error(name)
     if body.count(b"[") + body.count(b"{") > MAX_CONTAINERS:
         raise BadRequest(f"The body has more than {MAX_CONTAINERS:,} lists and objects.")
     if len(body) - sum(map(len, fields.values())) > MAX_FIELD_SIZE:
         raise InvalidValue("The body has a field more than once.")
 
 
-def convert_value(value: Json, kind: Any, at: str) -> Any:
-    """Convert a part of a body, found at the path `at`, that was decoded before."""
+def convert_value(value: Json, kind: Any, path: str) -> Any:
+    """Convert a part of a body that is already decoded; `path` is its path in the body."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        raise _reword(str(error), at) from None
+        raise _reword(str(error), path) from None
 
 
-def missing_field(path: str) -> BadRequest:
+def make_missing_field_error(path: str) -> BadRequest:
     return MissingParameter(f"`{path}` is required.", param=path)
 
 
-def field_too_large(path: str) -> BadRequest:
+def make_field_too_large_error(path: str) -> BadRequest:
     return InvalidValue(f"`{path}` is larger than {MAX_FIELD_SIZE:,} bytes.", param=path)
 
 
 def require(value: V | None, path: str) -> V:
     """Return the value of a required field, or raise an error that names it."""
     if value is None:
-        raise missing_field(path)
+        raise make_missing_field_error(path)
     return value
 
 
@@ -120,14 +120,14 @@ def is_json(text: str) -> bool:
     return True
 
 
-def check_depth(value: Json, at: str) -> None:
+def check_depth(value: Json, path: str) -> None:
     """Reject a part of a body that is nested too deeply."""
     level = [value]
     for _ in range(MAX_DEPTH):
         level = [inner for outer in level for inner in _get_containers(outer)]
         if not level:
             return
-    raise InvalidValue(f"`{at}` is nested too deeply.", param=at)
+    raise InvalidValue(f"`{path}` is nested too deeply.", param=path)
 
 
 def _get_containers(value: Json) -> list[Json]:
@@ -138,12 +138,13 @@ def _get_containers(value: Json) -> list[Json]:
     return [item for item in value if isinstance(item, dict | list)]
 
 
-def _reword(message: str, at: str = "") -> BadRequest:
+def _reword(message: str, base: str = "") -> BadRequest:
+    """Turn a decoder's error about the value at the path `base` into an error for clients."""
     match = _PATH.search(message)
-    path = at + (match["path"].replace("[...]", "") if match else "")
+    path = base + (match["path"].replace("[...]", "") if match else "")
     path = path.lstrip(".")
     if missing := _MISSING.match(message):
-        return missing_field(f"{path}.{missing['name']}".lstrip("."))
+        return make_missing_field_error(f"{path}.{missing['name']}".lstrip("."))
     subject = f"`{path}`" if path else "The body"
     if match := _EXPECTED.match(message):
         expected = " or ".join(_TYPE_NAMES.get(w.strip(), w) for w in match["expected"].split("|"))

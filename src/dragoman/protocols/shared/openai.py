@@ -17,7 +17,7 @@ from msgspec import Meta, Struct
 
 from dragoman.errors import BadRequest, DragomanError, InvalidValue, Unsupported
 from dragoman.events import Delta, Token, Usage
-from dragoman.protocols.shared.json_body import missing_field
+from dragoman.protocols.shared.json_body import make_missing_field_error
 from dragoman.types import Adapter, Json, Request, Sampling
 
 encode = msgspec.json.Encoder().encode
@@ -159,7 +159,7 @@ def make_request(
 
 def check_model(name: str) -> str:
     if not name.strip():
-        raise missing_field("model")
+        raise make_missing_field_error("model")
     return name
 
 
@@ -352,8 +352,8 @@ class ChunkEncoder:
 
 def make_envelope(request: Request, prefix: str, kind: str, model: str) -> ChunkEnvelope:
     options = StreamOptions(request.include_usage, request.obfuscate)
-    return ChunkEnvelope(request.response_id or new_id(prefix), kind, model, options)
+    return ChunkEnvelope(request.response_id or make_id(prefix), kind, model, options)
 
 
-def new_id(prefix: str) -> str:
+def make_id(prefix: str) -> str:
     return f"{prefix}-{uuid.uuid4().hex}"

@@ -17,13 +17,13 @@ _TokenIds = Annotated[list[TokenId], Meta(min_length=1)]
 _Prompts = Annotated[list[str | _TokenIds], Meta(max_length=MAX_PROMPTS)]
 
 
-def decode_prompts(value: PromptFields, at: str) -> list[str | list[int]]:
+def decode_prompts(value: PromptFields, path: str) -> list[str | list[int]]:
     """Decode any of the four forms of a prompt as a list of prompts."""
     if isinstance(value, str):
         return [value]
     if not value:
-        raise BadRequest(f"`{at}` must not be empty.", param=at)
+        raise BadRequest(f"`{path}` must not be empty.", param=path)
     if type(value[0]) is int:
-        return [convert_value(value, _TokenIds, at)]
-    prompts: list[str | list[int]] = convert_value(value, _Prompts, at)
+        return [convert_value(value, _TokenIds, path)]
+    prompts: list[str | list[int]] = convert_value(value, _Prompts, path)
     return prompts

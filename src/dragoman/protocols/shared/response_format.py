@@ -17,7 +17,7 @@ from msgspec import Meta, Struct
 
 from dragoman.errors import BadRequest, InvalidJson, InvalidValue
 from dragoman.protocols.shared import openai
-from dragoman.protocols.shared.json_body import convert_value, missing_field
+from dragoman.protocols.shared.json_body import convert_value, make_missing_field_error
 from dragoman.types import Constraint, Json
 
 ConstraintKind: TypeAlias = Literal["json", "grammar", "regex", "choice"]
@@ -99,23 +99,23 @@ def decode_constraint(
 
     `requires_call`: the answer must be a tool call.
     """
-    wanted = _decode_response_format(fields.response_format)
-    return resolve_constraint(fields, wanted, "response_format", requires_call)
+    format_constraint = _decode_response_format(fields.response_format)
+    return resolve_constraint(fields, format_constraint, "response_format", requires_call)
 
 
 def resolve_constraint(
-    fields: ConstraintFields, wanted: Constraint | None, name: str, requires_call: bool
+    fields: ConstraintFields, format_constraint: Constraint | None, name: str, requires_call: bool
 ) -> tuple[Constraint | None, tuple[str, ...]]:
     """Choose between an explicit constraint and the one `wanted` by the field called `name`."""
     explicit = _decode_explicit(fields)
     if explicit is None:
-        return wanted, ()
+        return format_constraint, ()
     if requires_call:
-        raise _exclusive(explicit.param, "tool_choice")
-    if wanted is None:
+        raise _make_exclusive_error(explicit.param, "tool_choice")
+    if format_constraint is None:
         return explicit, ()
-    if wanted.strict:
-        raise _exclusive(explicit.param, name)
+    if format_constraint.strict:
+        raise _make_exclusive_error(explicit.param, name)
     return explicit, (f"`{name}` is not enforced: `{explicit.param}` replaces it.",)
 
 
@@ -129,15 +129,15 @@ def to_template_format(response_format: ResponseFormat | None) -> dict[str, Json
     schema = plain["json_schema"]
     if schema is None:
         return {"type": response_format.type}
-    given = {name: value for name, value in schema.items() if value is not None}
-    return {"type": response_format.type, "json_schema": given}
+    present_fields = {name: value for name, value in schema.items() if value is not None}
+    return {"type": response_format.type, "json_schema": present_fields}
 
 
 def make_template_format(name: str, schema: Schema) -> dict[str, Json]:
     return {"type": "json_schema", "json_schema": {"name": name, "schema": schema}}
 
 
-def _exclusive(first: str, second: str) -> BadRequest:
+def _make_exclusive_error(first: str, second: str) -> BadRequest:
     return BadRequest(
         f"`{first}` and `{second}` cannot be combined: send one of them.", param=second
     )
@@ -156,28 +156,28 @@ def _decode_response_format(response_format: ResponseFormat | None) -> Constrain
     _check_type_matches_schema(response_format)
     if response_format.type == "text":
         return None
-    at = "response_format" if response_format.schema is None else "response_format.schema"
+    path = "response_format" if response_format.schema is None else "response_format.schema"
     check_schema_name(response_format.name, "response_format.name")
-    return make_json_constraint(response_format.schema, response_format.strict, at)
+    return make_json_constraint(response_format.schema, response_format.strict, path)
 
 
 def _decode_named_schema(response_format: ResponseFormat, named: JsonSchemaFormat) -> Constraint:
-    at = "response_format.json_schema"
+    path = "response_format.json_schema"
     if response_format.schema is not None:
-        raise _exclusive(f"{at}.schema", "response_format.schema")
-    check_schema_name(named.name, f"{at}.name")
+        raise _make_exclusive_error(f"{path}.schema", "response_format.schema")
+    check_schema_name(named.name, f"{path}.name")
     strict = response_format.strict if named.strict is None else named.strict
-    return make_json_constraint(named.schema, strict, f"{at}.schema")
+    return make_json_constraint(named.schema, strict, f"{path}.schema")
 
 
-def make_json_constraint(schema: Schema | None, strict: bool | None, at: str) -> Constraint:
+def make_json_constraint(schema: Schema | None, strict: bool | None, path: str) -> Constraint:
     """Constrain the content of an answer to JSON; the answer may call tools instead."""
-    return Constraint(kind="json", value=schema, strict=strict, param=at, allows_tool_calls=True)
+    return Constraint(kind="json", value=schema, strict=strict, param=path, allows_tool_calls=True)
 
 
 def _check_type_matches_schema(response_format: ResponseFormat) -> None:
     if response_format.type == "json_schema" and response_format.schema is None:
-        raise missing_field("response_format.json_schema")
+        raise make_missing_field_error("response_format.json_schema")
     excluded: dict[str, object] = {"json_schema": response_format.json_schema}
     if response_format.type == "text":
         excluded["schema"] = response_format.schema
@@ -189,11 +189,11 @@ def _check_type_matches_schema(response_format: ResponseFormat) -> None:
             )
 
 
-def check_schema_name(name: str | None, at: str) -> None:
+def check_schema_name(name: str | None, path: str) -> None:
     if name is not None and not _SCHEMA_NAME.fullmatch(name):
         raise InvalidValue(
-            f"`{at}` must be 1 to 64 letters, digits, underscores and dashes.",
-            param=at,
+            f"`{path}` must be 1 to 64 letters, digits, underscores and dashes.",
+            param=path,
         )
 
 
@@ -213,39 +213,39 @@ def _decode_explicit(fields: ConstraintFields) -> Constraint | None:
     ]
     constraints = [constraint for constraint in candidates if constraint is not None]
     if len(constraints) > 1:
-        raise _exclusive(constraints[0].param, constraints[1].param)
+        raise _make_exclusive_error(constraints[0].param, constraints[1].param)
     return constraints[0] if constraints else None
 
 
 def _reject_unsupported(fields: ConstraintFields) -> None:
     """Reject fields that would change how a grammar is enforced."""
     nested = fields.structured_outputs or StructuredOutputs()
-    at = "structured_outputs"
+    path = "structured_outputs"
     openai.reject_unsupported(
         {
-            f"{at}.structural_tag": nested.structural_tag,
+            f"{path}.structural_tag": nested.structural_tag,
             "structural_tag": fields.structural_tag,
         },
         "use `tools` or a `grammar`",
     )
     openai.reject_unsupported(
         {
-            f"{at}.backend": nested.backend,
-            f"{at}.disable_fallback": nested.disable_fallback,
+            f"{path}.backend": nested.backend,
+            f"{path}.disable_fallback": nested.disable_fallback,
             "guided_decoding_backend": fields.guided_decoding_backend,
         },
         "there is only one backend",
     )
     openai.reject_unsupported(
         {
-            f"{at}.whitespace_pattern": nested.whitespace_pattern,
-            f"{at}.disable_any_whitespace": nested.disable_any_whitespace,
+            f"{path}.whitespace_pattern": nested.whitespace_pattern,
+            f"{path}.disable_any_whitespace": nested.disable_any_whitespace,
             "guided_whitespace_pattern": fields.guided_whitespace_pattern,
         },
         "a request cannot choose the white space in JSON",
     )
     openai.reject_unsupported(
-        {f"{at}.disable_additional_properties": nested.disable_additional_properties},
+        {f"{path}.disable_additional_properties": nested.disable_additional_properties},
         "set `additionalProperties` in the schema",
     )
 
@@ -253,19 +253,19 @@ def _reject_unsupported(fields: ConstraintFields) -> None:
 def _decode_structured_outputs(outputs: StructuredOutputs | None) -> list[Constraint | None]:
     if outputs is None:
         return []
-    at = "structured_outputs"
-    json_object = Constraint(kind="json", param=f"{at}.json_object")
+    path = "structured_outputs"
+    json_object = Constraint(kind="json", param=f"{path}.json_object")
     candidates = [
-        _make_constraint("json", outputs.json, f"{at}.json"),
-        _make_constraint("regex", outputs.regex, f"{at}.regex"),
-        _make_constraint("choice", outputs.choice, f"{at}.choice"),
-        _make_constraint("grammar", outputs.grammar, f"{at}.grammar"),
+        _make_constraint("json", outputs.json, f"{path}.json"),
+        _make_constraint("regex", outputs.regex, f"{path}.regex"),
+        _make_constraint("choice", outputs.choice, f"{path}.choice"),
+        _make_constraint("grammar", outputs.grammar, f"{path}.grammar"),
         json_object if outputs.json_object else None,
     ]
     if not any(candidates):
         raise BadRequest(
-            f"`{at}` must have one of `json`, `regex`, `choice`, `grammar` and `json_object`.",
-            param=at,
+            f"`{path}` must have one of `json`, `regex`, `choice`, `grammar` and `json_object`.",
+            param=path,
         )
     return candidates
 
@@ -274,40 +274,40 @@ def _decode_grammar(grammar: str | TypedGrammar | None) -> Constraint | None:
     if grammar is None or isinstance(grammar, str):
         return _make_constraint("grammar", grammar, "grammar")
     if grammar.grammar is not None and grammar.value is not None:
-        raise _exclusive("grammar.grammar", "grammar.value")
-    value, at = grammar.grammar, "grammar.grammar"
+        raise _make_exclusive_error("grammar.grammar", "grammar.value")
+    value, path = grammar.grammar, "grammar.grammar"
     if value is None and grammar.value is not None:
-        value, at = grammar.value, "grammar.value"
+        value, path = grammar.value, "grammar.value"
     if value is None:
-        raise missing_field(at)
+        raise make_missing_field_error(path)
     match grammar.type:
         case "json_schema" | "json":
-            return _make_constraint("json", convert_value(value, SchemaOrText, at), at)
+            return _make_constraint("json", convert_value(value, SchemaOrText, path), path)
         case "regex":
-            return _make_constraint("regex", convert_value(value, GrammarText, at), at)
+            return _make_constraint("regex", convert_value(value, GrammarText, path), path)
         case None | "gbnf" | "lark":
-            text = convert_value(value, GrammarText, at)
-            return Constraint(kind="grammar", value=text, param=at, language=grammar.type)
+            text = convert_value(value, GrammarText, path)
+            return Constraint(kind="grammar", value=text, param=path, language=grammar.type)
     raise BadRequest(
         "`grammar.type` must be `gbnf`, `lark`, `regex` or `json_schema`.", param="grammar.type"
     )
 
 
 def _make_constraint(
-    kind: ConstraintKind, value: SchemaOrText | Choices | None, at: str
+    kind: ConstraintKind, value: SchemaOrText | Choices | None, path: str
 ) -> Constraint | None:
     if value is None:
         return None
     if kind == "json" and isinstance(value, str):
-        return Constraint(kind=kind, value=_parse_schema(value, at), param=at)
-    return Constraint(kind=kind, value=value, param=at)
+        return Constraint(kind=kind, value=_parse_schema(value, path), param=path)
+    return Constraint(kind=kind, value=value, param=path)
 
 
-def _parse_schema(text: str, at: str) -> Schema:
+def _parse_schema(text: str, path: str) -> Schema:
     """Parse a schema that is sent as a string."""
     try:
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):
-        raise InvalidJson(f"`{at}` is not valid JSON.", param=at) from None
-    schema: Schema = convert_value(value, Schema, at)
+        raise InvalidJson(f"`{path}` is not valid JSON.", param=path) from None
+    schema: Schema = convert_value(value, Schema, path)
     return schema

@@ -34,7 +34,7 @@ def decode_mode(mode: str, has_tools: bool) -> DecodedToolChoice:
             if not has_tools:
                 raise BadRequest("`tool_choice: required` needs `tools`.", param="tool_choice")
             return DecodedToolChoice("required")
-    raise invalid_tool_choice()
+    raise make_invalid_tool_choice_error()
 
 
 def force_tool(name: str) -> DecodedToolChoice:
@@ -42,25 +42,25 @@ def force_tool(name: str) -> DecodedToolChoice:
 
 
 def allow_tools(
-    mode: str | None, names: Collection[str], declared: Sequence[Tool], at: str
+    mode: str | None, names: Collection[str], declared: Sequence[Tool], path: str
 ) -> DecodedToolChoice:
     """Allow some of the tools, in the order in which they are declared."""
     match mode:
         case "auto" | "required":
             allowed = tuple(tool.name for tool in declared if tool.name in names)
             return DecodedToolChoice(mode, allowed)
-    raise BadRequest(f"`{at}.mode` must be `auto` or `required`.", param=f"{at}.mode")
+    raise BadRequest(f"`{path}.mode` must be `auto` or `required`.", param=f"{path}.mode")
 
 
-def undeclared_tool(at: str) -> BadRequest:
-    return BadRequest(f"`{at}` names a tool that is not declared in `tools`.", param=at)
+def make_undeclared_tool_error(path: str) -> BadRequest:
+    return BadRequest(f"`{path}` names a tool that is not declared in `tools`.", param=path)
 
 
-def duplicate_tool(name: str, at: str) -> BadRequest:
-    return BadRequest(f"Two tools are named `{name}`.", param=at)
+def make_duplicate_tool_error(name: str, path: str) -> BadRequest:
+    return BadRequest(f"Two tools are named `{name}`.", param=path)
 
 
-def invalid_tool_choice() -> BadRequest:
+def make_invalid_tool_choice_error() -> BadRequest:
     return BadRequest(
         "`tool_choice` must be `none`, `auto`, `required`, name a tool or list `allowed_tools`.",
         param="tool_choice",

@@ -6,7 +6,7 @@ encode    the response bodies
 
 from __future__ import annotations
 
-from dragoman.protocols.dialect import Dialect, needs_strict_only
+from dragoman.protocols.dialect import Dialect, pass_strict
 from dragoman.protocols.shared import openai
 from dragoman.protocols.tokenize.decode import (
     DetokenizeRequest,
@@ -34,6 +34,6 @@ __all__ = [
 
 DIALECT: Dialect[tuple[TokenizeRequest, Chat | Prompt]] = Dialect(
     name="tokenize",
-    decode=needs_strict_only(decode_tokenize_request),
+    decode=pass_strict(decode_tokenize_request),
     encode_error=openai.encode_error,
 )

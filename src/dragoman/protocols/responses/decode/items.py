@@ -24,8 +24,8 @@ from dragoman.protocols.shared.json_body import (
     MAX_FIELD_SIZE,
     check_depth,
     convert_value,
-    field_too_large,
-    missing_field,
+    make_field_too_large_error,
+    make_missing_field_error,
 )
 from dragoman.protocols.shared.signer import ContentPacker
 from dragoman.types import Json
@@ -153,72 +153,72 @@ ID_PREFIXES = {
 }
 
 
-def new_item_id(kind: str) -> str:
+def make_item_id(kind: str) -> str:
     return f"{ID_PREFIXES.get(kind, 'item')}_{uuid.uuid4().hex}"
 
 
-def normalize_items(items: str | list[Item] | None, at: str = "input") -> list[Item]:
+def normalize_items(items: str | list[Item] | None, path: str = "input") -> list[Item]:
     """Return the items that a client sent as they are stored and shown."""
     if isinstance(items, str):
         items = [{"type": "message", "role": "user", "content": items}]
     normalized: list[Item] = []
     ids: set[str] = set()
     for i, item in enumerate(items or ()):
-        complete = _normalize_item(item, f"{at}[{i}]")
+        complete = _normalize_item(item, f"{path}[{i}]")
         if complete["id"] in ids and complete["type"] != "item_reference":
-            complete["id"] = new_item_id(complete["type"])
+            complete["id"] = make_item_id(complete["type"])
         ids.add(complete["id"])
         normalized.append(complete)
     return normalized
 
 
-def _normalize_item(item: Item, at: str) -> Item:
-    check_depth(item, at)
-    kind = _get_type(item, at)
-    decoded = convert_value(item, ITEM_TYPES[kind], at) if kind in ITEM_TYPES else None
-    complete: Item = {"id": _get_text(item, "id", 512, at) or new_item_id(kind), "type": kind}
+def _normalize_item(item: Item, path: str) -> Item:
+    check_depth(item, path)
+    kind = _get_type(item, path)
+    decoded = convert_value(item, ITEM_TYPES[kind], path) if kind in ITEM_TYPES else None
+    complete: Item = {"id": _get_text(item, "id", 512, path) or make_item_id(kind), "type": kind}
     complete |= {name: value for name, value in item.items() if name not in complete}
     if kind in TYPES_WITH_STATUS and not isinstance(complete.get("status"), str):
         complete["status"] = "completed"
     match decoded:
         case ResponsesMessageItem():
-            decode_content(decoded.content, f"{at}.content")
+            decode_content(decoded.content, f"{path}.content")
             if decoded.content is None and decoded.role != "assistant":
-                raise missing_field(f"{at}.content")
+                raise make_missing_field_error(f"{path}.content")
             complete["content"] = _normalize_content(decoded.role, item.get("content"))
         case CallOutputItem():
-            decode_content(decoded.output, f"{at}.output")
+            decode_content(decoded.output, f"{path}.output")
         case AdditionalToolsItem():
-            _check_size(decoded.tools, f"{at}.tools")
+            _check_size(decoded.tools, f"{path}.tools")
             complete["tools"] = [remove_secrets(tool) for tool in decoded.tools]
     return complete
 
 
-def _get_type(item: Item, at: str) -> str:
+def _get_type(item: Item, path: str) -> str:
     """Return the type of an item; without one, it is a message, or a reference if only an id."""
-    kind = _get_text(item, "type", 64, at)
+    kind = _get_text(item, "type", 64, path)
     if kind is not None:
         return kind
     if "role" in item:
         return "message"
     if item.keys() <= {"id", "type"}:
         return "item_reference"
-    raise missing_field(f"{at}.type")
+    raise make_missing_field_error(f"{path}.type")
 
 
-def _get_text(item: Item, name: str, max_length: int, at: str) -> str | None:
+def _get_text(item: Item, name: str, max_length: int, path: str) -> str | None:
     """Return a field that items of every type have."""
     value = item.get(name)
     if value is None or (isinstance(value, str) and len(value) <= max_length):
         return value
-    at = f"{at}.{name}"
-    raise BadRequest(f"`{at}` must be a string of at most {max_length} characters.", param=at)
+    path = f"{path}.{name}"
+    raise BadRequest(f"`{path}` must be a string of at most {max_length} characters.", param=path)
 
 
-def _check_size(tools: RawTools, at: str) -> None:
+def _check_size(tools: RawTools, path: str) -> None:
     """Limit the schemas in an item as they are limited elsewhere: they are many small objects."""
     if len(msgspec.json.encode(tools)) > MAX_FIELD_SIZE:
-        raise field_too_large(at)
+        raise make_field_too_large_error(path)
 
 
 def _normalize_content(role: str, content: str | list[Item] | None) -> list[Item]:
@@ -244,4 +244,4 @@ def get_reference_ids(items: Iterable[Item]) -> list[str]:
 def make_compaction_item(summary: str, packer: ContentPacker) -> Item:
     """Make an item that replaces everything before it."""
     content = packer.pack("compaction", msgspec.json.encode(CompactionSummary(summary)))
-    return {"id": new_item_id("compaction"), "type": "compaction", "encrypted_content": content}
+    return {"id": make_item_id("compaction"), "type": "compaction", "encrypted_content": content}

@@ -76,35 +76,43 @@ class McpTool(Struct, kw_only=True):
 def decode_mcp_servers(tools: Iterable[tuple[dict[str, Json], str]]) -> list[McpTool]:
     """Decode the servers among the tools, each of which comes with its path in the request."""
     servers: dict[str, McpTool] = {}
-    for tool, at in tools:
+    for tool, path in tools:
         if tool.get("type") == "mcp":
-            server = _decode_server(tool, at)
+            server = _decode_server(tool, path)
             if server.server_label in servers:
-                raise _invalid(f"{at}.server_label", "is the label of two servers")
+                raise _make_invalid_value_error(
+                    f"{path}.server_label", "is the label of two servers"
+                )
             servers[server.server_label] = server
     return list(servers.values())
 
 
-def _decode_server(tool: dict[str, Json], at: str) -> McpTool:
-    server: McpTool = convert_value(tool, McpTool, at)
+def _decode_server(tool: dict[str, Json], path: str) -> McpTool:
+    server: McpTool = convert_value(tool, McpTool, path)
     if not _LABEL.fullmatch(server.server_label):
-        raise _invalid(
-            f"{at}.server_label",
+        raise _make_invalid_value_error(
+            f"{path}.server_label",
             "must be a letter, then letters, digits, underscores and dashes, at most 64",
         )
     if server.server_url is not None and not _URL.fullmatch(server.server_url):
-        raise _invalid(f"{at}.server_url", "must be a URL that starts with http:// or https://")
+        raise _make_invalid_value_error(
+            f"{path}.server_url", "must be a URL that starts with http:// or https://"
+        )
     if server.require_approval not in (None, "always", "never") and isinstance(
         server.require_approval, str
     ):
-        raise _invalid(f"{at}.require_approval", "must be `always`, `never` or an object")
+        raise _make_invalid_value_error(
+            f"{path}.require_approval", "must be `always`, `never` or an object"
+        )
     if _LINE_BREAK.search(server.authorization or ""):
-        raise _invalid(f"{at}.authorization", "must be one line")
+        raise _make_invalid_value_error(f"{path}.authorization", "must be one line")
     for name, value in (server.headers or {}).items():
         if not _HEADER.fullmatch(name) or _LINE_BREAK.search(value):
-            raise _invalid(f"{at}.headers", "must be names and values of HTTP headers")
+            raise _make_invalid_value_error(
+                f"{path}.headers", "must be names and values of HTTP headers"
+            )
     return server
 
 
-def _invalid(at: str, why: str) -> BadRequest:
-    return InvalidValue(f"`{at}` {why}.", param=at)
+def _make_invalid_value_error(path: str, why: str) -> BadRequest:
+    return InvalidValue(f"`{path}` {why}.", param=path)

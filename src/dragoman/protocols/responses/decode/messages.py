@@ -75,13 +75,13 @@ class MessageBuilder:
     def warnings(self) -> list[str]:
         return list(self._warnings)
 
-    def add(self, item: Item, at: str) -> None:
+    def add(self, item: Item, path: str) -> None:
         kind = item["type"]
         known = items.ITEM_TYPES.get(kind)
         decoded: Any = None if known is None else msgspec.convert(item, known)
         match kind:
             case "message":
-                content = decode_content(decoded.content, f"{at}.content")
+                content = decode_content(decoded.content, f"{path}.content")
                 self._add_message(decoded.role, content)
             case "reasoning":
                 self._add_reasoning(decoded)
@@ -92,7 +92,7 @@ class MessageBuilder:
                 name = self._get_flat_name(decoded.namespace, decoded.name)
                 self._add_call(decoded.call_id, name, _to_json({"input": decoded.input}))
             case "function_call_output" | "custom_tool_call_output":
-                content = decode_content(decoded.output, f"{at}.output")
+                content = decode_content(decoded.output, f"{path}.output")
                 self._add_other(_make_result(decoded.call_id, content))
             case "mcp_call":
                 self._add_remote_call(item["id"], decoded, _get_mcp_result(decoded))
@@ -103,7 +103,7 @@ class MessageBuilder:
             case "compaction":
                 self._add_compaction(decoded)
             case "item_reference":
-                raise UnknownItem(f"Item `{item['id'][:80]}` does not exist.", param=at)
+                raise UnknownItem(f"Item `{item['id'][:80]}` does not exist.", param=path)
             case _ if kind not in HIDDEN_TYPES:
                 self._add_client_call(kind, item)
 

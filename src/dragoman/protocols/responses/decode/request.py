@@ -27,9 +27,9 @@ from dragoman.protocols.responses.decode.fields import (
 from dragoman.protocols.responses.decode.messages import MessageBuilder
 from dragoman.protocols.responses.types import Item, ToolOrigin
 from dragoman.protocols.shared import openai, response_format
-from dragoman.protocols.shared.json_body import check_depth, decode_body, missing_field
+from dragoman.protocols.shared.json_body import check_depth, decode_body, make_missing_field_error
 from dragoman.protocols.shared.signer import ContentPacker
-from dragoman.protocols.shared.tool_choice import duplicate_tool
+from dragoman.protocols.shared.tool_choice import make_duplicate_tool_error
 from dragoman.types import Chat, Constraint, Json, Message, Request, Tool
 
 LOGPROBS = "message.output_text.logprobs"
@@ -93,12 +93,12 @@ def decode_count_request(body: bytes, strict: bool = False) -> DecodedRequest:
 
 def _keep_prompt_fields(fields: ResponseRequest, strict: bool) -> ResponseRequest:
     """Drop the fields that have no meaning where nothing is generated."""
-    given = {name: value for name, value in asdict(fields).items() if value is not None}
-    for name in given:
+    present = {name: value for name, value in asdict(fields).items() if value is not None}
+    for name in present:
         if strict and name not in PROMPT_FIELDS:
             raise UnknownParameter(f"Unrecognized field `{name}`.", param=name)
-    kept = {name: value for name, value in given.items() if name in PROMPT_FIELDS}
-    return type(fields)(**kept)
+    prompt_fields = {name: value for name, value in present.items() if name in PROMPT_FIELDS}
+    return type(fields)(**prompt_fields)
 
 
 def _decode(fields: ResponseRequest, strict: bool) -> DecodedRequest:
@@ -110,7 +110,7 @@ def _decode(fields: ResponseRequest, strict: bool) -> DecodedRequest:
     openai.decode_stops(fields.stop, strict)
     request = DecodedRequest(fields, items.normalize_items(fields.input))
     if not (request.items or fields.previous_response_id or fields.conversation):
-        raise missing_field("input")
+        raise make_missing_field_error("input")
     return _validate(request)
 
 
@@ -142,8 +142,8 @@ def _check_include(include: list[str]) -> None:
     for i, name in enumerate(include):
         if name not in INCLUDE_VALUES:
             known = ", ".join(f"`{value}`" for value in sorted(INCLUDE_VALUES))
-            at = f"include[{i}]"
-            raise InvalidValue(f"`{at}` must be one of {known}.", param=at)
+            path = f"include[{i}]"
+            raise InvalidValue(f"`{path}` must be one of {known}.", param=path)
 
 
 def _validate(request: DecodedRequest) -> DecodedRequest:
@@ -188,8 +188,8 @@ def _declare_tools(request: DecodedRequest, history: Iterable[Item]) -> tools.Re
     earlier = [(item, "tools") for item in history]
     current = [(item, f"input[{i}].tools") for i, item in enumerate(request.items)]
     added = (
-        (item["tools"], at)
-        for item, at in earlier + current
+        (item["tools"], path)
+        for item, path in earlier + current
         if item["type"] in items.TOOL_ITEM_TYPES
     )
     return tools.decode_tools(request.fields.tools, added)
@@ -225,10 +225,10 @@ def to_request(
         builder.add(item, f"input[{i}]")
     messages = builder.build(request.fields.instructions)
     if not messages:
-        raise missing_field("input")
-    made = _make_request(request, declared, remote, messages, builder.warnings)
+        raise make_missing_field_error("input")
+    built = _make_request(request, declared, remote, messages, builder.warnings)
     return replace(
-        made, owner=owner, store=request.is_stored, prefill_only=not request.wants_answer
+        built, owner=owner, store=request.is_stored, prefill_only=not request.wants_answer
     )
 
 
@@ -279,7 +279,7 @@ def _make_request(
 def _join_tools(declared: tools.ResponsesToolSet, remote: Sequence[Tool]) -> tuple[Tool, ...]:
     for tool in remote:
         if tool.name in declared.tools:
-            raise duplicate_tool(tool.name, "tools")
+            raise make_duplicate_tool_error(tool.name, "tools")
     return (*declared.tools.values(), *remote)
 
 
@@ -304,22 +304,22 @@ def _warn_about_ignored(request: DecodedRequest) -> list[str]:
 
 
 def _decode_constraint(fields: ResponseRequest) -> Constraint | None:
-    text_format, at = _get_format(fields), "text.format"
+    text_format, path = _get_format(fields), "text.format"
     match text_format.type:
         case "text":
             return None
         case "json_object":
-            return response_format.make_json_constraint(None, text_format.strict, at)
+            return response_format.make_json_constraint(None, text_format.strict, path)
         case "json_schema":
             for name in ("name", "schema"):
                 if getattr(text_format, name) is None:
-                    raise missing_field(f"{at}.{name}")
-            response_format.check_schema_name(text_format.name, f"{at}.name")
+                    raise make_missing_field_error(f"{path}.{name}")
+            response_format.check_schema_name(text_format.name, f"{path}.name")
             return response_format.make_json_constraint(
-                text_format.schema, text_format.strict, f"{at}.schema"
+                text_format.schema, text_format.strict, f"{path}.schema"
             )
     raise BadRequest(
-        f"`{at}.type` must be `text`, `json_object` or `json_schema`.", param=f"{at}.type"
+        f"`{path}.type` must be `text`, `json_object` or `json_schema`.", param=f"{path}.type"
     )
 
 

@@ -19,16 +19,16 @@ from dragoman.errors import BadRequest
 from dragoman.protocols.responses.decode.items import RawTools
 from dragoman.protocols.responses.types import ToolOrigin, UniqueNames
 from dragoman.protocols.shared import openai
-from dragoman.protocols.shared.json_body import check_depth, convert_value, missing_field
+from dragoman.protocols.shared.json_body import check_depth, convert_value, make_missing_field_error
 from dragoman.protocols.shared.response_format import GrammarText
 from dragoman.protocols.shared.tool_choice import (
     DecodedToolChoice,
     allow_tools,
     decode_mode,
-    duplicate_tool,
     force_tool,
-    invalid_tool_choice,
-    undeclared_tool,
+    make_duplicate_tool_error,
+    make_invalid_tool_choice_error,
+    make_undeclared_tool_error,
 )
 from dragoman.types import Constraint, Json, Tool
 
@@ -110,8 +110,8 @@ class ResponsesToolSet(Struct):
         key = origin.namespace, origin.name
         flat = self._flat_names.get(key)
         if flat is not None and self._last_list[flat] == self.list_count:
-            at = tool.param.rpartition(".")[0]
-            raise duplicate_tool(origin.name, f"{at}.name")
+            path = tool.param.rpartition(".")[0]
+            raise make_duplicate_tool_error(origin.name, f"{path}.name")
         if flat is None:
             if len(self.tools) == MAX_TOOLS:
                 raise BadRequest(f"There are more than {MAX_TOOLS:,} tools.", param="tools")
@@ -140,30 +140,30 @@ def decode_tools(
     A tool that one list declares twice is an error; a later list replaces a tool.
     """
     declared = ResponsesToolSet()
-    for raw_tools, at in ((tools or [], "tools"), *added):
+    for raw_tools, path in ((tools or [], "tools"), *added):
         for i, tool in enumerate(raw_tools):
-            _declare(declared, tool, f"{at}[{i}]")
+            _declare(declared, tool, f"{path}[{i}]")
         declared.list_count += 1
     return declared
 
 
 def _declare(
-    declared: ResponsesToolSet, tool: dict[str, Json], at: str, namespace: str | None = None
+    declared: ResponsesToolSet, tool: dict[str, Json], path: str, namespace: str | None = None
 ) -> str | None:
     """Add a tool of any type; return its flat name if the model may call it."""
-    check_depth(tool, at)
-    kind = get_type(tool, at)
+    check_depth(tool, path)
+    kind = get_type(tool, path)
     match kind:
         case "function":
-            made = _decode_function(convert_value(tool, ResponsesFunctionTool, at), at)
-            origin = ToolOrigin(kind="function", name=made.name, namespace=namespace)
-            return declared.add(made, origin)
+            decoded = _decode_function(convert_value(tool, ResponsesFunctionTool, path), path)
+            origin = ToolOrigin(kind="function", name=decoded.name, namespace=namespace)
+            return declared.add(decoded, origin)
         case "custom":
-            made = _decode_custom(convert_value(tool, CustomTool, at), at)
-            origin = ToolOrigin(kind="custom", name=made.name, namespace=namespace)
-            return declared.add(made, origin)
+            decoded = _decode_custom(convert_value(tool, CustomTool, path), path)
+            origin = ToolOrigin(kind="custom", name=decoded.name, namespace=namespace)
+            return declared.add(decoded, origin)
         case "namespace" if namespace is None:
-            _declare_namespace(declared, convert_value(tool, ToolNamespace, at), at)
+            _declare_namespace(declared, convert_value(tool, ToolNamespace, path), path)
         case "mcp" if namespace is None:
             declared.server_labels.append(str(tool.get("server_label")))
         case _:
@@ -171,20 +171,20 @@ def _declare(
     return None
 
 
-def get_type(tool: dict[str, Json], at: str) -> str:
-    at = f"{at}.type"
+def get_type(tool: dict[str, Json], path: str) -> str:
+    path = f"{path}.type"
     if "type" not in tool:
-        raise missing_field(at)
+        raise make_missing_field_error(path)
     kind = tool["type"]
     if not isinstance(kind, str) or len(kind) > 64:
-        raise BadRequest(f"`{at}` must be a string of at most 64 characters.", param=at)
+        raise BadRequest(f"`{path}` must be a string of at most 64 characters.", param=path)
     return kind
 
 
-def _declare_namespace(declared: ResponsesToolSet, namespace: ToolNamespace, at: str) -> None:
+def _declare_namespace(declared: ResponsesToolSet, namespace: ToolNamespace, path: str) -> None:
     """Add the tools of a namespace; its description goes in front of the first tool's."""
     names = [
-        _declare(declared, tool, f"{at}.tools[{i}]", namespace.name)
+        _declare(declared, tool, f"{path}.tools[{i}]", namespace.name)
         for i, tool in enumerate(namespace.tools)
     ]
     first = next((name for name in names if name is not None), None)
@@ -195,19 +195,19 @@ def _declare_namespace(declared: ResponsesToolSet, namespace: ToolNamespace, at:
         declared.tools[first] = replace(tool, description=text)
 
 
-def _decode_function(tool: ResponsesFunctionTool, at: str) -> Tool:
+def _decode_function(tool: ResponsesFunctionTool, path: str) -> Tool:
     return Tool(
         name=tool.name,
         description=tool.description,
         parameters=tool.parameters,
         strict=tool.strict,
-        param=f"{at}.parameters",
+        param=f"{path}.parameters",
     )
 
 
-def _decode_custom(tool: CustomTool, at: str) -> Tool:
+def _decode_custom(tool: CustomTool, path: str) -> Tool:
     """Decode a tool that takes free text: for the model, a function with one string."""
-    constraint = _decode_input_format(tool.format, f"{at}.format")
+    constraint = _decode_input_format(tool.format, f"{path}.format")
     description = "The text to call this tool with."
     if tool.format is not None and constraint is not None:
         description += f" It follows this {tool.format.syntax} grammar:\n{constraint.value}"
@@ -220,26 +220,26 @@ def _decode_custom(tool: CustomTool, at: str) -> Tool:
             "required": ["input"],
             "additionalProperties": False,
         },
-        param=f"{at}.format",
+        param=f"{path}.format",
         takes_free_text=True,
         input=constraint,
     )
 
 
-def _decode_input_format(input_format: CustomToolFormat | None, at: str) -> Constraint | None:
+def _decode_input_format(input_format: CustomToolFormat | None, path: str) -> Constraint | None:
     if input_format is None or input_format.type == "text":
         return None
     if input_format.type != "grammar":
-        raise BadRequest(f"`{at}.type` must be `text` or `grammar`.", param=f"{at}.type")
-    definition, path = input_format.definition, f"{at}.definition"
+        raise BadRequest(f"`{path}.type` must be `text` or `grammar`.", param=f"{path}.type")
+    definition, param = input_format.definition, f"{path}.definition"
     if definition is None:
-        raise missing_field(path)
+        raise make_missing_field_error(param)
     match input_format.syntax:
         case "lark":
-            return Constraint(kind="grammar", value=definition, param=path, language="lark")
+            return Constraint(kind="grammar", value=definition, param=param, language="lark")
         case "regex":
-            return Constraint(kind="regex", value=definition, param=path)
-    raise BadRequest(f"`{at}.syntax` must be `lark` or `regex`.", param=f"{at}.syntax")
+            return Constraint(kind="regex", value=definition, param=param)
+    raise BadRequest(f"`{path}.syntax` must be `lark` or `regex`.", param=f"{path}.syntax")
 
 
 # Tool choice
@@ -271,17 +271,17 @@ def decode_tool_choice(
 def _decode_allowed_tools(
     choice: ResponsesToolChoice, declared: ResponsesToolSet, remote: Sequence[Tool]
 ) -> tuple[DecodedToolChoice, list[str]]:
-    at = "tool_choice"
+    path = "tool_choice"
     if not choice.tools:
-        raise BadRequest(f"`{at}.tools` must list a tool.", param=f"{at}.tools")
+        raise BadRequest(f"`{path}.tools` must list a tool.", param=f"{path}.tools")
     names: set[str] = set()
     lookup, seen = ToolLookup(declared, remote), set[tuple[str | None, ...]]()
     for i, tool in enumerate(choice.tools):
         key = (tool.type, tool.namespace, tool.name, tool.server_label)
         if key not in seen:  # a repeated entry may stand for thousands of tools
-            names.update(lookup.find(tool, f"{at}.tools[{i}]"))
+            names.update(lookup.find(tool, f"{path}.tools[{i}]"))
             seen.add(key)
-    decoded = allow_tools(choice.mode, names, (*declared.tools.values(), *remote), at)
+    decoded = allow_tools(choice.mode, names, (*declared.tools.values(), *remote), path)
     if names or decoded.mode == "auto":
         return decoded, []
     return DecodedToolChoice("auto", ()), [NO_TOOL_LEFT]
@@ -304,26 +304,26 @@ class ToolLookup:
             matching = (label for prefix, label in prefixes if tool.name.startswith(prefix))
             self._by_server.get(next(matching, None), {})[tool.name] = None
 
-    def find(self, tool: ResponsesToolName, at: str) -> list[str]:
+    def find(self, tool: ResponsesToolName, path: str) -> list[str]:
         """Return the flat names of the tools; none if only another server can run them."""
         match tool.type:
             case "function" | "custom" | "namespace":
                 if tool.name is None:
-                    raise BadRequest(f"`{at}` must name a tool.", param=at)
+                    raise BadRequest(f"`{path}` must name a tool.", param=path)
                 names = self._find_declared(tool.type, tool.namespace, tool.name)
                 if not names:
-                    raise undeclared_tool(at)
+                    raise make_undeclared_tool_error(path)
                 return names
             case "mcp":
                 server_tools = self._by_server.get(tool.server_label)
                 if server_tools is None:
-                    raise undeclared_tool(at)
+                    raise make_undeclared_tool_error(path)
                 if tool.name is None:
                     return list(server_tools)
                 name = make_remote_name(tool.server_label or "", tool.name)
                 return [name] if name in server_tools else []
             case "allowed_tools":
-                raise invalid_tool_choice()
+                raise make_invalid_tool_choice_error()
         return []
 
     def _find_declared(self, kind: str, namespace: str | None, name: str) -> list[str]:

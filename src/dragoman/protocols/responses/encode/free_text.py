@@ -58,27 +58,27 @@ class FreeTextDecoder:
         return False
 
     def _decode(self) -> str:
-        held, at, pieces = self._held, 0, []
-        while at < len(held):
-            if plain := _PLAIN.match(held, at):
+        held, position, pieces = self._held, 0, []
+        while position < len(held):
+            if plain := _PLAIN.match(held, position):
                 pieces.append(self._join_surrogates("") + plain[0])
-                at = plain.end()
-            elif held[at] == '"':
+                position = plain.end()
+            elif held[position] == '"':
                 self.is_complete = True
                 pieces.append(self._join_surrogates(""))
                 break
             else:
-                size, decoded = self._decode_escape(held, at)
+                size, decoded = self._decode_escape(held, position)
                 if not size:
                     break
                 pieces.append(decoded)
-                at += size
-        self._held = "" if self.is_complete else held[at:]
+                position += size
+        self._held = "" if self.is_complete else held[position:]
         return "".join(pieces)
 
-    def _decode_escape(self, held: str, at: int) -> tuple[int, str]:
+    def _decode_escape(self, held: str, position: int) -> tuple[int, str]:
         """Return the size of an escape and its text; size 0 if it is incomplete."""
-        kind = held[at + 1 : at + 2]
+        kind = held[position + 1 : position + 2]
         if not kind:
             return 0, ""
         if kind != "u":
@@ -86,7 +86,7 @@ class FreeTextDecoder:
             if character is None:  # a stray backslash: what follows is read as it is
                 return 1, self._join_surrogates("\\")
             return 2, self._join_surrogates(character)
-        digits = held[at + 2 : at + 6]
+        digits = held[position + 2 : position + 6]
         if len(digits) < 4 and '"' not in digits and "\\" not in digits:
             return 0, ""
         if not _HEX.fullmatch(digits):

@@ -14,7 +14,7 @@ from dragoman.types import Json
 
 _decode = msgspec.json.Decoder(dict[str, Json]).decode
 FIRST_EVENTS = ("created", "in_progress")
-# fields of a response that has just begun
+# Fields of a response that has just begun.
 _UNFINISHED_RESPONSE: dict[str, Json] = {
     "status": "in_progress",
     "output": [],
@@ -23,7 +23,7 @@ _UNFINISHED_RESPONSE: dict[str, Json] = {
     "incomplete_details": None,
     "completed_at": None,
 }
-# fields of an item that has just begun
+# Fields of an item that has just begun.
 _EMPTY_FIELDS: dict[str, Json] = {
     "status": "in_progress",
     "content": [],
@@ -40,8 +40,8 @@ def encode_stored_events(body: bytes) -> list[bytes]:
     """Encode the events of a response; without a final event if it has not ended."""
     resource = _decode(body)
     events = EventEncoder()
-    begun = resource | _UNFINISHED_RESPONSE
-    frames = [events.encode_event(f"response.{kind}", response=begun) for kind in FIRST_EVENTS]
+    initial = resource | _UNFINISHED_RESPONSE
+    frames = [events.encode_event(f"response.{kind}", response=initial) for kind in FIRST_EVENTS]
     for index, item in enumerate(resource["output"]):
         frames += _ItemReplay(events, index, item).encode()
     if resource["status"] in FINAL_EVENTS:
@@ -103,20 +103,24 @@ class _ItemReplay:
             kind = part["type"]
             logprobs = {"logprobs": part.get("logprobs") or []} if kind == "output_text" else {}
             empty = part | {"text": ""} | ({"logprobs": []} if logprobs else {})
-            at = {"content_index": index}
-            yield self._encode_event("content_part.added", part=empty, **at)
+            position = {"content_index": index}
+            yield self._encode_event("content_part.added", part=empty, **position)
             if part["text"]:
-                yield self._encode_event(f"{kind}.delta", delta=part["text"], **logprobs, **at)
-            yield self._encode_event(f"{kind}.done", text=part["text"], **logprobs, **at)
-            yield self._encode_event("content_part.done", part=part, **at)
+                yield self._encode_event(
+                    f"{kind}.delta", delta=part["text"], **logprobs, **position
+                )
+            yield self._encode_event(f"{kind}.done", text=part["text"], **logprobs, **position)
+            yield self._encode_event("content_part.done", part=part, **position)
         for index, part in enumerate(item.get("summary") or ()):
-            at = {"summary_index": index}
+            position = {"summary_index": index}
             empty = part | {"text": ""}
-            yield self._encode_event("reasoning_summary_part.added", part=empty, **at)
+            yield self._encode_event("reasoning_summary_part.added", part=empty, **position)
             if part["text"]:
-                yield self._encode_event("reasoning_summary_text.delta", delta=part["text"], **at)
-            yield self._encode_event("reasoning_summary_text.done", text=part["text"], **at)
-            yield self._encode_event("reasoning_summary_part.done", part=part, **at)
+                yield self._encode_event(
+                    "reasoning_summary_text.delta", delta=part["text"], **position
+                )
+            yield self._encode_event("reasoning_summary_text.done", text=part["text"], **position)
+            yield self._encode_event("reasoning_summary_part.done", part=part, **position)
 
 
 def _make_empty(item: Item) -> Item:

@@ -20,7 +20,7 @@ ResponseStatus: TypeAlias = Literal[
     "queued", "in_progress", "completed", "incomplete", "failed", "cancelled"
 ]
 
-# the fields that repeat a request, for a request that does not set them
+# Defaults of the fields that repeat the request.
 DEFAULT_FIELDS: dict[str, Json] = {
     "background": False,
     "frequency_penalty": 0.0,
@@ -104,19 +104,11 @@ def encode_response_error(error: DragomanError) -> dict[str, str]:
 
 def mark_failed(body: bytes) -> bytes:
     """Return an unfinished stored response as failed, because its server died."""
-    return _end_response(body, "failed", {"code": "server_error", "message": SERVER_STOPPED})
-
-
-def mark_cancelled(body: bytes) -> bytes:
-    """Return an unfinished stored response as cancelled."""
-    return _end_response(body, "cancelled", None)
-
-
-def _end_response(body: bytes, status: ResponseStatus, error: dict[str, str] | None) -> bytes:
     resource = _decode(body)
     if resource["status"] in FINAL_EVENTS:
         return body
-    resource |= {"status": status, "error": error, "completed_at": None}
+    error = {"code": "server_error", "message": SERVER_STOPPED}
+    resource |= {"status": "failed", "error": error, "completed_at": None}
     resource["output"] = [mark_incomplete(item) for item in resource["output"]]
     return encode(resource)
 
