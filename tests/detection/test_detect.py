@@ -18,7 +18,7 @@ from dragoman.detection import (
     read_checkpoint_formats,
     render_probe,
 )
-from dragoman.detection.round_trip import fold_spans
+from dragoman.detection.round_trip import parse_answer
 from dragoman.errors import ModelBroken
 from dragoman.formats import tool_formats
 from dragoman.output.library import OutputParser
@@ -348,7 +348,7 @@ def test_a_custom_format_parses_answers() -> None:
     given = read_checkpoint_formats({"response_template": {"fields": BROUGHT[-1][0]}})
     assert given is not None
     parser = OutputParser(given.tools, given.reasoning)
-    value = fold_spans(
+    value = parse_answer(
         parser, '[[mull hm mull]]Well. @call add with {"a": [1]} @end@call f with {} @end'
     )
     assert (value.text.strip(), value.reasoning.strip()) == ("Well.", "hm")

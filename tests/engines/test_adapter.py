@@ -392,7 +392,7 @@ def test_merging_no_streams_yields_nothing() -> None:
 @pytest.mark.parametrize("delta", [False, True])
 def test_an_adapted_engine_keeps_the_contract(delta: bool) -> None:
     own = CumulativeEngine(delta)
-    results = asyncio.run(check_engine(adapt(own), patience=5))
+    results = asyncio.run(check_engine(adapt(own), step_timeout=5))
     assert {result.outcome for result in results} == {"passed", "skipped"}
     assert own.open == 0
 
@@ -418,7 +418,7 @@ class OnlyGenerate:
 
 def test_an_engine_with_only_generate_gets_an_admit() -> None:
     own = OnlyGenerate()
-    results = asyncio.run(check_engine(adapt(own), patience=5))
+    results = asyncio.run(check_engine(adapt(own), step_timeout=5))
     assert {result.outcome for result in results} == {"passed", "skipped"}
     assert get_capabilities(adapt(own)) is OnlyGenerate.capabilities
     assert own.closed == 2

@@ -64,7 +64,7 @@ def parse(case: dict[str, Any], pieces: list[str]) -> ParsedOutput:
 def test_cases_parse_as_expected(case: dict[str, Any]) -> None:
     """As a whole, in pieces, and cut short."""
     result = check_format(
-        lambda: parser(case), case["text"], randoms=3, verbatim=not case.get("unsaid")
+        lambda: parser(case), case["text"], random_cuts=3, verbatim=not case.get("unsaid")
     )
     expected = {"text": "", "reasoning": "", "calls": [], **case["says"]}
     calls = [list(call) for call in result.calls]

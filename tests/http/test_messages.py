@@ -131,7 +131,7 @@ def normalize(message: Any) -> dict[str, Any]:
 
 
 def summarize(message: Any) -> tuple[str, str, list[Any]]:
-    """Text, reasoning and calls, without surrounding white space."""
+    """Text, reasoning and calls, without surrounding whitespace."""
     blocks = message.content
     text = "".join(block.text for block in blocks if block.type == "text").strip()
     reasoning = "".join(block.thinking for block in blocks if block.type == "thinking").strip()

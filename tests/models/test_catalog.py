@@ -179,7 +179,7 @@ def test_created_is_when_the_file_changed(root: Path) -> None:
         assert catalog.list_sources()[0].created == 1_700_000_000
 
 
-def test_missing_directory_is_an_empty_catalogue(tmp_path: Path) -> None:
+def test_missing_directory_is_an_empty_catalog(tmp_path: Path) -> None:
     catalog = ModelCatalog(tmp_path / "none", tmp_path / "none.yaml")
     catalog.refresh()
     assert catalog.list_sources() == []

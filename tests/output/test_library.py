@@ -37,8 +37,8 @@ CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool
 def parse_all_ways(text: str, *names: str | None, **options: Any) -> dict[str, Any]:
     """Parse a text as a whole and character by character; the results are equal."""
     cut = options.pop("cut", False)
-    whole = fold_spans(parse_pieces(OutputParser(*names, **options), [text], cut=cut))
-    assert fold_spans(parse_pieces(OutputParser(*names, **options), text, cut=cut)) == whole
+    whole = fold_spans(parse_pieces(OutputParser(*names, **options), [text], truncated=cut))
+    assert fold_spans(parse_pieces(OutputParser(*names, **options), text, truncated=cut)) == whole
     calls = [list(call) for call in whole.raw_calls]
     return {"text": whole.text, "reasoning": whole.reasoning, "calls": calls}
 

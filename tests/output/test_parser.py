@@ -36,7 +36,7 @@ def elements(text: str) -> str:
 
 
 def parse(text: str, *names: str | None, tools: Any = None, **options: Any) -> ParsedOutput:
-    return check_format(lambda: OutputParser(*names, tools=tools, **options), text, randoms=2)
+    return check_format(lambda: OutputParser(*names, tools=tools, **options), text, random_cuts=2)
 
 
 @pytest.mark.parametrize("space", ["\u00a0", "\x0b", "\u2028", " "])
@@ -183,7 +183,7 @@ def test_no_text_is_lost(name: str, text: str, lost: str) -> None:
 
 def test_the_token_limit_leaves_arguments_incomplete() -> None:
     for name, text in (("pythonic", "[f(a=1, b"), ("hermes_json", HERMES[:44] % '{"a": 1, "b')):
-        result = fold_spans(read_spans(OutputParser(name), text, cut=True))
+        result = fold_spans(read_spans(OutputParser(name), text, truncated=True))
         assert result.raw_calls == [("f", '{"a": 1')]
 
 

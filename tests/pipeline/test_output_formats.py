@@ -39,11 +39,11 @@ from tests.support.serving import RunningServer, parse_events, serve_scripted
 
 pytestmark = pytest.mark.slow
 
-# name, request fields -> content, reasoning, calls, finish; without white space around the text
+# name, request fields -> content, reasoning, calls, finish; without whitespace around the text
 CASES: list[tuple[str, dict[str, Any], str, str, list[Any], str]] = [
     ("thought", {}, "It is.", "Is it 雨 there?", [], "stop"),
     ("thought", {"tools": openai.omit}, "It is.", "Is it 雨 there?", [], "stop"),
-    # no content follows the reasoning, not even white space
+    # no content follows the reasoning, not even whitespace
     ("only thought", {}, "", "Is it 雨 there?", [], "stop"),
     ("unclosed", {}, "", "And then", [], "stop"),
     ("call", {}, "", "", [PARIS_CALL], "tool_calls"),

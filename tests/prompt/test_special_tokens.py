@@ -18,8 +18,8 @@ from dragoman.prompt.special_tokens import (
     FOLDING_LETTERS,
     PROMPT_END,
     SpecialTokenGuard,
+    make_trie_pattern,
     remove_breaks,
-    trie_pattern,
 )
 from dragoman.tokenizers import tokenizer
 from dragoman.types import Chat, Message, Tool, ToolCall, text_content
@@ -231,7 +231,7 @@ def test_broken_texts_contain_no_special_token_and_clean_up_to_the_same(
 
 def test_many_special_tokens() -> None:
     words = [f"<unused{number}>" for number in range(3000)] + ["<a", "<ab", "<abc>"]
-    pattern = re.compile(trie_pattern(words))
+    pattern = re.compile(make_trie_pattern(words))
     assert all(pattern.fullmatch(word) for word in words)
     assert pattern.match("<abc>d")[0] == "<abc>"  # type: ignore[index]
     assert pattern.match("<unused3000>") is None

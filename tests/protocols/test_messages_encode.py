@@ -250,11 +250,11 @@ def test_content_blocks(name: str) -> None:
 
 def test_omitted_reasoning_is_in_its_signature() -> None:
     [block, _] = encode_blocks(
-        [make_delta("hm", "reasoning"), make_delta("So."), make_finish()], encrypt_reasoning=True
+        [make_delta("hm", "reasoning"), make_delta("So."), make_finish()], pack_reasoning=True
     )
     assert block["thinking"] == ""
     assert reasoning.verify_reasoning("", block["signature"], SIGNER) == "hm"
-    events = encode_events([make_delta("hm", "reasoning"), make_finish()], encrypt_reasoning=True)
+    events = encode_events([make_delta("hm", "reasoning"), make_finish()], pack_reasoning=True)
     deltas = [data["delta"]["type"] for name, data in events if name == "content_block_delta"]
     assert deltas == ["signature_delta"]
 
@@ -355,7 +355,7 @@ def answers(draw: st.DrawFn) -> list[Delta]:
 
 @given(answers(), st.booleans())
 def test_any_stream_adds_up_to_the_whole_message(deltas: list[Delta], encrypts: bool) -> None:
-    content = encode_blocks(deltas, encrypt_reasoning=encrypts)
+    content = encode_blocks(deltas, pack_reasoning=encrypts)
     assert all(block["text"].strip() for block in content if block["type"] == "text")
 
 

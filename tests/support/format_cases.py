@@ -17,7 +17,7 @@ def parse(case: dict[str, Any], chunks: list[str]) -> dict[str, Any]:
     """The answer of our parser to a case, given in these pieces."""
     parser = make_parser(case)
     spans = [span for chunk in chunks for span in parser.feed(chunk)]
-    spans += parser.close(cut=case.get("finished") is False or bool(case.get("is_partial")))
+    spans += parser.close(truncated=case.get("finished") is False or bool(case.get("is_partial")))
     calls: list[dict[str, str]] = []
     texts = {"text": "", "reasoning": ""}
     for span in spans:

@@ -35,7 +35,7 @@ def write_model_file(path: Path, data: bytes | None = None, size: int = 1, **met
 def make_catalog(
     root: Path, yaml: str | None = None, base: ModelOptions | None = None
 ) -> ModelCatalog:
-    """Make the catalogue of a models directory, with a mapping file if one is given."""
+    """Make the catalog of a models directory, with a mapping file if one is given."""
     mapping = root / "models.yaml"
     if yaml is not None:
         mapping.write_text(yaml)

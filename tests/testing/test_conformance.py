@@ -33,7 +33,7 @@ replace = msgspec.structs.replace
     ids=["text", "tokens", "variants", "limits", "plain", "empty"],
 )
 def test_correct_engines_pass(engine: ScriptedEngine) -> None:
-    results = asyncio.run(check_engine(engine, patience=5))
+    results = asyncio.run(check_engine(engine, step_timeout=5))
     assert [result.name for result in results] == [check.__name__ for check in CHECKS]
     assert {result.outcome for result in results} <= {"passed", "skipped"}
     assert all(result.note for result in results if result.outcome == "skipped")
@@ -41,7 +41,7 @@ def test_correct_engines_pass(engine: ScriptedEngine) -> None:
 
 def test_no_check_is_skipped_for_an_engine_that_claims_everything() -> None:
     engine = ScriptedEngine(TEXT, tokens=True, context=500, lora=("a",))
-    results = asyncio.run(check_engine(engine, patience=5))
+    results = asyncio.run(check_engine(engine, step_timeout=5))
     assert {result.outcome for result in results} == {"passed"}
     assert all(result.about for result in results)
 
@@ -371,7 +371,7 @@ def test_a_broken_engine_fails_its_check(
 ) -> None:
     async def main() -> list[CheckResult]:
         with pytest.raises(NotConformant) as caught:
-            await check_engine(make_engine(), patience=0.3 if note in HANGING else 10)
+            await check_engine(make_engine(), step_timeout=0.3 if note in HANGING else 10)
         assert f"- {name}: " in str(caught.value)
         return caught.value.results
 
@@ -385,7 +385,7 @@ def test_every_check_has_an_engine_that_fails_it() -> None:
 
 
 def test_the_checks_of_determinism_can_be_turned_off() -> None:
-    results = asyncio.run(check_engine(Nondeterministic(), patience=5, deterministic=False))
+    results = asyncio.run(check_engine(Nondeterministic(), step_timeout=5, deterministic=False))
     skipped = {result.name for result in results if result.outcome == "skipped"}
     assert {"repeats_a_greedy_answer", "repeats_a_seeded_answer"} <= skipped
 
@@ -402,6 +402,6 @@ def test_the_caller_can_make_the_jobs(is_async: bool) -> None:
 
         return make_later() if is_async else job
 
-    results = asyncio.run(check_engine(engine, make_job=make_job, patience=5))
+    results = asyncio.run(check_engine(engine, make_job=make_job, step_timeout=5))
     assert {result.outcome for result in results} <= {"passed", "skipped"}
     assert all("[magic]" in str(job.prompt) for job in engine.jobs)

@@ -490,12 +490,12 @@ def test_byte_tokenizer() -> None:
 
 @pytest.mark.parametrize("text", ["", "a", "ab", "abc", TEXT])
 def test_every_cut(text: str) -> None:
-    cuts = list(every_cut(text, randoms=7))
+    cuts = list(every_cut(text, random_cuts=7))
     assert {"".join(pieces) for pieces in cuts} == {text}
     assert all(piece for pieces in cuts for piece in pieces) or not text
     assert all([text[:cut], text[cut:]] in cuts for cut in range(1, len(text)))
     assert list(text) in cuts or not text
-    assert cuts == list(every_cut(text, randoms=7))
+    assert cuts == list(every_cut(text, random_cuts=7))
     if len(text) > 3:
         assert len(cuts) == 1 + (len(text) - 1) + 1 + 7
-        assert cuts != list(every_cut(text, randoms=7, seed=1))
+        assert cuts != list(every_cut(text, random_cuts=7, seed=1))

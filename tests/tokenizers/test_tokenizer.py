@@ -17,7 +17,7 @@ from dragoman.engines.llamacpp import gguf
 from dragoman.tokenizers.from_gguf import pieces_from_gguf, vocabulary_from_gguf
 from dragoman.tokenizers.pretokenizers import PRETOKENIZERS
 from dragoman.tokenizers.tokenizer import (
-    MAX_INLINE,
+    MAX_INLINE_CHARACTERS,
     PROBES,
     EngineTokenizer,
     Tokenizer,
@@ -362,12 +362,14 @@ def test_long_texts_are_encoded_in_a_thread(ours: Tokenizer) -> None:
     tokenizer = RecordingTokenizer(ours.vocabulary, ours._backend)
 
     async def encode_both() -> tuple[list[int], list[int]]:
-        return await tokenizer.encode("x" * 10), await tokenizer.encode("word " * MAX_INLINE)
+        return await tokenizer.encode("x" * 10), await tokenizer.encode(
+            "word " * MAX_INLINE_CHARACTERS
+        )
 
     _, long = asyncio.run(encode_both())
     assert threads[0] is threading.main_thread()
     assert threads[1] is not threading.main_thread()
-    assert ours.decode(long) == "word " * MAX_INLINE
+    assert ours.decode(long) == "word " * MAX_INLINE_CHARACTERS
 
 
 @pytest.mark.parametrize("text", ["a\ud800b", "\udfff", "ok \ud83d\ude00 ok"])

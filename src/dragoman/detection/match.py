@@ -25,7 +25,7 @@ from dragoman.detection.markers import (
 )
 from dragoman.detection.render_probe import RenderProbe, TurnForm
 from dragoman.detection.result import ProbeTurn, RoundTripCheck
-from dragoman.detection.round_trip import BASIC_TURNS, ONE_CALL, RoundTrip, fold_spans
+from dragoman.detection.round_trip import BASIC_TURNS, ONE_CALL, RoundTrip, parse_answer
 from dragoman.formats import reasoning_formats, tool_formats
 from dragoman.output.library import OutputParser
 from dragoman.output.spec import ReasoningFormat, ToolFormat
@@ -373,7 +373,7 @@ def _score(checks: Iterable[RoundTripCheck]) -> tuple[int, int]:
 
 @lru_cache(maxsize=256)
 def _parse_example(tools: ToolFormat) -> ProbeTurn:
-    return fold_spans(OutputParser(tools.name), tools.example)
+    return parse_answer(OutputParser(tools.name), tools.example)
 
 
 def _similarity(text: str, example: str) -> int:

@@ -31,7 +31,7 @@ from dragoman.detection.regex_markers import (
     join_literal,
 )
 from dragoman.detection.result import ProbeTurn
-from dragoman.detection.round_trip import fold_spans
+from dragoman.detection.round_trip import parse_answer
 from dragoman.formats import reasoning_formats, tool_formats
 from dragoman.output.library import OutputParser
 from dragoman.output.spec import (
@@ -282,12 +282,12 @@ def _make_example(tools: ToolFormat, body: CallBody) -> str:
 
 def _prefer_known_tools(derived: ToolFormat) -> ToolFormat:
     """Return the known format that parses the example identically, else the derived one."""
-    expected = fold_spans(OutputParser(derived), derived.example)
+    expected = parse_answer(OutputParser(derived), derived.example)
     matches = [
         known
         for known in tool_formats().values()
         if contains_any_marker(call_openers(known), derived.example)
-        and fold_spans(OutputParser(known.name), derived.example) == expected
+        and parse_answer(OutputParser(known.name), derived.example) == expected
     ]
     return (
         max(matches, key=lambda known: _rank_likeness(known, derived.example))
@@ -297,13 +297,15 @@ def _prefer_known_tools(derived: ToolFormat) -> ToolFormat:
 
 
 def _prefer_known_reasoning(derived: ReasoningFormat) -> ReasoningFormat:
-    expected = fold_spans(OutputParser(reasoning=derived), derived.example)
+    expected = parse_answer(OutputParser(reasoning=derived), derived.example)
     matches = [
         known
         for known in reasoning_formats().values()
         if contains_any_marker(_outer_markers(known), derived.example)
         and not known.keeps_markers
-        and _same_output(fold_spans(OutputParser(reasoning=known.name), derived.example), expected)
+        and _same_output(
+            parse_answer(OutputParser(reasoning=known.name), derived.example), expected
+        )
     ]
     return (
         max(matches, key=lambda known: _rank_likeness(known, derived.example))

@@ -78,7 +78,7 @@ def parse_turn(
     """Parse a rendered turn with two formats."""
     tools_or_name = tools.name if tools and tool_formats().get(tools.name) is tools else tools
     reasoning_or_name = reasoning.name if reasoning and _is_registered(reasoning) else reasoning
-    return fold_spans(
+    return parse_answer(
         OutputParser(tools_or_name, reasoning_or_name, tools=TOOLS, prompt=prompt), text
     )
 
@@ -87,7 +87,7 @@ def _is_registered(reasoning: ReasoningFormat) -> bool:
     return reasoning_formats().get(reasoning.name) is reasoning
 
 
-def fold_spans(parser: OutputParser, text: str) -> ProbeTurn:
+def parse_answer(parser: OutputParser, text: str) -> ProbeTurn:
     """Parse a whole answer into a turn."""
     turn: dict[str, list[str]] = {"text": [], "reasoning": []}
     calls: list[list[str]] = []

@@ -18,8 +18,8 @@ FACTORIES = {
     "llamacpp": "dragoman.engines.llamacpp:create",
 }
 
-# What an engine without `capabilities` is taken to honour. These are the fields that existed when
-# such engines were first accepted; do not add a new one, as they cannot know of it.
+# The fields that an engine without `capabilities` is assumed to honour: those that existed when
+# such engines were first accepted. Do not add new fields, which those engines cannot know.
 UNDECLARED_SAMPLING_FIELDS = frozenset(
     {
         "temperature",
@@ -49,7 +49,7 @@ def get_factory(name: str) -> str:
 
 
 def get_capabilities(engine: Engine) -> Capabilities:
-    """Return what the engine declares; one without a declaration takes text and samples."""
+    """Return what the engine declares, or the defaults of an engine that declares nothing."""
     declared = getattr(engine, "capabilities", None)
     if isinstance(declared, Capabilities):
         return declared

@@ -10,14 +10,13 @@
   With `yields = "delta"` on the engine, or `"delta": True` in `meta_info`, each dict holds only
   the new text and ids; counts are totals in either case.
 
-An engine that declares no `capabilities` is taken to honour the sampling fields listed in
-`engines.UNDECLARED_SAMPLING_FIELDS`; one with only `generate_request` is taken to honour
+An engine that declares no `capabilities` is assumed to honour the sampling fields listed in
+`engines.UNDECLARED_SAMPLING_FIELDS`; one with only `generate_request` is assumed to honour
 `SAMPLING_FIELDS`, those that its interface has a name for. Neither list grows with `Sampling`: a
 field that is added there is rejected with a 400 until the engine's own `capabilities` list it.
 
-An answer that does not begin with what was sent before cannot be streamed to a client, who has
-already received it. That, like a field of the wrong type, is reported as `EngineFailed`; the log
-says what exactly was wrong.
+Each cumulative answer must begin with the one before it, which the client has already received. A
+violation, like a field of the wrong type, is reported as `EngineFailed`; the log has the details.
 """
 
 from __future__ import annotations
@@ -128,7 +127,7 @@ class GenerateOnlyEngine:
         """Accept every job: the engine has no check."""
 
     def generate(self, job: Job) -> AsyncGenerator[Step, None]:
-        """Run each choice as a job of its own, since the engine may not know of choices."""
+        """Run each choice as a job of its own, since the engine may not support `n`."""
         if job.n == 1:
             return self._engine.generate(job)
         return merge_streams([self._generate_choice(job, choice) for choice in range(job.n)])
@@ -304,13 +303,13 @@ class ChunkReader:
         known = 0 if is_delta else len(self._ids)
         if strict and known and list(ids[:known]) != self._ids:
             _fail("`output_ids` do not begin with the %d ids before", known)
-        new = [_check_integer(id_, "output_ids") for id_ in ids[known:]]
+        new = [_check_integer(token, "output_ids") for token in ids[known:]]
         if not is_delta:
             self._ids += new
         return new
 
     def _count_tokens(self, total: object, estimate: int) -> int:
-        """Count the tokens of this step: by the engine's total, its ids, or one for some text."""
+        """Count the tokens of this step: by the engine's total, its ids, or 1 for any text."""
         if total is None:
             new = estimate
         else:

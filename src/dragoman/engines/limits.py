@@ -9,7 +9,7 @@ from dragoman.types import Adapter, Sampling
 
 
 def check_logprobs(requested: int | None, maximum: int) -> None:
-    """Reject more alternatives for each token than the engine reports; -1 is no logprobs at all."""
+    """Reject more alternatives per token than the engine reports (-1: it reports no logprobs)."""
     if requested is None or requested <= maximum:
         return
     if maximum < 0:
@@ -56,7 +56,7 @@ def check_token_ids(ids: Collection[int], vocabulary_size: int, param: str) -> N
 
 
 def check_grammar_sampling(sampling: Sampling) -> None:
-    """Reject sampling fields that would go on after the grammar has ended."""
+    """Reject sampling fields that make an answer continue after the grammar has ended."""
     for name in ("min_tokens", "ignore_eos"):
         if getattr(sampling, name):
             raise Unsupported(f"`{name}` cannot be combined with a grammar.", param=name)

@@ -1,4 +1,4 @@
-"""Merges several streams of steps into one, in the order in which the steps come."""
+"""Merges several streams of steps into one, in the order in which the steps arrive."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger("dragoman.engines")
 async def merge_streams(
     streams: Sequence[AsyncGenerator[Step, None]],
 ) -> AsyncGenerator[Step, None]:
-    """Yield the steps of all streams. Closing it closes them all; so does the first failure."""
+    """Yield the steps of all streams. Closing this one, or the first failure, closes them all."""
     queue = StepQueue()
     open_streams = len(streams)
 

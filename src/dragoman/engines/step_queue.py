@@ -1,9 +1,9 @@
-"""Steps on their way to a reader that may be slow.
+"""A queue of steps for a reader that may be slow.
 
 Waiting steps are merged, choice by choice: texts are joined, ids and logprobs are concatenated, and
 `spans` records where one step ends and the next begins. So the queue never holds more than the
-answer, a slow reader slows nobody down, and a late reader gets everything at once. `merge_steps` is
-a pure function and runs on both sides of a process boundary.
+answer, a slow reader does not slow the engine down, and a late reader gets everything at once.
+`merge_steps` is a pure function and runs on both sides of a process boundary.
 
 A queue is a list and at most one future; waking its reader costs that future and nothing else.
 """
@@ -83,7 +83,7 @@ def _get_spans(step: Step) -> list[tuple[int, int]]:
 
 
 class StepQueue:
-    """Steps for one reader, until they end."""
+    """The steps of one job, for one reader."""
 
     __slots__ = ("_create_future", "_error", "_merge_above", "_steps", "_wake", "ended")
 
@@ -107,14 +107,14 @@ class StepQueue:
         self._notify()
 
     def end(self, error: DragomanError | None = None) -> None:
-        """Put nothing more; the first call counts."""
+        """End the queue, normally or with an error; the first call counts."""
         if not self.ended:
             self.ended = True
             self._error = error
             self._notify()
 
     async def take(self) -> list[Step]:
-        """Return all waiting steps as soon as there are some; an empty list at a normal end."""
+        """Wait for steps and return all that there are; an empty list means the normal end."""
         if not self._steps and not self.ended:
             if self._create_future is None:  # looking the loop up each time costs a system call
                 self._create_future = asyncio.get_running_loop().create_future

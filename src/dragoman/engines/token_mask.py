@@ -12,10 +12,10 @@ A mask depends on the tokens before it and not on the logits, so it costs no tim
 computed faster than the forward pass. All choices of all models share a few workers. Only one
 thread can use a matcher, so every other method of a `GrammarState` waits for the worker.
 
-A stop token is allowed exactly where the grammar accepts, whatever the grammar makes of it as text,
-or where the grammar names it as its own last token. Control tokens match no text: a grammar has to
-name them. Tokens are never forced, since the model decides how a text is split into tokens; so no
-tokenizer is ever needed.
+A stop token is allowed exactly where the grammar accepts, even if the grammar also matches its
+text, or where the grammar names it as its last token. Control tokens match no text: a grammar has
+to name them. Tokens are never forced, since the model decides how a text is split into tokens; so
+no tokenizer is ever needed.
 
 A grammar can reach a state in which nothing is allowed and nothing is complete, or become too
 costly. `llguidance` then allows the end; here it is an error, so that half an answer is never taken
@@ -77,11 +77,11 @@ def dead_end_error() -> BadRequest:
 def _measure_nesting(grammar: str) -> int:
     """Return how deep brackets are nested, not counting quoted ones."""
     depth = deepest = 0
-    for letter in _QUOTED.sub("", grammar):
-        if letter in "([{":
+    for char in _QUOTED.sub("", grammar):
+        if char in "([{":
             depth += 1
             deepest = max(deepest, depth)
-        elif letter in ")]}":
+        elif char in ")]}":
             depth -= 1
     return deepest
 
@@ -94,7 +94,7 @@ class TokenMasker:
     ) -> None:
         self._pieces = pieces
         known = frozenset(token for token in eos_ids if token < len(pieces))
-        # without a stop token, an id that no model can produce stands for the end
+        # a model without stop tokens gets an id that it cannot produce
         self._eos_ids = known or frozenset({len(pieces)})
         self._textless_ids = self._eos_ids | frozenset(control_ids)  # tokens that match no text
         self._lock = threading.Lock()
@@ -106,7 +106,7 @@ class TokenMasker:
         )
 
     def prepare(self) -> None:
-        """Build the vocabulary now, which the first grammar would have to wait for."""
+        """Build the vocabulary now, so that the first grammar does not wait for it."""
         self._get_tokenizer()
 
     def start_grammar(self, grammar: str, stop_ids: Collection[int] = ()) -> GrammarState:
@@ -129,7 +129,7 @@ class TokenMasker:
         return state
 
     def _evict(self, grammar: str) -> None:
-        """Forget a matcher: a state too costly for one copy breaks what all copies share."""
+        """Drop a matcher: a state that is too costly breaks the data that all copies share."""
         with self._lock:
             self._matchers.pop(grammar)
 
@@ -191,7 +191,7 @@ class GrammarState:
         self._end_ids = end_ids
         self._textless_end_ids = textless_end_ids  # a grammar can only mean these as tokens
         self._pending_mask: Future[bytes] | None = None
-        self._is_exhausted = False  # the mask has shown that only an end may follow
+        self._is_exhausted = False  # the mask shows that only an end may follow
         self.on_broken: Callable[[], object] = bool  # called when the matcher is unusable
 
     def start_mask(self) -> Future[bytes]:

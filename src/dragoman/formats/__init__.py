@@ -7,6 +7,7 @@ per kind, and a name that other servers use for the same format is an alias.
 from __future__ import annotations
 
 import pkgutil
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 
@@ -62,8 +63,6 @@ def _tools_by_any_name() -> dict[str, ToolFormat]:
 
 @cache
 def _reasoning_by_any_name() -> dict[str, ReasoningFormat]:
-    from dataclasses import replace
-
     known = {"none": NO_REASONING, **reasoning_formats()}
     for entry in reasoning_formats().values():
         for alias, inside in entry.aliases.items():

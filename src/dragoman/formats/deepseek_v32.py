@@ -1,4 +1,4 @@
-"""Elements that say of every argument whether it is a string."""
+"""Elements with an attribute for each argument: whether it is a string."""
 
 from dragoman.output.spec import MarkerPair, TaggedArguments, ToolFormat
 

@@ -17,8 +17,8 @@ HEADER = MessageHeader(
         ("text", "<|channel|>final<|message|>"),
         ("text", "<|channel|>commentary<|message|>"),
         *(
-            ("call", way.format(to=to, channel=channel, kind=kind))
-            for way in (
+            ("call", spelling.format(to=to, channel=channel, kind=kind))
+            for spelling in (
                 "<|channel|>{channel} to={to}{kind}<|message|>",
                 " to={to}<|channel|>{channel}{kind}<|message|>",
             )

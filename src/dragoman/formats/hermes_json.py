@@ -1,4 +1,4 @@
-"""A JSON object between tags; the format of Qwen and Hermes, and the one for models without any."""
+"""A JSON object between tags: Qwen and Hermes, and the default for models without a format."""
 
 from dragoman.output.spec import JsonObjects, MarkerPair, ToolFormat
 

@@ -1,4 +1,4 @@
-"""Blocks that say what they hold, in any order."""
+"""Blocks, in any order, each with a marker for its kind."""
 
 from dragoman.output.spec import JsonObjects, MarkerPair, MessageHeader, ReasoningFormat, ToolFormat
 

@@ -1,4 +1,4 @@
-"""A JSON list: how servers that force a call write it."""
+"""A JSON list, as servers that force a call constrain it."""
 
 from dragoman.output.spec import JsonObjects, ToolFormat
 

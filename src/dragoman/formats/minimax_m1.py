@@ -1,4 +1,4 @@
-"""JSON objects, one on a line, between tags."""
+"""JSON objects, one per line, between tags."""
 
 from dragoman.output.spec import JsonObjects, MarkerPair, ToolFormat
 

@@ -2,16 +2,16 @@
 
 from dragoman.output.spec import MarkerPair, NestedElements, ToolFormat
 
-MARK = "]<]minimax[>["
+PREFIX = "]<]minimax[>["
 
 TOOLS = ToolFormat(
     name="minimax_m3",
     models="MiniMax M3",
     example=(
-        f'{MARK}<tool_call>\n{MARK}<invoke name="f">{MARK}<a>1{MARK}</a>{MARK}</invoke>\n'
-        f"{MARK}</tool_call>"
+        f'{PREFIX}<tool_call>\n{PREFIX}<invoke name="f">{PREFIX}<a>1{PREFIX}</a>{PREFIX}</invoke>\n'
+        f"{PREFIX}</tool_call>"
     ),
-    section=MarkerPair(open=(f"{MARK}<tool_call>",), close=(f"{MARK}</tool_call>",)),
-    call=MarkerPair(open=(f"{MARK}<invoke name=",), close=(f"{MARK}</invoke>",)),
-    bodies=(NestedElements(name_ends=(">",), spellings=('"{name}"',), prefix=MARK),),
+    section=MarkerPair(open=(f"{PREFIX}<tool_call>",), close=(f"{PREFIX}</tool_call>",)),
+    call=MarkerPair(open=(f"{PREFIX}<invoke name=",), close=(f"{PREFIX}</invoke>",)),
+    bodies=(NestedElements(name_ends=(">",), spellings=('"{name}"',), prefix=PREFIX),),
 )

@@ -1,4 +1,4 @@
-"""A JSON list between capital tags."""
+"""A JSON list between upper-case tags."""
 
 from dragoman.output.spec import JsonObjects, MarkerPair, ToolFormat
 

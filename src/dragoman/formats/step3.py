@@ -1,4 +1,4 @@
-"""An invoked element between markers."""
+"""An `invoke` element between markers."""
 
 from dragoman.output.spec import MarkerPair, TaggedArguments, ToolFormat
 

@@ -149,20 +149,20 @@ class ModelCatalog:
         self.added.append(source)
         return source
 
-    def open_path(self, path: Path, chosen: ModelOptions | None = None) -> ModelSource:
+    def open_path(self, path: Path, options: ModelOptions | None = None) -> ModelSource:
         """Open a file or directory that the operator named."""
         source = self._describe(path)
-        if chosen is None:
+        if options is None:
             return source
-        return msgspec.structs.replace(source, options=chosen.with_defaults(self.base))
+        return msgspec.structs.replace(source, options=options.with_defaults(self.base))
 
     def _read_mapped(self) -> Iterator[ModelSource]:
         if self.mapping is None:
             return
-        for name, (path, chosen) in read_mapping(self.mapping).items():
+        for name, (path, options) in read_mapping(self.mapping).items():
             source = self._describe(path)
             yield msgspec.structs.replace(
-                source, id=name, aliases=(), options=chosen.with_defaults(self.base)
+                source, id=name, aliases=(), options=options.with_defaults(self.base)
             )
 
     def _scan_root(self) -> list[ModelSource]:
@@ -179,32 +179,34 @@ class ModelCatalog:
         source = self._headers.get(stamp)
         if source is None:
             source = describe_directory(path) if path.is_dir() else describe_gguf(path)
-            place = os.path.realpath(path)
-            source = msgspec.structs.replace(source, real_path=place, stamp=stamp)
+            real_path = os.path.realpath(path)
+            source = msgspec.structs.replace(source, real_path=real_path, stamp=stamp)
             self._headers.put(stamp, source)
         return msgspec.structs.replace(source, options=self.base)
 
     def _index_scanned(self, sources: list[ModelSource]) -> list[NameIndex]:
         root = self.root or Path()
-        holders: dict[Path, int] = {}
+        models_per_directory: dict[Path, int] = {}
         for source in sources:
-            holders[source.path.parent] = holders.get(source.path.parent, 0) + 1
+            models_per_directory[source.path.parent] = (
+                models_per_directory.get(source.path.parent, 0) + 1
+            )
         tiers: list[NameIndex] = [{} for _ in range(6)]
         for source in sources:
-            stem, below, parent = (
+            stem, relative_name, parent = (
                 _get_stem(source),
                 _get_relative_name(source, root),
                 source.path.parent,
             )
-            _add_names(tiers[0], source, source.id, below, *source.aliases)
+            _add_names(tiers[0], source, source.id, relative_name, *source.aliases)
             _add_names(tiers[1], source, stem)
-            if parent != root and holders[parent] == 1 and root in parent.parents:
+            if parent != root and models_per_directory[parent] == 1 and root in parent.parents:
                 _add_names(tiers[2], source, parent.name, parent.relative_to(root).as_posix())
             _add_names(
                 tiers[3],
                 source,
                 QUANTIZATION_SUFFIX.sub("", stem),
-                QUANTIZATION_SUFFIX.sub("", below),
+                QUANTIZATION_SUFFIX.sub("", relative_name),
             )
             _add_names(tiers[4], source, *source.titles, *map(slugify, source.titles))
             _add_names(tiers[5], source, source.architecture or "")
@@ -226,9 +228,9 @@ def describe_gguf(path: Path) -> ModelSource:
         return msgspec.structs.replace(broken, broken=error.message)
     if header.kind != "model":
         return msgspec.structs.replace(broken, broken=NOT_A_MODEL)
-    known = normalize_name(path.name) == normalize_name(DEFAULT_FILE)
+    is_default_model = normalize_name(path.name) == normalize_name(DEFAULT_FILE)
     source = ModelSource(
-        id=DEFAULT_ALIASES[0] if known else path.stem,
+        id=DEFAULT_ALIASES[0] if is_default_model else path.stem,
         path=path,
         architecture=header.architecture,
         parameters=header.parameters,
@@ -237,17 +239,18 @@ def describe_gguf(path: Path) -> ModelSource:
         size=sum(max(0, read_stamp(file)[2]) for file in files),
         created=created,
         titles=_collect_titles(header),
-        aliases=DEFAULT_ALIASES[1:] if known else (),
+        aliases=DEFAULT_ALIASES[1:] if is_default_model else (),
     )
-    return source if known else msgspec.structs.replace(source, id=_get_stem(source))
+    return source if is_default_model else msgspec.structs.replace(source, id=_get_stem(source))
 
 
 def _collect_titles(header: gguf.GgufHeader) -> tuple[str, ...]:
-    base, size, tune = (
+    basename, size, tune = (
         header.get_text(f"general.{key}") for key in ("basename", "size_label", "finetune")
     )
     joined = [
-        "-".join(filter(None, parts)) for parts in ((base, size, tune), (base, size), (base,))
+        "-".join(filter(None, parts))
+        for parts in ((basename, size, tune), (basename, size), (basename,))
     ]
     title = header.get_text("general.name")
     return tuple(dict.fromkeys(filter(None, (title, *joined))))
@@ -278,21 +281,21 @@ def describe_directory(path: Path) -> ModelSource:
 
 def _find_model_files(root: Path) -> Iterator[Path]:
     """Find GGUF files (only the first part of a split one) and directories of safetensors."""
-    for folder, folders, files in os.walk(root):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        here = Path(folder)
+    for directory, subdirectories, files in os.walk(root):
+        subdirectories[:] = [name for name in subdirectories if not name.startswith(".")]
+        parent = Path(directory)
         for name in files:
             if not name.lower().endswith(".gguf") or name.startswith("."):
                 continue
             split = gguf.parse_split_name(name[: -len(".gguf")])
             if split is None or split[1] == 1:
-                yield here / name
+                yield parent / name
         if (
-            here != root
+            parent != root
             and "config.json" in files
             and any(name.endswith(".safetensors") for name in files)
         ):
-            yield here
+            yield parent
 
 
 def _get_stem(source: ModelSource) -> str:

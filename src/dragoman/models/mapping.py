@@ -104,26 +104,26 @@ def _load_yaml(file: Path) -> dict[object, object]:
     return content
 
 
-def _parse_entry(value: object, folder: Path) -> tuple[Path, ModelOptions]:
+def _parse_entry(value: object, directory: Path) -> tuple[Path, ModelOptions]:
     """Return path and options of one entry, or raise `ValueError` with the problem."""
     if isinstance(value, str):
-        return _parse_path(value, folder), ModelOptions()
+        return _parse_path(value, directory), ModelOptions()
     if not isinstance(value, dict):
         raise ValueError("expected a path or a mapping of options")
     fields = dict(value)
-    path = _parse_path(fields.pop("path", None), folder)
+    path = _parse_path(fields.pop("path", None), directory)
     options = msgspec.convert(fields, ModelOptions)
     check_names(options.format, options.reasoning_format)
-    lora = {name: str(_parse_path(file, folder)) for name, file in options.lora.items()}
+    lora = {name: str(_parse_path(file, directory)) for name, file in options.lora.items()}
     template = options.chat_template
     return path, msgspec.structs.replace(
         options,
         lora=lora,
-        chat_template=str(_parse_path(template, folder)) if template is not None else None,
+        chat_template=str(_parse_path(template, directory)) if template is not None else None,
     )
 
 
-def _parse_path(value: object, folder: Path) -> Path:
+def _parse_path(value: object, directory: Path) -> Path:
     if not isinstance(value, str) or not value.strip() or "\0" in value:
         raise ValueError("the path is missing or not a string")
-    return folder / Path(value.strip()).expanduser()
+    return directory / Path(value.strip()).expanduser()

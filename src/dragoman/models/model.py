@@ -23,11 +23,11 @@ progress_listener: ContextVar[ProgressListener | None] = ContextVar(
 )
 
 
-def report_progress(what: str, done: float) -> None:
+def report_progress(stage: str, fraction: float) -> None:
     """Report the progress of a load, from inside a loader."""
     listener = progress_listener.get()
     if listener is not None:
-        listener(what, done)
+        listener(stage, fraction)
 
 
 class ModelInfo(Struct, frozen=True, kw_only=True):

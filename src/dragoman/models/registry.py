@@ -49,7 +49,7 @@ log = logging.getLogger("dragoman.models")
 
 Loader = Callable[[ModelSource], Awaitable[Model]]
 # Called with the model, the stage of its load, and the fraction that is done.
-Listener = Callable[[str, str, float], None]
+LoadListener = Callable[[str, str, float], None]
 
 
 class ModelPolicy(Struct, frozen=True, kw_only=True):
@@ -101,7 +101,7 @@ class ModelRegistry:
         catalog: ModelCatalog,
         loader: Loader,
         policy: ModelPolicy | None = None,
-        listener: Listener | None = None,
+        listener: LoadListener | None = None,
     ) -> None:
         self.policy = policy or ModelPolicy()
         self._catalog = catalog
@@ -127,11 +127,11 @@ class ModelRegistry:
         catalog = ModelCatalog()
         source = ModelSource(id=name, real_path=f"engine:{name}", created=int(time.time()))
         catalog.add(source, aliases)
-        models = cls(catalog, _reject_load, policy)
+        registry = cls(catalog, _reject_load, policy)
         model = make_engine_model(engine, name, chat_template, source.created, formats)
-        slot = models._get_slot(catalog.list_sources()[0])
-        models._adopt(slot, model, owned=False)
-        return models
+        slot = registry._get_slot(catalog.list_sources()[0])
+        registry._adopt(slot, model, owned=False)
+        return registry
 
     @property
     def default_name(self) -> str:
@@ -307,7 +307,7 @@ class ModelRegistry:
 
     async def _load(self, slot: ModelSlot) -> None:
         source = slot.source
-        progress_listener.set(lambda what, done: self._report_progress(slot, what, done))
+        progress_listener.set(lambda stage, fraction: self._report_progress(slot, stage, fraction))
         try:
             report_progress("loading", 0.0)
             if source.broken is not None:
@@ -345,15 +345,15 @@ class ModelRegistry:
         record = replace(serialize_error(error), message=message, param="model")
         slot.error = deserialize_error(record)
 
-    def _report_progress(self, slot: ModelSlot, what: str, done: float) -> None:
+    def _report_progress(self, slot: ModelSlot, stage: str, fraction: float) -> None:
         name = slot.source.id
-        slot.progress = done
-        if done >= 1.0:
-            log.info("%s: %s after %.1f s", name, what, time.monotonic() - slot.load_started)
+        slot.progress = fraction
+        if fraction >= 1.0:
+            log.info("%s: %s after %.1f s", name, stage, time.monotonic() - slot.load_started)
         else:
-            log.info("%s: %s (%d %%)", name, what, round(100 * done))
+            log.info("%s: %s (%d %%)", name, stage, round(100 * fraction))
         if self._listener is not None:
-            self._listener(name, what, done)
+            self._listener(name, stage, fraction)
 
 
 async def _reject_load(source: ModelSource) -> Model:

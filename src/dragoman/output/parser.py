@@ -35,19 +35,19 @@ class Parser(ParserMachine):
             self._emitted += spans
         return spans
 
-    def close(self, cut: bool = False) -> list[Span]:
+    def close(self, truncated: bool = False) -> list[Span]:
         """Return everything held back. `cut`: the model did not end the answer itself."""
         if self._closed:
             return []
         rest = [] if self._filter is None else self._feed(self._filter.close())
         self._closed = True
-        self._truncated = cut
+        self._truncated = truncated
         self._buffer.finish()
         for _ in self._loop:
             pass
         if self._only_text:
             self._spans.extend(self._leading_space)
-        if self._policy.unclosed_reasoning == "repeat" and not cut:
+        if self._policy.unclosed_reasoning == "repeat" and not truncated:
             self._spans.extend(self._repeat_as_text(rest + self._spans))
         return rest + self._spans
 

@@ -225,10 +225,10 @@ def make_job(
     """Make the engine's job. Sampling comes from the request, else the model, else our defaults."""
     sampling = request.sampling.with_defaults(model.defaults.with_defaults(DEFAULT_SAMPLING))
     if tokens_left is not None:
-        longest = (
+        max_tokens = (
             tokens_left if sampling.max_tokens is None else min(sampling.max_tokens, tokens_left)
         )
-        sampling = Sampling(max_tokens=longest).with_defaults(sampling)
+        sampling = Sampling(max_tokens=max_tokens).with_defaults(sampling)
     if request.prefill_only:
         sampling = Sampling(max_tokens=1).with_defaults(sampling)
     n = count_choices(request)

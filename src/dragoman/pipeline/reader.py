@@ -303,7 +303,7 @@ class ChatReader(Reader):
             finish = step.finish if step.finish in FINISHES else "length"
             deltas += self._make_deltas(self._parser.feed(self._detokenizer.close().text))
         is_cut = stop is not None or finish == "length"
-        deltas += self._make_deltas(self._parser.close(cut=is_cut))
+        deltas += self._make_deltas(self._parser.close(truncated=is_cut))
         if finish == "stop" and self._calls and (stop is None or self._is_last_call_complete()):
             finish = "tool_calls"
         last = deltas.pop() if deltas and deltas[-1].channel == "text" else Delta(self._index)

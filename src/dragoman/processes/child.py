@@ -1,4 +1,4 @@
-"""What a child process does right after its start, before it runs anything else."""
+"""The first steps of a child process, before it runs anything else."""
 
 from __future__ import annotations
 

@@ -1,14 +1,13 @@
 """One child process, from its start to its exit.
 
 `ChildProcess` runs on the event loop's callbacks and has no task of its own. The parent and the
-child share a socket pair, of which the child gets one end as its standard input (see `child`);
-both sides send frames over it. What the child prints to standard output or standard error is
-logged line by line, and the last lines are stored for an error report.
+child share a socket pair, of which the child gets one end as its standard input (see `child`); both
+sides send frames over it. The child's standard output and standard error are logged line by line,
+and the last lines are stored for an error report.
 
-The first frame that a child sends says that it is ready. A child whose connection is lost, or that
-sends something that is not a frame, is of no use and is killed. It has exited once the process is
-gone and everything it sent and printed has been read; if another process holds its output open,
-that is waited for only briefly.
+The first frame from a child means that it is ready. A child whose connection is lost, or that sends
+something that is not a frame, is killed. It has exited once the process is gone and everything it
+sent and printed has been read; if another process holds its output open, the wait is short.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
         on_disconnect: Callable[[], None] | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
-        self.ready: asyncio.Future[bytes | None] = loop.create_future()  # None: it never will be
+        self.ready: asyncio.Future[bytes | None] = loop.create_future()  # None: it exited before
         self.exited: asyncio.Future[None] = loop.create_future()
         self.returncode: int | None = None
         self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
@@ -66,7 +65,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
 
     @property
     def read_count(self) -> int:
-        """How often data has come from the child; a number that grows shows that it is alive."""
+        """How often data has arrived from the child; a growing number means that it is alive."""
         return self._connection.read_count
 
     async def start(self, command: Sequence[str]) -> None:
@@ -99,11 +98,11 @@ class ChildProcess(asyncio.SubprocessProtocol):
         self._connection.send(body)
 
     async def drain(self) -> None:
-        """Wait until the child has taken most of what was sent, or the connection is lost."""
+        """Wait until the child has read most of the sent data, or the connection is lost."""
         await self._connection.writable.wait()
 
     def kill(self) -> None:
-        """Kill the process and those that it has started."""
+        """Kill the process and its own children."""
         self._killed = True
         process = self._process
         if process is None or process.get_returncode() is not None:
@@ -167,13 +166,13 @@ class ChildProcess(asyncio.SubprocessProtocol):
             self.ready.set_result(None)
         if self._on_disconnect is not None:
             self._on_disconnect()
-        self._note_exit()
+        self._report_exit()
 
     def _end_process(self) -> None:
         self._process_ended = True
-        self._note_exit()
+        self._report_exit()
 
-    def _note_exit(self) -> None:
+    def _report_exit(self) -> None:
         if self._process_ended and self._connection.is_lost and not self.exited.done():
             self.exited.set_result(None)
 

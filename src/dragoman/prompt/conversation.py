@@ -1,7 +1,7 @@
-"""From the messages of a request to the messages that a template sees.
+"""Converts the messages of a request to the messages that a template gets.
 
 Pure functions: nothing that came with the request is changed. A conversation is altered only as far
-as `TemplateCapabilities` require for this template, and never so that something is lost:
+as `TemplateCapabilities` require for this template, and nothing is lost:
 
 - a system message that the template does not accept moves into the first one, or in front of the
   first user message;
@@ -43,7 +43,7 @@ _SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}")
 def prepare_messages(
     messages: Sequence[Message], capabilities: TemplateCapabilities, tools: Sequence[Tool] = ()
 ) -> list[TemplateMessage]:
-    """Return the messages as this template accepts them, with tools it cannot write among them."""
+    """Return the messages as this template accepts them, including tools that it cannot write."""
     turns = arrange_messages(messages, capabilities, tools)
     return [to_template_message(turn, capabilities) for turn in turns]
 
@@ -96,7 +96,7 @@ def flatten_content(content: Content) -> str:
     """Return the text of a content.
 
     Validation rejects media that the model cannot read, except in tool results: an agent sends its
-    whole history every time and could never continue. There a sentence stands in for it.
+    whole history every time and could never continue. There a sentence replaces it.
     """
     if len(content) == 1 and isinstance(part := content[0], TextPart):
         return part.text
@@ -130,7 +130,7 @@ def _replace_role(turn: Turn, capabilities: TemplateCapabilities) -> Turn:
 
 
 def _split_off_reasoning(turn: Turn, capabilities: TemplateCapabilities) -> Turn:
-    """Cut the reasoning off a text as the template would, which cannot see a tag with a break."""
+    """Split the reasoning off a text: the template does not recognise a tag that has a break."""
     end = capabilities.reasoning_end
     if end is None or turn.role != "assistant" or end not in turn.text:
         return turn
@@ -213,7 +213,7 @@ def _place_system_messages(
     turns: list[Turn], capabilities: TemplateCapabilities, has_tools: bool
 ) -> list[Turn]:
     """Put system messages where the template accepts them."""
-    first = next((n for n, turn in enumerate(turns) if turn.role != "system"), len(turns))
+    first = next((index for index, turn in enumerate(turns) if turn.role != "system"), len(turns))
     system, rest = turns[:first], turns[first:]
     if not (capabilities.system and capabilities.system_later):
         system += [turn for turn in rest if turn.role == "system"]

@@ -1,4 +1,4 @@
-"""From the pieces of a prompt to token ids."""
+"""Encodes the pieces of a prompt as token ids."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ YIELD_AFTER = 20_000  # characters to encode before other tasks get to run
 
 
 class TextEncoder(Protocol):
-    """What a prompt needs of a tokenizer (see `dragoman.tokenizers`)."""
+    """The part of a tokenizer that a prompt needs (see `dragoman.tokenizers`)."""
 
     pieces: list[bytes]
     specials: dict[str, int]
@@ -31,7 +31,7 @@ class TextEncoder(Protocol):
 
 class EncodedPrompt(Struct, frozen=True):
     ids: array[int]
-    cached_tokens: int = 0  # how many came from the token cache
+    cached_tokens: int = 0  # how many ids came from the token cache
     answer_start: int | None = None  # the first id of the piece that starts the answer
 
 

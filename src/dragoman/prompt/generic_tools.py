@@ -70,7 +70,7 @@ def _write_call(call: ToolCall) -> str:
 
 
 def _write_arguments(call: ToolCall) -> str:
-    """Write arguments as the client sent them; what is not a JSON object becomes a string."""
+    """Write arguments as the client sent them; anything but a JSON object becomes a string."""
     text = call.arguments.strip() or "{}"
     try:
         is_object = isinstance(json.loads(text), dict)
@@ -80,7 +80,7 @@ def _write_arguments(call: ToolCall) -> str:
 
 
 def write_results(results: Iterable[Turn]) -> Turn:
-    """Write consecutive results as one turn of the user's."""
+    """Write consecutive results as one user turn."""
     start, end = map(trust_text, RESULT)
     texts = [join_texts([start, result.text, end]) for result in results]
     return Turn(role="user", text=join_texts(texts, "\n"))

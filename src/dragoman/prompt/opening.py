@@ -1,4 +1,4 @@
-"""What a template writes to start an answer, found by comparing two prompts."""
+"""Finds the text with which a template starts an answer, by comparing two prompts."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ SENTINEL = "zqlast"
 
 
 def find_opening(chat: Chat, render: Callable[[Chat], str]) -> str:
-    """Return what the template writes to start the answer. It contains no text of the client's."""
+    """Return the text with which the template starts the answer, without any client text."""
     prompt = render(chat)
     if chat.continue_final_message:
         return _find_continued_opening(chat, prompt, render)
     before = render(replace(chat, add_generation_prompt=False))
     if prompt != before and prompt.startswith(before):
         return prompt[len(before) :]
-    # The template ignores `add_generation_prompt`: take what it writes after a last message
+    # The template ignores `add_generation_prompt`: take the text after the last message
     last = replace(chat.messages[-1], content=text_content(SENTINEL))
     other = render(replace(chat, messages=(*chat.messages[:-1], last)))
-    _, match, rest = other.rpartition(SENTINEL)
-    return rest if match and prompt.endswith(rest) else ""
+    _, sentinel, rest = other.rpartition(SENTINEL)
+    return rest if sentinel and prompt.endswith(rest) else ""
 
 
 def _find_continued_opening(chat: Chat, prompt: str, render: Callable[[Chat], str]) -> str:
-    """Return what the template writes before the text of a message that the model continues."""
+    """Return the text that the template writes before a message that the model continues."""
     text, earlier = flatten_content(chat.messages[-1].content).strip(), chat.messages[:-1]
     before = ""
     if earlier:

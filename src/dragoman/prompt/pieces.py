@@ -1,4 +1,4 @@
-"""The pieces of a prompt: what lies between the rendered template and the token ids.
+"""The pieces of a prompt, between the rendered template and the token ids.
 
 A rendered template is split at its special tokens: pieces with an even index are plain text, those
 with an odd index are special tokens. A `Splicer` may put the ids of a whole turn in place of such
@@ -20,11 +20,11 @@ RenderPieces: TypeAlias = Callable[[Chat, RenderLimits], list[str]]
 
 
 class PromptPieces(Struct, frozen=True):
-    """A prompt in pieces, plain text and special tokens by turns."""
+    """A prompt in pieces, alternately plain text and special tokens."""
 
     pieces: list[Piece]
-    replayed_turns: int = 0  # turns that stand as the model wrote them
-    skipped: tuple[str, ...] = ()  # why each other turn with a replay does not
+    replayed_turns: int = 0  # turns replaced with the tokens that the model wrote
+    skipped: tuple[str, ...] = ()  # why each other turn with a replay was not replaced
     answer_start: int | None = None  # the piece that starts the answer, a special token
 
 

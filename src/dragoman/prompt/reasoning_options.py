@@ -1,9 +1,9 @@
 """Sets reasoning effort and budget in the variables that a template reads.
 
 `reasoning_effort: none` turns reasoning off if the template has a switch for it. Any other effort
-turns it on, and also goes to a template that knows efforts. What a client sets itself in
-`chat_template_kwargs` stays as it is. A budget of tokens goes to a template that reads one; for all
-other templates the pipeline enforces it (`dragoman.pipeline.reasoning_budget`).
+turns it on, and is also passed to a template that reads it. Variables that a client sets in
+`chat_template_kwargs` stay as they are. A token budget is passed to a template that reads one; for
+all other templates the pipeline enforces it (`dragoman.pipeline.reasoning_budget`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def reasoning_variables(
 
 
 def is_already_off(chat: Chat, options: ReasoningOptions) -> bool:
-    """Does the client turn off reasoning that the model does not do anyway?"""
+    """Whether the client turns off reasoning that the model does not have anyway."""
     turned_off = chat.reasoning_effort == "none"
     return turned_off and not options.can_reason and options.switch is None
 

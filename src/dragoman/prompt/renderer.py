@@ -1,9 +1,9 @@
-"""From a conversation to token ids, by the model's own template.
+"""Renders a conversation as token ids, with the model's own template.
 
     messages ── conversation ───> messages that this template accepts
-             ── special_tokens ─> the same, with nothing in it that reads as a special token
+             ── special_tokens ─> the same, but no client text can be read as a special token
              ── template ───────> text
-             ── special_tokens ─> pieces: plain text and special tokens by turns
+             ── special_tokens ─> pieces, alternately plain text and special tokens
              ── a `Splicer` ────> the same, with earlier turns as the model wrote them
              ── encoding ───────> token ids; plain text seen before comes from the token cache
 
@@ -62,8 +62,8 @@ log = logging.getLogger("dragoman.prompt")
 T = TypeVar("T")
 
 QUICK_SECONDS = 0.02  # how long a rendering may block the event loop
-LARGE = 200_000  # characters of a conversation that goes to a thread at once
-ITEM_COST = 100  # characters that a message or a call counts for beside its text
+MAX_INLINE_CHARACTERS = 200_000  # larger conversations are rendered in a thread at once
+ITEM_COST = 100  # characters that a message or a call counts for besides its text
 CACHE_BYTES = 32 << 20
 
 
@@ -73,10 +73,10 @@ class RenderedPrompt(Struct, frozen=True):
     text: str
     ids: list[int] | None = None
     special_tokens: int = 0  # how many the template wrote
-    last_special_token: str = ""  # the one that the prompt ends with, apart from white space
+    last_special_token: str = ""  # the special token that ends the prompt, apart from white space
     cached_tokens: int = 0  # tokens that came from the token cache
-    replayed_turns: int = 0  # turns that stand as the model wrote them
-    skipped: tuple[str, ...] = ()  # why each other turn with a replay does not
+    replayed_turns: int = 0  # turns replaced with the tokens that the model wrote
+    skipped: tuple[str, ...] = ()  # why each other turn with a replay was not replaced
     answer_start: int | None = None  # the first token of the answer's opening, if a splicer knows
     packed_ids: bytes = b""  # the ids in four bytes each
 
@@ -151,7 +151,7 @@ class PromptRenderer:
 
     @property
     def can_splice(self) -> bool:
-        """Can a splicer put earlier turns into these prompts?"""
+        """Whether a splicer can put earlier turns into these prompts."""
         return self._template is not None and self.tokenizer is not None
 
     async def count_tokens(self, chat: Chat) -> int:
@@ -161,7 +161,7 @@ class PromptRenderer:
         return len(rendered.ids)
 
     async def render_opening(self, chat: Chat) -> str:
-        """Return what the template writes to start the answer to a chat."""
+        """Return the text with which the template starts the answer to a chat."""
         _check_messages(chat)
 
         def find(chat: Chat, limits: RenderLimits) -> str:
@@ -178,7 +178,7 @@ class PromptRenderer:
 
     @property
     def template_enforces_budget(self) -> bool:
-        """Does the template itself tell the model how many tokens of reasoning it may write?"""
+        """Whether the template itself states the maximum number of reasoning tokens."""
         return self._reasoning.budget is not None
 
     async def encode_markup(self, text: str) -> list[int] | str:
@@ -206,7 +206,7 @@ class PromptRenderer:
 
     async def _run(self, work: Callable[[Chat, RenderLimits], T], chat: Chat) -> T:
         """Work on a chat on the event loop if that is quick, else in a thread."""
-        if sum(map(_estimate_cost, chat.messages)) <= LARGE:
+        if sum(map(_estimate_cost, chat.messages)) <= MAX_INLINE_CHARACTERS:
             try:
                 return work(chat, self._quick_limits)
             except TemplateTooCostly:
@@ -232,14 +232,14 @@ class PromptRenderer:
         return "\n\n".join(message["content"] for message in messages if message["content"])
 
     def _written_tools(self, chat: Chat) -> tuple[Tool, ...]:
-        """Return the tools to write down: as text only if the model may call them."""
+        """Return the tools to render; tools in text form only if the model may call them."""
         wanted = self.capabilities.tools_rendered or chat.tool_choice != "none"
         return chat.tools if wanted else ()
 
     def render_pieces(self, chat: Chat, limits: RenderLimits) -> list[str]:
         """Render a chat by the template; turns with a replay get a marker (`turn_markers`).
 
-        The pieces are plain text and special tokens by turns, plain text first and last. With
+        The pieces are alternately plain text and special tokens, plain text first and last. With
         markers in them, breaks stay in the pieces, too, so that no client's text becomes a marker.
         """
         template = self._require_template()
@@ -277,7 +277,7 @@ class PromptRenderer:
     def _collect_client_values(
         self, chat: Chat, turns: Sequence[Turn], tools: Sequence[Tool]
     ) -> dict[str, Json]:
-        """Return the variables that hold what the client sent, in the form this template reads."""
+        """Return the variables with the client's values, in the form that this template reads."""
         template = self._require_template()
         facts = template.facts
         template.check_variables(chat.template_kwargs)
@@ -345,11 +345,11 @@ def _append_prompt_end(message: TemplateMessage) -> None:
 
 
 def _cut_prompt(chat: Chat, text: str) -> str:
-    """Cut off what the template writes after a last message that the model continues."""
+    """Cut off the text after a last message that the model continues."""
     if not chat.continue_final_message:
         return text
-    text, match, _ = text.rpartition(PROMPT_END)
-    if not match:
+    text, end_marker, _ = text.rpartition(PROMPT_END)
+    if not end_marker:
         raise Unsupported(
             "This model's chat template cannot leave the last message open.",
             param=chat.get_client_field_name("continue_final_message"),

@@ -9,10 +9,10 @@ tokens.
 
 A special token can also form where two texts meet. A client's text that ends like the beginning of
 a special token, or begins like the end of one, is broken there too; also after white space is
-trimmed, and at the separators at which this template splits texts. What remains is a template that
-puts a name into its own brackets (`<` + name + `>`): if such a special token shows up in the prompt
-and the client sent a text that could be the middle of it, the conversation is rendered again with
-that text broken.
+trimmed, and at the separators at which this template splits texts. The remaining case is a template
+that puts a name into its own brackets (`<` + name + `>`): if such a special token shows up in the
+prompt and the client sent a text that could be the middle of it, the conversation is rendered again
+with that text broken.
 
 Some texts are partly our own (tools, for a template that cannot write them). Those are `MixedText`:
 the client's parts are broken and separated from ours, and special tokens in our parts stay intact.
@@ -56,20 +56,20 @@ FOLDING_LETTERS = (
     "\ufb00\ufb01\ufb02\ufb03\ufb04\ufb05\ufb06"
 )
 
-TrieNode: TypeAlias = "dict[str, TrieNode]"  # by letter; an empty key ends a word
+TrieNode: TypeAlias = "dict[str, TrieNode]"  # by character; an empty key ends a word
 
 
 def remove_breaks(text: str) -> str:
     return _WRITTEN_BREAK.sub("", text)
 
 
-def trie_pattern(words: Iterable[str]) -> str:
+def make_trie_pattern(words: Iterable[str]) -> str:
     """Return a pattern that matches the longest of the words, however many there are."""
     tree: TrieNode = {}
     for word in words:
         node = tree
-        for letter in word:
-            node = node.setdefault(letter, {})
+        for char in word:
+            node = node.setdefault(char, {})
         node[""] = {}
     return _node_pattern(tree)
 
@@ -87,17 +87,17 @@ def _node_pattern(node: TrieNode) -> str:
     return f"(?:{pattern})?" if "" in node else pattern
 
 
-def _chain_pattern(letter: str, node: TrieNode) -> str:
-    """Return the pattern of letters without alternatives, with no group for each of them."""
-    letters = [letter]
+def _chain_pattern(char: str, node: TrieNode) -> str:
+    """Return the pattern of characters without alternatives, without a group for each of them."""
+    chars = [char]
     while len(node) == 1 and "" not in node:
-        [(letter, node)] = node.items()
-        letters.append(letter)
-    return re.escape("".join(letters)) + _node_pattern(node)
+        [(char, node)] = node.items()
+        chars.append(char)
+    return re.escape("".join(chars)) + _node_pattern(node)
 
 
 class MixedText(str):
-    """A text that is partly our own. Each part is a text and whether it is ours."""
+    """A text that is partly our own: `parts` has each text and whether it is ours."""
 
     __slots__ = ("parts",)
     parts: tuple[tuple[str, bool], ...]
@@ -117,7 +117,7 @@ def trust_text(text: str) -> MixedText:
 
 
 def join_texts(texts: Iterable[str], separator: str = "") -> str:
-    """Join texts; parts that are our own stay so."""
+    """Join texts; parts that are our own stay marked as ours."""
     texts = list(texts)
     if not any(isinstance(text, MixedText) for text in texts):
         return separator.join(texts)
@@ -194,11 +194,13 @@ class SpecialTokenGuard:
         self._longest = max(map(len, tokens), default=0)
         self._heads = {token[:end] for token in folded for end in range(1, len(token))}
         self._tails = {token[start:] for token in folded for start in range(1, len(token))}
-        self._first_letters = sorted({token[0] for token in folded})
-        self._last_letters = sorted({token[-1] for token in folded})
+        self._first_chars = sorted({token[0] for token in folded})
+        self._last_chars = sorted({token[-1] for token in folded})
         self._break_patterns = list(_make_break_patterns(tokens, ignore_case))
-        self._tokens = re.compile(f"({trie_pattern(tokens)})") if tokens else None
-        self._separators = re.compile(f"({trie_pattern(separators)})") if any(separators) else None
+        self._tokens = re.compile(f"({make_trie_pattern(tokens)})") if tokens else None
+        self._separators = (
+            re.compile(f"({make_trie_pattern(separators)})") if any(separators) else None
+        )
         self._composable = frozenset(_find_composable(tokens, literals))
 
     def break_tokens(self, text: str) -> str:
@@ -244,26 +246,26 @@ class SpecialTokenGuard:
 
     def _starts_with_tail(self, text: str) -> bool:
         beginning = text[: self._longest]
-        for letter in self._last_letters:
-            index = beginning.find(letter)
+        for char in self._last_chars:
+            index = beginning.find(char)
             while index >= 0:
                 if beginning[: index + 1] in self._tails:
                     return True
-                index = beginning.find(letter, index + 1)
+                index = beginning.find(char, index + 1)
         return False
 
     def _ends_with_head(self, text: str) -> bool:
         ending = text[-self._longest :]
-        for letter in self._first_letters:
-            index = ending.rfind(letter)
+        for char in self._first_chars:
+            index = ending.rfind(char)
             while index >= 0:
                 if ending[index:] in self._heads:
                     return True
-                index = ending.rfind(letter, 0, index)
+                index = ending.rfind(char, 0, index)
         return False
 
     def split(self, text: str) -> list[str]:
-        """Split a text into plain text and special tokens by turns, plain text first and last."""
+        """Split a text into plain text and special tokens, alternately; the ends are plain text."""
         return [text] if self._tokens is None else self._tokens.split(text)
 
     def find_middles(self, pieces: list[str], values: Json) -> frozenset[str]:
@@ -298,12 +300,12 @@ def _append_break(match: re.Match[str]) -> str:
 
 
 def _make_break_patterns(tokens: Collection[str], ignore_case: bool) -> Iterator[re.Pattern[str]]:
-    """Yield patterns to append a break to: one for each first letter, which is fast to search."""
+    """Yield patterns to append a break to: one per first character, which is fast to search."""
     rests: dict[str, list[str]] = {}
     for token in tokens:
         rests.setdefault(token[0], []).append(token[1:])
-    for letter, rest in sorted(rests.items()):
-        pattern = f"{re.escape(letter)}(?={trie_pattern(rest)})"
+    for char, rest in sorted(rests.items()):
+        pattern = f"{re.escape(char)}(?={make_trie_pattern(rest)})"
         yield re.compile(pattern, re.IGNORECASE if ignore_case else 0)
     if ignore_case:
         yield re.compile(f"[{FOLDING_LETTERS}]")

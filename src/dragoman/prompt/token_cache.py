@@ -2,7 +2,7 @@
 
 The tokens of such a text do not depend on what surrounds it. A conversation that comes back with
 one more turn consists of the same texts, so only the new ones are encoded. The least recently used
-entries go first.
+entries are dropped first.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Finds the call that each tool result answers.
 
 A result with an id answers the first open call that has it. One without an id answers the first
-open call of its function, or the first of all if it names none. A call is open until a result
-answers it or the assistant calls again. Consecutive results are put in the order of their calls,
-with the results that answer no call after them.
+open call of its function, or the first open call if it names no function. A call is open until a
+result answers it or the assistant calls again. Consecutive results are put in the order of their
+calls, with the results that answer no call after them.
 
-A client may send any number of calls and results, so neither is ever searched for the other.
+A client may send any number of calls and results, so neither list is ever searched for the other.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from dragoman.prompt.turn import Turn
 from dragoman.types import ToolCall
 
-# Positions of calls in their turn; taking the first item of a plain dict again and again is slow
+# Positions of calls in their turn; removing the first item of a plain dict repeatedly is slow
 Positions: TypeAlias = OrderedDict[int, None]
 
 

@@ -1,8 +1,8 @@
-"""Markers that show where the turns with a replay stand in a rendered prompt.
+"""Markers that show where the turns with a replay are in a rendered prompt.
 
 The template renders the client's version of such a turn, with a marker in each of its texts: a
 number between two code points that no other text contains. `special_tokens` removes those code
-points from what clients send, so no client can forge a marker.
+points from client text, so no client can forge a marker.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _mark_arguments(arguments: Json, marker: str) -> Json:
 
 
 def find_markers(pieces: Sequence[str]) -> dict[int, tuple[int, int]]:
-    """Return the first and the last piece in which each marker stands, by its number."""
+    """Return the first and the last piece that contain each marker, by its number."""
     spans: dict[int, tuple[int, int]] = {}
     for index in range(0, len(pieces), 2):
         piece = pieces[index]

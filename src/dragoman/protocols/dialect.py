@@ -1,12 +1,12 @@
-"""The type that every wire API is a value of.
+"""The type of every wire API.
 
-A `Dialect` is all that the HTTP layer knows of a wire API: how to decode a request body, how to
+A `Dialect` is all that the HTTP layer knows about a wire API: how to decode a request body, how to
 encode a response and an error, and what a stream looks like on the wire. The HTTP layer treats all
 of them alike. A new wire API is a package that exports a `Dialect` and a file of routes that use
 it.
 
-`decode` and `encoder` get a `DialectContext` with what may differ from request to request. Wire
-APIs that need none of it ignore it.
+`decode` and `make_encoder` get a `DialectContext`, which may differ from request to request. Wire
+APIs that do not need it ignore it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Encoder(Protocol):
 
 
 class DialectContext(Struct, frozen=True, kw_only=True):
-    """What decoding and encoding may need to know about the request."""
+    """Information about a request that decoding and encoding may need."""
 
     strict: bool = False  # reject unknown fields
     request_id: str = ""
@@ -100,7 +100,7 @@ class Dialect(Struct, Generic[T_co], frozen=True, kw_only=True):
 
 
 def pass_strict(decode: Callable[[bytes, bool], T]) -> Decode[T]:
-    """A decode function for a `Dialect` from one that takes `strict` and no context."""
+    """Adapt a function that takes `strict` instead of a context, for `Dialect.decode`."""
 
     def decode_with_context(body: bytes, context: DialectContext) -> T:
         return decode(body, context.strict)

@@ -10,8 +10,8 @@ reads a conversation that it did not write.
 **What is remembered.** When an answer ends, `recorder` stores the token ids that the model wrote,
 together with the ids of the template's opening before them, in the `cache`. They belong to the
 owner of the request (its API key), to the model with its vocabulary and to its LoRA adapters, and
-nobody else ever finds them. The cache is bounded; what a client asks the server to store also goes
-to the database and is deleted together with the response.
+are never used for anyone else. The cache is bounded; turns of responses that a client asks the
+server to store are also written to the database and deleted together with the response.
 
 **How a turn is found again.** Each turn is stored under a `digest` of everything that came before
 it in the conversation and of its own text and calls, and also under the ids of the calls in it, if

@@ -1,7 +1,7 @@
 """Holds entries in memory up to a number of bytes, and in a database if there is one.
 
-A task of its own writes to the database, so that no answer waits for it. If the database is slower
-than the answers, some entries are not written. Reading waits, but not for long.
+A separate task writes to the database, so that no answer waits for it. If the database is too slow,
+some entries are not written. Reading has a short timeout.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ log = logging.getLogger("dragoman.replay")
 ENTRY_OVERHEAD = 400  # bytes of an entry besides its tokens
 MAX_QUEUED = 1024  # entries that may wait to be written
 READ_TIMEOUT = 1.0  # seconds
-CLOSE_TIMEOUT = 5.0  # seconds to write what is queued when the server stops
+CLOSE_TIMEOUT = 5.0  # seconds to write queued entries when the server stops
 
 OwnerKey: TypeAlias = tuple[str, str]  # an owner and a key
-SourcedEntry: TypeAlias = tuple[ReplayEntry, str | None]  # an entry and its response
+SourcedEntry: TypeAlias = tuple[ReplayEntry, str | None]  # an entry and its response's id
 
 
 class ReplayStore(Protocol):
@@ -38,7 +38,7 @@ class ReplayStore(Protocol):
 
 
 class ReplayCache:
-    """Entries by owner and key. The least recently used ones go first."""
+    """Entries by owner and key. The least recently used ones are dropped first."""
 
     def __init__(self, max_bytes: int, store: ReplayStore | None = None) -> None:
         self._entries = BoundedCache[OwnerKey, SourcedEntry](
@@ -111,7 +111,7 @@ class ReplayCache:
             pass
 
     async def aclose(self) -> None:
-        """Write what is queued, for a limited time."""
+        """Write the queued entries, for a limited time."""
         if self._writer is not None and not self._writer.done():
             await asyncio.wait([self._writer], timeout=CLOSE_TIMEOUT)
             self._writer.cancel()

@@ -1,7 +1,7 @@
 """Digests by which a turn is recognised when a client sends it back.
 
 Two versions of one turn have the same digest. White space around a text makes no difference, nor
-does the way JSON is written: the order of members, spaces, `1.0` or `1`.
+do differences between equal JSON values: the order of members, spaces, `1.0` or `1`.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ def digest_prefixes(messages: Sequence[Message]) -> list[bytes]:
     return prefixes
 
 
-def call_key(scope_key: str, call_id: str) -> str:
+def make_call_key(scope_key: str, call_id: str) -> str:
     return digest("call", scope_key, call_id).hex()
 
 
-def turn_key(scope_key: str, prefix_digest: bytes, answer_digest: bytes) -> str:
+def make_turn_key(scope_key: str, prefix_digest: bytes, answer_digest: bytes) -> str:
     return digest("turn", scope_key, prefix_digest, answer_digest).hex()
 
 

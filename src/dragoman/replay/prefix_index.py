@@ -1,4 +1,4 @@
-"""The last prompts of a model with their answers, to measure how much of a new prompt is not new.
+"""The last prompts and answers of a model, to measure how much of a new prompt is already known.
 
 Token ids are packed in four bytes each and compared as bytes. A sequence that continues another one
 replaces it, so a conversation is stored once, however long it gets.

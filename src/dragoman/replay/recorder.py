@@ -10,10 +10,10 @@ from operator import attrgetter
 from dragoman.events import Completion, Delta
 from dragoman.replay.digest import (
     ReplayEntry,
-    call_key,
     digest_answer,
     digest_reasoning,
-    turn_key,
+    make_call_key,
+    make_turn_key,
 )
 from dragoman.replay.prefix_index import WIDTH, pack_ids
 from dragoman.replay.service import PromptReuse, ReplayScope, ReplayService
@@ -29,7 +29,7 @@ class ReplayRecorder:
         persist: bool = False,
         source: str | None = None,
     ) -> None:
-        """`persist` writes to the database too; `source` is the response to delete it with."""
+        """`persist`: also write to the database. `source`: the response that the turns belong to."""
         self._service = service
         self._scope = scope
         self._persist = persist
@@ -38,10 +38,10 @@ class ReplayRecorder:
         self._prompts: dict[int, tuple[PromptReuse, int | None]] = {}
 
     def start(self, choices: range, reuse: PromptReuse, answer_start: int | None) -> None:
-        """Record these choices as answers to a prompt in which the answer starts at a token."""
+        """Record these choices as answers to a prompt; answers start at token `answer_start`."""
         self._prompts |= dict.fromkeys(choices, (reuse, answer_start))
         self._service.count_reuse(reuse)
-        self._service.prefix_index(self._scope).add(self._scope.owner, reuse.packed_ids)
+        self._service.get_prefix_index(self._scope).add(self._scope.owner, reuse.packed_ids)
 
     def add(self, delta: Delta) -> None:
         self._deltas[delta.choice].append(delta)
@@ -56,7 +56,7 @@ class ReplayRecorder:
             return
         reuse, answer_start = self._prompts[index]
         prompt, answer = reuse.packed_ids, pack_ids(ids)
-        self._service.prefix_index(self._scope).add(self._scope.owner, prompt + answer)
+        self._service.get_prefix_index(self._scope).add(self._scope.owner, prompt + answer)
         if answer_start is None or not ids:
             return
         [choice] = fold_deltas(self._deltas.pop(index)).build_choices()
@@ -69,14 +69,16 @@ class ReplayRecorder:
             prompt[WIDTH * answer_start :],
             answer,
         )
-        scope_key = self._service.scope_key(self._scope)
-        keys = [call_key(scope_key, call.id) for call in choice.calls if call.id in own_call_ids]
-        keys.append(turn_key(scope_key, reuse.prefix_digest, answer_digest))
+        scope_key = self._service.get_scope_key(self._scope)
+        keys = [
+            make_call_key(scope_key, call.id) for call in choice.calls if call.id in own_call_ids
+        ]
+        keys.append(make_turn_key(scope_key, reuse.prefix_digest, answer_digest))
         self._service.store(self._scope, dict.fromkeys(keys, entry), self._persist, self._source)
 
 
 def fold_deltas(deltas: Sequence[Delta]) -> Completion:
-    """Add up the deltas of a choice, with runs of text and of reasoning joined first."""
+    """Combine the deltas of a choice; runs of text and of reasoning are joined first."""
     completion = Completion()
     for channel, run in groupby(deltas, attrgetter("channel")):
         if channel in ("text", "reasoning"):

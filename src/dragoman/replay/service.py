@@ -1,7 +1,7 @@
 """Finds the turns of a conversation that the model wrote, and measures how much of a prompt is new.
 
-The service has a `ReplayCache` of turns, one `PrefixIndex` per model, and what the splicer learned
-about each renderer's template. `recorder` fills the first two.
+The service has a `ReplayCache` of turns, one `PrefixIndex` per model, and the `LearnedBoundaries`
+of each renderer's template. `recorder` fills the first two.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from dragoman.prompt.renderer import PromptRenderer, RenderedPrompt
 from dragoman.replay.cache import ReplayCache, ReplayStore
 from dragoman.replay.digest import (
     ReplayEntry,
-    call_key,
     digest_message,
     digest_prefixes,
     digest_reasoning,
-    turn_key,
+    make_call_key,
+    make_turn_key,
 )
 from dragoman.replay.prefix_index import WIDTH, PrefixIndex, pack_ids, unpack_ids
 from dragoman.replay.splice import TurnSplicer
@@ -35,7 +35,7 @@ from dragoman.types import Adapter, Chat, Message, ReplayedTurn
 SkipReasons: TypeAlias = tuple[str, ...]  # for each turn that is not replayed, the reason
 MAX_BYTES = 64 << 20
 MAX_MODELS = 64  # models with a prefix index
-LARGE = 1000  # messages of a conversation that is digested in a thread
+MAX_INLINE_MESSAGES = 1000  # messages; longer conversations are digested in a thread
 UNKNOWN, EDITED, NO_ROOM = "unknown", "edited", "room"
 
 
@@ -52,7 +52,7 @@ class ReplayedPrompt(Struct, frozen=True):
 
     rendered: RenderedPrompt
     prefix_digest: bytes = b""  # of all messages
-    skipped: SkipReasons = ()  # why each other turn of the assistant's is not replayed
+    skipped: SkipReasons = ()  # why each other assistant turn is not replayed
 
 
 class FoundTurns(Struct, frozen=True):
@@ -95,16 +95,16 @@ class ReplayStats(Struct):
 
 
 class EarlierTurn:
-    """A turn of the assistant's as the client sends it, and the keys to find it by."""
+    """An assistant turn as the client sends it, and the keys under which it may be stored."""
 
     def __init__(self, message: Message, prefix_digest: bytes, scope_key: str) -> None:
         self._answer_digest = digest_message(message)
         self._reasoning_digest = digest_reasoning(message.reasoning)
-        calls = (call_key(scope_key, call.id) for call in message.tool_calls)
-        self.keys = [*calls, turn_key(scope_key, prefix_digest, self._answer_digest)]
+        calls = (make_call_key(scope_key, call.id) for call in message.tool_calls)
+        self.keys = [*calls, make_turn_key(scope_key, prefix_digest, self._answer_digest)]
 
     def matches(self, entry: ReplayEntry) -> bool:
-        """Is this what the client received? It may leave out the reasoning."""
+        """Whether the turn is the stored one; the client may leave out the reasoning."""
         same_answer = self._answer_digest == entry.answer_digest
         return same_answer and self._reasoning_digest in (b"", entry.reasoning_digest)
 
@@ -132,8 +132,8 @@ class ReplayService:
 
     async def find_turns(self, chat: Chat, scope: ReplayScope) -> FoundTurns:
         """Attach the stored tokens to the turns of a chat that the model wrote."""
-        scope_key, messages = self.scope_key(scope), list(chat.messages)
-        if len(messages) > LARGE:
+        scope_key, messages = self.get_scope_key(scope), list(chat.messages)
+        if len(messages) > MAX_INLINE_MESSAGES:
             prefixes = await asyncio.to_thread(digest_prefixes, messages)
         else:
             prefixes = digest_prefixes(messages)
@@ -167,7 +167,7 @@ class ReplayService:
         return reason
 
     def make_splicer(self, renderer: PromptRenderer) -> TurnSplicer:
-        """Make a splicer for a renderer; what it learns about the template is shared."""
+        """Make a splicer for a renderer; all splicers of a renderer share what they learn."""
         boundaries = self._boundaries.get(renderer)
         if boundaries is None and renderer.tokenizer is not None:
             boundaries = self._boundaries[renderer] = start_learning(renderer.tokenizer)
@@ -181,7 +181,7 @@ class ReplayService:
         packed_ids = rendered.packed_ids
         if len(packed_ids) != WIDTH * len(prompt):
             packed_ids = pack_ids(prompt)
-        index = self._indexes.get(self.scope_key(scope))
+        index = self._indexes.get(self.get_scope_key(scope))
         reused, diverged = (0, False) if index is None else index.match(scope.owner, packed_ids)
         return PromptReuse(
             len(prompt),
@@ -210,8 +210,8 @@ class ReplayService:
         """Drop the turns of these responses. The database deletes its own copies with them."""
         await self._cache.forget(owner, sources)
 
-    def prefix_index(self, scope: ReplayScope) -> PrefixIndex:
-        key = self.scope_key(scope)
+    def get_prefix_index(self, scope: ReplayScope) -> PrefixIndex:
+        key = self.get_scope_key(scope)
         if key not in self._indexes and len(self._indexes) >= MAX_MODELS:
             del self._indexes[next(iter(self._indexes))]
         return self._indexes.setdefault(key, PrefixIndex())
@@ -223,7 +223,7 @@ class ReplayService:
         stats.replayed_turns += reuse.replayed_turns
         stats.skipped.update(reuse.skipped)
 
-    def scope_key(self, scope: ReplayScope) -> str:
+    def get_scope_key(self, scope: ReplayScope) -> str:
         """Return a key for everything that affects the tokens: the model and its adapters."""
         adapters = [f"{adapter.scale}*{adapter.name}" for adapter in scope.lora]
         return "+".join([self._fingerprint(scope.model), *sorted(adapters)])
@@ -231,7 +231,7 @@ class ReplayService:
     def _fingerprint(self, model: Model) -> str:
         """Return the model's id and a digest of its vocabulary.
 
-        Another file of the same name may have other tokens.
+        Another file with the same name may have a different vocabulary.
         """
         tokenizer = model.tokenizer
         if tokenizer is None:

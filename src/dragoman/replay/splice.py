@@ -1,9 +1,9 @@
 """Puts the turns that the model wrote back into a prompt, token by token.
 
 The template still renders the client's version of such a turn, because templates count and check
-turns. Markers in its texts show where it stands in the prompt (`turn_positions`). The splicer
-replaces everything from the start of the turn to its end (`turn_boundaries`) with the stored
-tokens. A turn without clear boundaries stays as the client sent it.
+turns. Markers in its texts show where it is in the prompt (`turn_positions`). The splicer replaces
+everything from the start of the turn to its end (`turn_boundaries`) with the stored tokens. A turn
+without clear boundaries stays as the client sent it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dragoman.replay.turn_boundaries import (
     LearnedBoundaries,
     TurnBoundaries,
     TurnShape,
-    shape_of,
+    get_turn_shape,
     start_learning,
 )
 from dragoman.replay.turn_positions import TurnOpening, TurnSpan, locate_turns
@@ -82,14 +82,14 @@ class TurnSplicer:
             raise
         except TemplateRejected:
             return None, set()
-        openings = [self._opening_of(replay) for replay in replays]
+        openings = [self._make_opening(replay) for replay in replays]
         spans, missing = locate_turns(pieces, openings, self._boundaries.endings)
         return (None, missing) if missing else (splice_turns(pieces, spans, replays), missing)
 
-    def _opening_of(self, replay: ReplayedTurn) -> TurnOpening:
+    def _make_opening(self, replay: ReplayedTurn) -> TurnOpening:
         first, *rest = replay.opening
-        until = next((n for n, token in enumerate(rest) if token in self._special_texts), 0)
-        text = b"".join(map(self._token_bytes.__getitem__, rest[:until]))
+        end = next((index for index, token in enumerate(rest) if token in self._special_texts), 0)
+        text = b"".join(map(self._token_bytes.__getitem__, rest[:end]))
         return TurnOpening(self._special_texts[first], text.decode(errors="replace"))
 
     def _drop_irreplaceable(self, chat: Chat) -> tuple[Chat, list[str]]:
@@ -100,7 +100,7 @@ class TurnSplicer:
             if replay is not None:
                 continued = chat.continue_final_message and index == len(chat.messages) - 1
                 has_opening = bool(replay.opening) and replay.opening[0] in self._special_texts
-                shape = shape_of(chat.messages, index)
+                shape = get_turn_shape(chat.messages, index)
                 usable = None
                 if has_opening and not continued:
                     usable = self._make_replaceable(message, replay, shape)
@@ -112,9 +112,9 @@ class TurnSplicer:
     def _make_replaceable(
         self, message: Message, replay: ReplayedTurn, shape: TurnShape
     ) -> Message | None:
-        """Return the turn, or only its calls, if that can be replaced: the replay holds all of it.
+        """Return the turn if it can be replaced, else only its calls: the replay has all of it.
 
-        The replay is copied, since turns are told apart by the identity of their replays.
+        The replay is copied, because turns are identified by the identity of their replays.
         """
         copy = replace(message, replay=replace(replay))
         if self._boundaries.can_replace(shape):
@@ -128,7 +128,7 @@ class TurnSplicer:
 def splice_turns(
     pieces: Sequence[str], spans: Sequence[TurnSpan], replays: Sequence[ReplayedTurn]
 ) -> list[Piece]:
-    """Replace turns with their replays; plain text and tokens still come by turns."""
+    """Replace turns with their replays; plain text and tokens still alternate."""
     spliced: list[Piece] = []
     end = 0
     for span in spans:

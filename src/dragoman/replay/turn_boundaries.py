@@ -1,9 +1,9 @@
-"""How the turns of a template start and end, found by rendering probe conversations.
+"""Finds how the turns of a template start and end, by rendering probe conversations.
 
-An answer starts with what the prompt contains when an answer is requested and lacks otherwise. It
-ends with a stop token if the template writes one there. If not, probe conversations with unusual
-words show which special token ends a turn. A last probe checks that a turn of a given shape can be
-cut out of its prompt with everything around it unchanged.
+An answer starts with the text that the prompt contains only when an answer is requested. It ends
+with a stop token if the template writes one there. If not, probe conversations with unusual words
+show which special token ends a turn. A last probe checks that a turn of a given shape can be cut
+out of its prompt with everything around it unchanged.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dragoman.replay.turn_positions import TurnEndings, TurnOpening, locate_turn
 from dragoman.types import Chat, Message, ReplayedTurn, Tool, ToolCall, text_content
 
 MAX_OPENINGS = 64  # openings to remember
-MAX_KEY = 2000  # characters of the key of an opening; longer ones are not remembered
+MAX_KEY = 2000  # characters of an opening's key; openings with longer keys are not remembered
 
 PROBED_WORDS = ("zqanswer", "zqreasoning", "zqvalue")  # words of the turn under test
 QUESTION = Message(role="user", content=text_content("zqfirst"))
@@ -38,7 +38,7 @@ EARLIER_RESULT = Message(
 RESULT = Message(
     role="tool", content=text_content("zqresult"), name="zqtool", tool_call_id="zqcall001"
 )
-LAST = Message(role="user", content=text_content("zqlast"))
+LAST_MESSAGE = Message(role="user", content=text_content("zqlast"))
 SCHEMA = {"type": "object", "properties": {"zqkey": {"type": "string"}}}
 TOOL = Tool(name="zqtool", description="zqabout", parameters=SCHEMA)
 
@@ -48,10 +48,10 @@ class TurnShape(Struct, frozen=True):
 
     text: bool = False
     reasoning: bool = False
-    calls: int = 0  # 2 stands for two or more
+    calls: int = 0  # 2 means two or more
     after_result: bool = False
 
-    def messages_before(self) -> tuple[Message, ...]:
+    def make_messages_before(self) -> tuple[Message, ...]:
         return (QUESTION, EARLIER_TURN, EARLIER_RESULT) if self.after_result else (QUESTION,)
 
     def make_turn(self) -> Message:
@@ -59,21 +59,26 @@ class TurnShape(Struct, frozen=True):
             role="assistant",
             content=text_content("zqanswer") if self.text or not self.calls else (),
             reasoning="zqreasoning" if self.reasoning else None,
-            tool_calls=tuple(replace(CALL, id=f"zqcall00{n}") for n in range(self.calls)),
+            tool_calls=tuple(replace(CALL, id=f"zqcall00{index}") for index in range(self.calls)),
         )
 
-    def messages_after(self) -> tuple[Message, ...]:
-        return (*[replace(RESULT, tool_call_id=f"zqcall00{n}") for n in range(self.calls)], LAST)
+    def make_messages_after(self) -> tuple[Message, ...]:
+        return (
+            *[replace(RESULT, tool_call_id=f"zqcall00{index}") for index in range(self.calls)],
+            LAST_MESSAGE,
+        )
 
     def make_conversation(self) -> Chat:
-        return self.make_chat(*self.messages_before(), self.make_turn(), *self.messages_after())
+        return self.make_chat(
+            *self.make_messages_before(), self.make_turn(), *self.make_messages_after()
+        )
 
     def make_chat(self, *messages: Message) -> Chat:
         tools = (TOOL,) if self.calls or self.after_result else ()
         return Chat(messages=messages, tools=tools)
 
 
-def shape_of(messages: Sequence[Message], index: int) -> TurnShape:
+def get_turn_shape(messages: Sequence[Message], index: int) -> TurnShape:
     turn, earlier = messages[index], messages[index - 1 : index]
     after_result = any(message.role in ("tool", "function") for message in earlier)
     calls = min(2, len(turn.tool_calls))
@@ -85,7 +90,7 @@ CALL_CONVERSATION = TurnShape(calls=1).make_conversation()
 
 
 class LearnedBoundaries(Struct):
-    """What is known of one template and vocabulary.
+    """What was learned about one template and vocabulary.
 
     It refers to no renderer, so a cache of these keeps no model in memory.
     """
@@ -98,7 +103,7 @@ class LearnedBoundaries(Struct):
 
 
 def start_learning(tokenizer: TextEncoder) -> LearnedBoundaries:
-    """Return what is known before the first rendering."""
+    """Return an empty `LearnedBoundaries` for a vocabulary."""
     specials, stops = tokenizer.specials, tokenizer.eos_ids
     return LearnedBoundaries(
         {token: text for text, token in specials.items()},
@@ -107,7 +112,7 @@ def start_learning(tokenizer: TextEncoder) -> LearnedBoundaries:
 
 
 class TurnBoundaries:
-    """Finds the boundaries of one template's turns, and adds them to what is `learned`."""
+    """Finds the boundaries of one template's turns, and adds them to `learned`."""
 
     def __init__(self, render: RenderPieces, learned: LearnedBoundaries) -> None:
         self._render = render
@@ -143,7 +148,7 @@ class TurnBoundaries:
     # The end of a turn
 
     def can_replace(self, shape: TurnShape) -> bool:
-        """Can a turn of this shape be replaced with everything else unchanged?"""
+        """Whether a turn of this shape can be replaced with everything else unchanged."""
         replaceable = self._learned.replaceable
         if shape not in replaceable:
             if not replaceable:
@@ -207,7 +212,11 @@ class TurnBoundaries:
 
     def _test_replacing(self, shape: TurnShape) -> bool:
         """Cut out such a turn and compare everything around it."""
-        before, turn, after = shape.messages_before(), shape.make_turn(), shape.messages_after()
+        before, turn, after = (
+            shape.make_messages_before(),
+            shape.make_turn(),
+            shape.make_messages_after(),
+        )
         opening = self._find_opening(shape.make_chat(*before))
         if not opening:
             return False
@@ -261,8 +270,8 @@ def _opening_key(chat: Chat) -> str | None:
 def _first_special(pieces: Sequence[Piece], opening: str) -> int | None:
     """Return the first special token of the opening.
 
-    If the opening starts with text, that is the special token right before it; white space may lie
-    between the two.
+    If the opening starts with text, this is the special token right before it, apart from white
+    space.
     """
     length, first = 0, None
     for index in range(len(pieces) - 1, 0, -1):

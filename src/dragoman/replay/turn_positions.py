@@ -13,11 +13,11 @@ from msgspec import Struct
 
 from dragoman.prompt.turn_markers import find_markers
 
-NEAR = 8  # how many special tokens of the opening's kind to try before the first marker
+MAX_CANDIDATES = 8  # special tokens before the first marker to compare with the opening
 
 
 class TurnOpening(Struct, frozen=True):
-    """What a turn starts with: a special token, and the text up to the next one if there is a next.
+    """The start of a turn: a special token, and the text up to the next one, if there is one.
 
     Text that no special token follows is the beginning of the answer and may differ later.
     """
@@ -65,10 +65,10 @@ def locate_turns(
 
 
 def _find_start(pieces: Sequence[str], candidates: range, opening: TurnOpening) -> int | None:
-    """Return the nearest special token that is the opening's and that the same text follows."""
+    """Return the nearest special token that equals the opening's and is followed by its text."""
     matches = (index for index in candidates if index > 0 and pieces[index] == opening.special)
     text = opening.text.strip()
-    nearest = islice(matches, NEAR)
+    nearest = islice(matches, MAX_CANDIDATES)
     return next((index for index in nearest if pieces[index + 1].strip().startswith(text)), None)
 
 

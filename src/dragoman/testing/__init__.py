@@ -1,4 +1,4 @@
-"""What Dragoman's own tests are built on, shipped for yours. Nothing here needs a model.
+"""The test tools that Dragoman's own tests use, for your tests, too. Nothing here needs a model.
 
 `ScriptedEngine` plays replies that you write down, so that you can test a client, a template or a
 server without a model. It can fail in every way a real engine fails:
@@ -12,8 +12,8 @@ server without a model. It can fail in every way a real engine fails:
 
     results = asyncio.run(check_engine(MyEngine()))
 
-`check_format` parses a text with an output format of yours, cut in every way, and returns what the
-text means after checking that the cuts make no difference:
+`check_format` parses a text with an output format of yours, cut in every way, checks that the cuts
+make no difference, and returns the parsed output:
 
     output = check_format(lambda: OutputParser(MY_FORMAT, tools=tools), text)
     assert output.calls == [("weather", {"city": "Paris"})]

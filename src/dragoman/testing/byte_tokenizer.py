@@ -14,7 +14,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers
 
 from dragoman.tokenizers.tokenizer import Tokenizer
-from dragoman.tokenizers.vocabulary import BYTE_LETTERS, Vocabulary
+from dragoman.tokenizers.vocabulary import BYTE_CHARACTERS, Vocabulary
 
 SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
@@ -68,6 +68,6 @@ class ByteTokenizer(Tokenizer):
 
 def _create_backend() -> Backend:
     """Create a backend that merges nothing, so that its tokens are bytes."""
-    backend = Backend(models.BPE(vocab=dict(BYTE_LETTERS), merges=[]))
+    backend = Backend(models.BPE(vocab=dict(BYTE_CHARACTERS), merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     return backend

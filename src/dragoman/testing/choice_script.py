@@ -1,7 +1,7 @@
-"""How a scripted engine plays one choice, and the numbers it makes up.
+"""Plays one choice of a scripted engine, with made-up logprobs and vectors.
 
-Every number is a hash of a token and its position, so that two runs agree and a test can tell
-whether a logprob belongs to its token.
+Every number is a hash of a token and its position, so that two runs agree and a test can check that
+a logprob belongs to its token.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def cut_ids(tokenizer: ByteTokenizer, reply: Reply, text: str) -> list[list[int]
 
 
 def make_token_logprob(token: int | str, position: int, top: int) -> Logprob:
-    """Make a logprob that depends on the token and its position only; the token leads its top."""
+    """Make a logprob from the token and its position; the token is the first of its `top`."""
     value = -(zlib.crc32(f"{position}:{token}".encode()) % 2000) / 1000
 
     def make_entry(rank: int) -> Logprob:

@@ -1,9 +1,9 @@
-"""Checks that an engine keeps the contract, for your own engine too.
+"""Checks that an engine meets the contract; use it for your own engine, too.
 
     results = asyncio.run(check_engine(MyEngine()))
 
 Each check tests one thing that the pipeline relies on. All of them run, unless the engine fails a
-basic one; then one `NotConformant` (an `AssertionError`) lists what failed. A check of something
+basic one; then one `NotConformant` (an `AssertionError`) lists the failures. A check of something
 that the engine does not claim to support is skipped, with the reason. The checks use only the
 engine's own methods. The engine is closed at the end.
 """
@@ -43,16 +43,16 @@ async def check_engine(
     engine: Engine,
     *,
     make_job: JobFactory | None = None,
-    patience: float = 30.0,
+    step_timeout: float = 30.0,
     deterministic: bool = True,
 ) -> list[CheckResult]:
     """Run all checks over an engine; raise `NotConformant` if one fails.
 
     `make_job` turns a text into a job, for an engine that needs more than a prompt; it may be
-    async. `patience` is how many seconds a step may take. Pass `deterministic=False` for an engine
-    whose greedy answers are not always the same.
+    async. `step_timeout` is how many seconds a step may take. Pass `deterministic=False` for an
+    engine whose greedy answers are not always the same.
     """
-    subject = EngineUnderTest(engine, make_job, patience, deterministic)
+    subject = EngineUnderTest(engine, make_job, step_timeout, deterministic)
     results: list[CheckResult] = []
     for check in CHECKS:
         result = await _run_check(check, subject)

@@ -261,9 +261,9 @@ async def cancelling_the_task_cancels(subject: EngineUnderTest) -> None:
         await asyncio.sleep(0)  # let the reader get to its wait
         is_running = not task.done()
         task.cancel()
-        await asyncio.wait({task}, timeout=subject.patience)
+        await asyncio.wait({task}, timeout=subject.step_timeout)
         assert task.done(), (
-            f"the job went on for {subject.patience:g} s after its reader was cancelled"
+            f"the job went on for {subject.step_timeout:g} s after its reader was cancelled"
         )
         if is_running:
             assert task.cancelled(), "the cancellation was swallowed; let CancelledError through"
@@ -272,7 +272,7 @@ async def cancelling_the_task_cancels(subject: EngineUnderTest) -> None:
 
 
 async def _read_job(subject: EngineUnderTest, job: Job, steps: int, started: asyncio.Event) -> None:
-    """Read a job to its end; set the event once so many steps (0 or 1) have come."""
+    """Read a job to its end; set the event after this many steps (0 or 1)."""
     async with aclosing(subject.engine.generate(job)) as stream:
         if not steps:
             started.set()
@@ -323,7 +323,7 @@ async def embeds(subject: EngineUnderTest) -> None:
     vectors = await subject.wait(embed(inputs), "`embed` did not return")
     lengths = [len(vector) for vector in vectors]
     assert lengths == [size] * 3, (
-        f"3 inputs gave vectors of {lengths} numbers; promised were {size}"
+        f"3 inputs gave vectors of {lengths} numbers; `capabilities` promise {size}"
     )
     assert all(math.isfinite(value) for vector in vectors for value in vector), (
         "a vector holds something that is not a finite number"
@@ -342,7 +342,9 @@ async def tokenizes(subject: EngineUnderTest) -> None:
     tokenize = getattr(subject.engine, "tokenize", None)
     assert tokenize is not None, "`capabilities` promise tokens, but there is no `tokenize`"
     ids = await subject.wait(tokenize(PROMPTS[0], False), "`tokenize` did not return")
-    is_valid = isinstance(ids, list) and ids and all(type(id_) is int and id_ >= 0 for id_ in ids)
+    is_valid = (
+        isinstance(ids, list) and ids and all(type(token) is int and token >= 0 for token in ids)
+    )
     assert is_valid, f"`tokenize` returned {ids!r}; it must return a list of ids"
 
 

@@ -1,11 +1,11 @@
-"""Checks that a format is parsed alike however its text is cut, for your own formats too.
+"""Checks that a format is parsed the same however its text is cut; for your own formats, too.
 
     output = check_format(lambda: OutputParser(MY_FORMAT, tools=tools), text)
     assert output.calls == [("weather", {"city": "Paris"})]
 
-The text means the same however it is cut. Truncated at any position, it is still parsed, and the
-arguments of every call are a JSON object. Text and reasoning are unchanged pieces of the text, at
-the positions that their spans give.
+The result does not depend on the cuts. Text that is truncated at any position is still parsed, and
+the arguments of every call are a JSON object. Text and reasoning are unchanged parts of the input,
+at the positions that their spans give.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dragoman.types import Json
 
 
 class ParsedOutput(Struct):
-    """What an output means: text, reasoning, and calls with the arguments as they were written."""
+    """A parsed output: text, reasoning, and calls with their arguments as JSON text."""
 
     text: str = ""
     reasoning: str = ""
@@ -35,7 +35,7 @@ class ParsedOutput(Struct):
 
 
 def fold_spans(spans: Iterable[Span]) -> ParsedOutput:
-    """Add spans up; a call is its name and then its arguments, one call after the other."""
+    """Combine spans into an output; each call is its name and then its arguments."""
     output = ParsedOutput()
     for span in spans:
         if span.channel == "tool_name":
@@ -52,27 +52,29 @@ def fold_spans(spans: Iterable[Span]) -> ParsedOutput:
     return output
 
 
-def parse_pieces(parser: OutputParser, pieces: Iterable[str], *, cut: bool = False) -> list[Span]:
-    """Parse a text in pieces; `cut` says that the token limit ended it."""
-    return [span for piece in pieces for span in parser.feed(piece)] + parser.close(cut)
+def parse_pieces(
+    parser: OutputParser, pieces: Iterable[str], *, truncated: bool = False
+) -> list[Span]:
+    """Parse a text in pieces; `truncated`: the token limit ended it."""
+    return [span for piece in pieces for span in parser.feed(piece)] + parser.close(truncated)
 
 
 def check_format(
     make_parser: Callable[[], OutputParser],
     text: str,
     *,
-    randoms: int = 5,
+    random_cuts: int = 5,
     verbatim: bool = True,
 ) -> ParsedOutput:
-    """Return what a text means after running all checks; raise an `AssertionError` if one fails.
+    """Run all checks on a text and return its parsed output; raise `AssertionError` on a failure.
 
-    `randoms` is the number of random cuts. Pass `verbatim=False` for a format whose text is not an
-    unchanged piece of the output.
+    `random_cuts` is how many random cuts to try. Pass `verbatim=False` for a format whose text is
+    not an unchanged part of the output.
     """
     whole = fold_spans(parse_pieces(make_parser(), [text]))
-    for pieces in every_cut(text, randoms=randoms):
+    for pieces in every_cut(text, random_cuts=random_cuts):
         output = fold_spans(parse_pieces(make_parser(), pieces))
-        assert output == whole, f"cut into {pieces!r} it means something else"
+        assert output == whole, f"cut into {pieces!r}, it is parsed differently"
     for position in range(len(text)):
         _check_truncated(make_parser, text[:position])
     if verbatim:
@@ -84,8 +86,8 @@ def check_format(
 def _check_truncated(make_parser: Callable[[], OutputParser], start: str) -> None:
     for _, arguments in fold_spans(parse_pieces(make_parser(), [start])).raw_calls:
         assert isinstance(json.loads(arguments), dict), f"invalid arguments after {start!r}"
-    limited = fold_spans(parse_pieces(make_parser(), [start], cut=True))
-    by_character = fold_spans(parse_pieces(make_parser(), start, cut=True))
+    limited = fold_spans(parse_pieces(make_parser(), [start], truncated=True))
+    by_character = fold_spans(parse_pieces(make_parser(), start, truncated=True))
     assert by_character == limited, f"{start!r} depends on its pieces"
 
 

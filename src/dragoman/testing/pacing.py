@@ -46,7 +46,7 @@ class UnpacedStream(PacedStream):
 
 
 class StepClock:
-    """Allows every open stream a step each `pace` seconds, or by hand where pace is None."""
+    """Allows every open stream a step each `pace` seconds; if `pace` is None, only on `allow`."""
 
     def __init__(self, pace: float | None) -> None:
         self._pace = pace

@@ -5,7 +5,7 @@ so a whole agent loop is one script: a reply for the question, a reply for the t
 engine gets a prompt, not messages, so the last message is found by the special tokens that chat
 templates put between turns; a prompt without them is searched as a whole.
 
-A reply also says how its text is cut into steps, and how it fails if it shall.
+A reply also defines how its text is cut into steps, and whether and how it fails.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ FAILURE = "The script makes the engine fail here."
 
 
 class Reply(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A text to play, when to play it, how to cut it, and what shall fail.
+    """A text to play, when to play it, how to cut it, and how it fails.
 
-    Failures count steps over all choices: `raise_at=2` lets two steps through.
+    Failures count steps over all choices: with `raise_at=2`, two steps are played before it.
     """
 
     text: str = ""
@@ -36,8 +36,8 @@ class Reply(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
     regex: bool = False  # read `when` as a regular expression
     max_uses: int | None = None  # how often it may be played; None is without limit
     variants: tuple[str, ...] = ()  # other texts, for further choices and other seeds
-    chunks: CutBy | int = "words"  # a number is so many characters; bytes only as token ids
-    pieces: tuple[Any, ...] = ()  # the steps themselves, as str; as bytes only with token ids
+    chunks: CutBy | int = "words"  # a number of characters for each piece; "bytes" needs token ids
+    pieces: tuple[Any, ...] = ()  # the steps themselves, as str; bytes need token ids
     pace: float | None = None  # seconds between steps; None is the engine's pace
     raise_at: int | None = None
     error: Any = "EngineFailed"  # what is raised: an exception, or its name
@@ -56,7 +56,7 @@ class Reply(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
 
     @property
     def has_faults(self) -> bool:
-        return any(at is not None for at in (self.raise_at, self.hang_at, self.exit_at))
+        return any(step is not None for step in (self.raise_at, self.hang_at, self.exit_at))
 
     @property
     def corrupts_steps(self) -> bool:
@@ -84,11 +84,13 @@ ROLE = re.compile(
     r"\s*(?:system|developer|user|assistant|model|tool|ipython|function|observation)\b"
 )
 REASONING_MARKER = re.compile(r"</?think(?:ing)?>|\[/?THINK\]")
-SEARCHED_CHARACTERS = 16384  # of the end, so that a long chat costs no more than a short one
+SEARCHED_CHARACTERS = (
+    16384  # at the end of a prompt, so that a long chat costs no more than a short one
+)
 
 
 def find_last_message(prompt: str) -> str:
-    """Return the last turn of a rendered prompt that is more than a role and an opened marker."""
+    """Return the last turn of a rendered prompt that is more than a role and an opening marker."""
     tail = prompt[-SEARCHED_CHARACTERS:]
     parts = TURN_MARKER.split(tail)
     if len(parts) == 1:

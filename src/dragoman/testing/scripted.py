@@ -4,12 +4,12 @@
     engine = ScriptedEngine({"weather": '<tool_call>{"name": "look"}</tool_call>', "rain": "No."})
     engine = ScriptedEngine([Reply("Half an ans", raise_at=2)], pace=0.02, tokens=True)
 
-It keeps the whole contract of an engine (choices, seeds, limits, logprobs, adapters, embeddings)
-and nothing in it is random: numbers are hashes of the text. Without `tokens` it yields text, and a
-token is a piece of the reply; with `tokens` it yields the ids of a `ByteTokenizer`, and a token is
-a byte. It records its jobs and how many of them are running, and `wait_until` waits for such a
-fact, so that a test of a disconnect needs no sleep. With `pace=None` nothing moves until the test
-calls `tick`.
+It implements the whole contract of an engine (choices, seeds, limits, logprobs, adapters,
+embeddings) and nothing in it is random: numbers are hashes of the text. Without `tokens` it yields
+text, and a token is a piece of the reply; with `tokens` it yields the ids of a `ByteTokenizer`, and
+a token is a byte. It records its jobs and how many of them are running, and `wait_until` waits for
+a condition on these, so that a test of a disconnect needs no sleep. With `pace=None` nothing moves
+until the test calls `tick`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ TOKEN_SAMPLING_FIELDS = SAMPLING_FIELDS | {"stop_token_ids", "logit_bias"}
 
 
 class ScriptedSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the engine can do and how fast it is."""
+    """The capabilities and the speed of the engine."""
 
     pace: float | None = 0.0  # seconds between steps; 0 is at once, None is by hand
     tokens: bool = False  # yields token ids instead of text
@@ -159,7 +159,7 @@ class ScriptedEngine:
     # for the test that owns the engine
 
     def tick(self, times: int = 1) -> None:
-        """Allow so many steps to every stream, where `pace` is None."""
+        """Allow every stream this many steps, if `pace` is None."""
         clock = self._clocks.setdefault(None, StepClock(None))
         for _ in range(times):
             clock.allow()

@@ -30,11 +30,11 @@ class EngineUnderTest:
     """An engine, and helpers to make and run jobs on it."""
 
     def __init__(
-        self, engine: Engine, make_job: JobFactory | None, patience: float, deterministic: bool
+        self, engine: Engine, make_job: JobFactory | None, step_timeout: float, deterministic: bool
     ) -> None:
         self.engine = engine
         self.capabilities: Capabilities = get_capabilities(engine)
-        self.patience = patience
+        self.step_timeout = step_timeout
         self.deterministic = deterministic
         self._job_factory = make_job
         self._number = 0
@@ -83,16 +83,18 @@ class EngineUnderTest:
 
     async def wait(self, work: Awaitable[T], failure: str) -> T:
         try:
-            async with asyncio.timeout(self.patience):
+            async with asyncio.timeout(self.step_timeout):
                 return await work
         except TimeoutError:
-            raise AssertionError(f"{failure} within {self.patience:g} s") from None
+            raise AssertionError(f"{failure} within {self.step_timeout:g} s") from None
 
 
 def get_output(steps: Sequence[Step], choice: int = 0) -> tuple[str, list[int]]:
     """Return the text and the ids of a choice."""
-    own = [step for step in steps if step.choice == choice]
-    return "".join(step.text or "" for step in own), [token for step in own for token in step.ids]
+    own_steps = [step for step in steps if step.choice == choice]
+    return "".join(step.text or "" for step in own_steps), [
+        token for step in own_steps for token in step.ids
+    ]
 
 
 def count_tokens(steps: Sequence[Step], choice: int = 0) -> int:

@@ -2,8 +2,8 @@
 
 Two kinds of tokenizer can be rebuilt: byte-level BPE (with the pre-tokenizer that the file names,
 see `pretokenizers`), and the older kind whose merges follow from token scores, with bytes as a
-fallback. Other kinds have no backend, and the engine's own tokenizer does the work; the bytes of
-their tokens are known all the same.
+fallback. Other kinds have no backend, and the engine's own tokenizer is used; the bytes of their
+tokens are known nevertheless.
 
 Tokens that plain text must never produce are not in the backend's vocabulary at all, so no setting
 can let them in.
@@ -21,7 +21,7 @@ from tokenizers import Tokenizer as Backend
 
 from dragoman.tokenizers.pretokenizers import PRETOKENIZERS, Pretokenizer
 from dragoman.tokenizers.vocabulary import (
-    BYTE_LETTERS,
+    BYTE_CHARACTERS,
     Vocabulary,
     decode_byte_level,
     decode_spaced,
@@ -44,7 +44,7 @@ SPACED_PRETOKENIZERS = frozenset({"gemma4", "granite-embed-multi-311m", "mmbert"
 ALWAYS_BOS = frozenset({"gemma4", "granite-embed-multi-311m"})  # whatever the file contains
 RAW_MODELS = frozenset({"plamo2", "plamo3", "whitespace"})
 _RWKV_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|(.))", re.DOTALL)
-_RWKV_LETTERS = {"t": "\t", "n": "\n", "r": "\r"}
+_RWKV_ESCAPES = {"t": "\t", "n": "\n", "r": "\r"}
 
 
 def vocabulary_from_gguf(metadata: Metadata) -> Vocabulary:
@@ -187,8 +187,8 @@ def _decode_rwkv(text: str) -> bytes:
     piece, position = b"", 0
     for escape in _RWKV_ESCAPE.finditer(text):
         piece += encode_raw(text[position : escape.start()])
-        code, letter = escape.groups()
-        piece += bytes([int(code, 16)]) if code else encode_raw(_RWKV_LETTERS.get(letter, letter))
+        code, char = escape.groups()
+        piece += bytes([int(code, 16)]) if code else encode_raw(_RWKV_ESCAPES.get(char, char))
         position = escape.end()
     return piece + encode_raw(text[position:])
 
@@ -225,7 +225,7 @@ def _make_merging_backend(metadata: Metadata, pretokenizer: Pretokenizer | None)
             pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in pretokenizer.patterns
         ]
         steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
-        missing = "".join(char for char in BYTE_LETTERS if char not in vocabulary)
+        missing = "".join(char for char in BYTE_CHARACTERS if char not in vocabulary)
         if missing:  # the backend drops these bytes; no merge may join what was around them
             steps.append(pre_tokenizers.Split(Regex(f"[{re.escape(missing)}]"), "removed"))
         backend.pre_tokenizer = pre_tokenizers.Sequence(steps)

@@ -1,9 +1,9 @@
 """Builds a vocabulary and a tokenizer from a model directory with a `tokenizer.json`.
 
 The file is in the tokenizer library's own format, so the backend is exactly the model's, with one
-change: the text of every special token is replaced with a random one that nobody can guess. The
-token keeps its id, and plain text cannot become it. Which tokens start and end a text is read from
-the small files beside it.
+change: the text of every special token is replaced with an unguessable random text. The token keeps
+its id, and plain text cannot become it. The tokens that start and end a text are read from the
+small files beside it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How text is split into words before byte-pair merging, by the name in the model file.
 
-A model is trained with one particular pre-tokenizer, so each name stands for one list of regular
+A model is trained with one particular pre-tokenizer, so each name identifies one list of regular
 expressions. They run one after the other: every match becomes a word, and the text between matches
 goes to the next expression. For a name that is not in the table, the engine's own tokenizer is
 used. A rebuilt tokenizer is always compared with the engine's when the model is loaded.

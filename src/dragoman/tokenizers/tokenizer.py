@@ -5,9 +5,9 @@ chat format, whatever the text is. The prompt renderer splits a rendered templat
 passes the texts between them to `encode`. Short texts are encoded at once, long ones in a thread.
 
 The tokenizer is rebuilt from the model's own file. When the model is loaded, `verify_tokenizer`
-compares it with the engine's tokenizer on texts chosen to tell different tokenizers apart. If they
-differ anywhere, an `EngineTokenizer` replaces it, which has the same interface but asks the engine
-each time.
+compares it with the engine's tokenizer on texts chosen to distinguish tokenizers. If they differ
+anywhere, an `EngineTokenizer` replaces it, which has the same interface but asks the engine each
+time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from dragoman.tokenizers.vocabulary import Vocabulary
 
 log = logging.getLogger("dragoman.tokenizers")
 
-MAX_INLINE = 20_000  # characters that may be encoded on the event loop: a few milliseconds
+MAX_INLINE_CHARACTERS = (
+    20_000  # characters that may be encoded on the event loop: a few milliseconds
+)
 
 EngineTokenize = Callable[[str, bool], Awaitable[list[int]]]
 
@@ -83,7 +85,7 @@ class Tokenizer(_BaseTokenizer):
         return ids
 
     async def encode(self, text: str) -> list[int]:
-        if len(text) <= MAX_INLINE:
+        if len(text) <= MAX_INLINE_CHARACTERS:
             return self.encode_now(text)
         return await asyncio.to_thread(self.encode_now, text)
 

@@ -1,13 +1,13 @@
 """A vocabulary, from whatever file: the bytes of each token, and which tokens are special.
 
-There are four kinds of tokens. Ordinary tokens stand for bytes of text. *Control* tokens are never
+There are four kinds of tokens. Ordinary tokens represent bytes of text. *Control* tokens are never
 shown and plain text never becomes one. *Markup* tokens (`<tool_call>`, `</think>`) are shown, but
 only a template may write them; plain text that looks like one is encoded as ordinary tokens, so a
 user cannot forge a turn. Other words that a model's author defined (runs of spaces, HTML tags)
 match in plain text, as they did in training.
 
 An answer ends with the tokens that the model's file lists (end of sequence, of turn, of message),
-and with well-known texts that are special tokens in its vocabulary. No token is known by its id.
+and with well-known texts that are special tokens in its vocabulary. No token id is hard-coded.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Vocabulary(Struct, kw_only=True):
 
 
 def is_markup(text: str) -> bool:
-    """Does the text look like a marker of a chat format, rather than like words?"""
+    """Whether the text looks like a marker of a chat format, rather than like words."""
     if _MARKUP.fullmatch(text) is None or _BYTE.fullmatch(text) is not None:
         return False
     return text.strip("</>").lower() not in HTML_TAGS
@@ -97,25 +97,25 @@ def parse_byte_token(text: str) -> bytes | None:
     return bytes([int(match[1], 16)]) if match else None
 
 
-def _make_byte_letters() -> dict[str, int]:
-    """Return the letters that byte-level vocabularies write instead of bytes."""
+def _make_byte_characters() -> dict[str, int]:
+    """Return the characters that byte-level vocabularies use for bytes."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in set(printable)]
-    letters = {chr(byte): byte for byte in printable}
-    return letters | {chr(256 + index): byte for index, byte in enumerate(others)}
+    characters = {chr(byte): byte for byte in printable}
+    return characters | {chr(256 + index): byte for index, byte in enumerate(others)}
 
 
-BYTE_LETTERS = _make_byte_letters()
+BYTE_CHARACTERS = _make_byte_characters()
 
 
 def decode_byte_level(text: str) -> bytes:
-    """Return the bytes of a byte-level token; a letter that is no byte stands for itself."""
+    """Return the bytes of a byte-level token; other characters are encoded as UTF-8."""
     try:
-        return bytes(map(BYTE_LETTERS.__getitem__, text))
+        return bytes(map(BYTE_CHARACTERS.__getitem__, text))
     except KeyError:
         return b"".join(
-            bytes([BYTE_LETTERS[letter]]) if letter in BYTE_LETTERS else encode_raw(letter)
-            for letter in text
+            bytes([BYTE_CHARACTERS[char]]) if char in BYTE_CHARACTERS else encode_raw(char)
+            for char in text
         )
 
 

@@ -1,8 +1,8 @@
 """One choice of an answer, followed through the server's events.
 
-`ChoiceProgress` is fed with tokens and returns the steps they make: it knows where a stop token or
-the limit ends the choice, and what is missing when a request ends before the choice does. It does
-no input or output.
+`ChoiceProgress` takes tokens and returns steps: it knows where a stop token or the limit ends the
+choice, and which tokens are missing when a request ends before the choice does. It does no input or
+output.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dragoman.types import Job, Logprob, Step, StepFinish
 
 
 class GgufVocabulary(Struct, frozen=True):
-    """What the engine needs to know of the model's tokens."""
+    """The facts about the model's tokens that the engine needs."""
 
     size: int
     eos_ids: frozenset[int]
@@ -31,8 +31,8 @@ class ChoiceProgress:
         self.choice = choice
         self.ids: list[int] = []
         self.remaining = max_tokens
-        self.request_ended = False  # the present request has no more for this choice
-        self.ended_early = False  # it ended before it reported all requested tokens
+        self.request_ended = False  # the current request has no more for this choice
+        self.ended_early = False  # the request ended before all requested tokens were reported
         self.lost_tokens = 0  # tokens at the end of a request that were not reported
         self.finish: StepFinish | None = None
         self.prompt_tokens: int | None = None  # reported with the next step
@@ -47,7 +47,7 @@ class ChoiceProgress:
         self._requested, self._predicted = max_tokens, 0
 
     def count_new_tokens(self, event: NativeEvent) -> int:
-        """Return how many tokens the event stands for."""
+        """Return how many new tokens the event reports."""
         new = event.tokens_predicted - self._predicted
         self._predicted = event.tokens_predicted
         return new
@@ -88,7 +88,7 @@ class ChoiceProgress:
         return [self._make_step("" if stop_id is not None else text, [], count, [], stop_id)]
 
     def end_by_length(self, count: int = 0) -> list[Step]:
-        """End the choice by length, with so many tokens that are not known."""
+        """End the choice by length; the ids of its last `count` tokens are unknown."""
         self._finish("length")
         return [self._make_step(None, [], count, [])]
 

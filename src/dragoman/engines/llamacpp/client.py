@@ -30,7 +30,7 @@ class ResponseParser:
         self._is_chunked = False
 
     def feed(self, data: bytes) -> bytes:
-        """Return what the data adds to the body."""
+        """Return the part of the body that the data contains."""
         self._buffer += data
         if not self.status and not self._parse_head():
             return b""
@@ -136,7 +136,7 @@ class NativeClient:
     async def _open(
         self, path: str, body: Mapping[str, Json]
     ) -> AsyncGenerator[tuple[asyncio.StreamReader, ResponseParser, bytes], None]:
-        """Send a request; yield reader, parser and the first of the body once the status is in."""
+        """Send a request; once the status has arrived, yield reader, parser and the body so far."""
         try:
             reader, writer = await asyncio.open_unix_connection(self._address)
         except OSError:

@@ -198,7 +198,7 @@ class LlamaCppEngine:
         if not contents:
             return []
         native = await self._start_embedder()
-        async with self._embedding:  # one by one, so that cancelling stops the remaining ones
+        async with self._embedding:  # one by one, so that cancelling skips the remaining inputs
             return [await self._embed_one(native, content) for content in contents]
 
     async def _embed_one(self, native: NativeServer, ids: list[int]) -> list[float]:
@@ -267,7 +267,7 @@ class LlamaCppEngine:
     # for `generation`, `logprobs` and `validate`
 
     def find_ids(self, event: NativeEvent, count: int) -> list[int] | None:
-        """Return the ids of all tokens that the event stands for; None if they are not known."""
+        """Return the ids of all tokens that the event reports; None if they are not known."""
         if self.vocabulary.pieces is None:
             return None
         last = event.tokens[-1]
@@ -285,7 +285,7 @@ class LlamaCppEngine:
         return body
 
     async def complete(self, body: dict[str, Json]) -> NativeEvent:
-        """Run a request that is answered in one piece."""
+        """Run a request whose response is not streamed."""
         status, answer = await self.client.post("/completion", body)
         if status != 200:
             raise self.parse_error(answer)

@@ -1,8 +1,8 @@
 """Generates the choices of a job, by one or several requests to the native server.
 
 A job is one request for as many choices as there are slots, which share the processing of the
-prompt. What the server cannot do in one request takes several, each of which continues where the
-one before it ended, on a prompt that is still cached:
+prompt. Some things take several requests, each of which continues where the one before it ended, on
+a prompt that is still cached:
 
 - `min_tokens`: a first request in which nothing may end the answer, then one without that rule.
 - Tokens that were lost at the end of a request, inside a character: requested again.
@@ -108,7 +108,7 @@ class GroupGenerator:
                     yield step
 
     async def _repeat_tokens(self, request: NativeRequest, count: int) -> list[int]:
-        """Generate so many tokens in one piece, which reports all their ids."""
+        """Generate tokens without streaming, which reports the ids of all of them."""
         job = msgspec.structs.replace(self._job, logprobs=None)
         body = self._engine.build_body(job, msgspec.structs.replace(request, max_tokens=count))
         return (await self._engine.complete(body | {"stream": False})).tokens
@@ -116,7 +116,7 @@ class GroupGenerator:
     async def _run_request(
         self, request: NativeRequest, choices: Sequence[ChoiceProgress]
     ) -> AsyncGenerator[Step, None]:
-        """Read one request until it has no more for any choice."""
+        """Run one request until it has no more tokens for any choice."""
         for choice in choices:
             choice.start_request(request.max_tokens)
         body = self._engine.build_body(self._job, request)

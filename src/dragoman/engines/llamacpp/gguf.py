@@ -4,8 +4,8 @@ A model file is untrusted: wrong counts and sizes have crashed native loaders. S
 length, type and offset is checked here against the length of the file before an engine sees it. The
 file is read in pieces through a plain file descriptor, never mapped into memory (a mapped file that
 shrinks kills the process), and never further than the header. Memory is bounded: numbers stay
-packed, and a header that would need more than a sane amount is rejected. The only error that leaves
-this module is `ModelBroken`, whose message holds the cause and never the path.
+packed, and a header that needs too much memory is rejected. The only error that leaves this module
+is `ModelBroken`, whose message holds the cause and never the path.
 
 This module needs no engine: the catalog of models and `explain` read headers with it, too.
 """
@@ -192,7 +192,7 @@ def parse_split_name(stem: str) -> tuple[str, int, int] | None:
 
 
 def list_split_files(path: Path) -> list[Path]:
-    """Return all files of a model that is split into several, or the one file that it is."""
+    """Return all files of a model that is split into several, or its only file."""
     split = parse_split_name(path.stem)
     if split is None:
         return [path]
@@ -297,12 +297,12 @@ class _HeaderReader:
         self.strings_left -= count
         texts: list[str] = []
         position, data, end = self.position, self.buffer, len(self.buffer)
-        length_at = U64.unpack_from
+        unpack_length = U64.unpack_from
         for _ in range(count):
             start = position + 8
             if start > end:
                 end = self.fill_buffer(start)
-            position = start + length_at(data, position)[0]
+            position = start + unpack_length(data, position)[0]
             if position > end:
                 end = self.fill_buffer(position)
             if self.arrays:
@@ -383,7 +383,7 @@ class _HeaderReader:
         return piece
 
     def fill_buffer(self, end: int) -> int:
-        """Read on until the buffer reaches at least to `end`; return where it ends."""
+        """Read until the buffer contains the bytes up to `end`; return the length of the buffer."""
         if end > self.size:
             raise ModelBroken("The file is truncated: it ends inside its header.")
         if end > MAX_HEADER:

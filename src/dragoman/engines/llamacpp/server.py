@@ -72,7 +72,7 @@ class NativeServer:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def leave_running(self) -> None:
-        """Leave the server to the end of the process: it cannot be stopped while it is busy."""
+        """Leave the server running until the process ends: a busy server cannot be stopped."""
         shutil.rmtree(self._folder, ignore_errors=True)
         _busy_servers.append(self.server)
 
@@ -192,7 +192,7 @@ def _set_embedding(lib: ModuleType, params: CommonParams, header: GgufHeader, co
 
 
 def find_eos_ids(native: NativeServer) -> frozenset[int]:
-    """Return the tokens that end an answer, by the server's own account."""
+    """Return the tokens that end an answer, as the server reports them."""
     answers: list[Json] = []
     request = {"prompt": [0], "n_predict": 1, "ignore_eos": True, "verbose": True, "stream": False}
     native.server.handle_completions(request, answers.append)
@@ -226,7 +226,7 @@ def remove_stale_folders() -> None:
 
 
 def _find_load_error(lib: ModuleType, params: CommonParams) -> str:
-    """Return why a load failed: load again and read what the library logs."""
+    """Return why loading failed: load again and read the library's log."""
     params.verbosity = 3
     params.hostnames = [params.hostnames[0].replace("engine.sock", "again.sock")]
     with tempfile.TemporaryFile() as output:

@@ -1,7 +1,7 @@
 """Access to the native server's slots, first come first served.
 
 The server accepts any number of requests and assigns its slots by a rule of its own, under which a
-request for several choices can wait for ever. So it never gets more requests than it has slots. A
+request for several choices can wait forever. So it never gets more requests than it has slots. A
 request that waits here costs the server nothing and is cancelled without it.
 """
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dragoman.engines.llamacpp.engine import LlamaCppEngine
 
 MAX_CHOICES = 128
-VERIFIED_GRAMMARS = 1024  # how many are remembered
+VERIFIED_GRAMMARS = 1024  # how many verified grammars are remembered
 
 
 def check_job(job: Job, ids: Sequence[int], engine: LlamaCppEngine) -> None:

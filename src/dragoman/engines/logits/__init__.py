@@ -7,8 +7,8 @@
     engine = LogitsEngine(MyModel(), tokenizer, context=4096)
 
 The rest of an engine's contract is implemented here: choices, seeds, all sampling fields, limits,
-stop tokens, logprobs, grammars and cancellation. What a model remembers between two tokens is up to
-the model: it lives in the state that `begin` returns.
+stop tokens, logprobs, grammars and cancellation. The model keeps what it needs between two tokens
+in the state that `begin` returns.
 
 `batches` runs the model: one thread, one forward pass at a time, over all running choices of all
 jobs. `choice` turns logits into steps and `sampling` picks tokens; both run in the model's thread,

@@ -29,11 +29,11 @@ Logits: TypeAlias = Any  # an array, or anything that NumPy can make an array of
 
 
 class LogitsModel(Protocol):
-    """What a model must implement. It is called from one thread only.
+    """The interface of a model. It is called from one thread only.
 
-    A state is whatever the model remembers of one choice; it ends when nothing refers to it. Logits
-    are a number for each token of the vocabulary, before any softmax; there may be more numbers
-    than tokens.
+    A state is whatever the model remembers of one choice; it is freed like any Python object.
+    Logits are a number for each token of the vocabulary, before any softmax; there may be more
+    numbers than tokens.
     """
 
     def begin(self, prompt: Sequence[int]) -> tuple[State, Logits]:

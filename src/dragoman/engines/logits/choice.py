@@ -23,7 +23,7 @@ log = logging.getLogger("dragoman.engines.logits")
 
 
 class LogitsJob:
-    """What the choices of one job share."""
+    """The data that the choices of one job share."""
 
     def __init__(self, job: Job, prompt: list[int], vocabulary_size: int) -> None:
         self.job = job
@@ -81,7 +81,7 @@ class LogitsChoice:
     # in the model's thread
 
     def process(self, row: ArrayLike) -> None:
-        """Take the logits of a pass; whatever goes wrong is an error of this choice alone."""
+        """Take the logits of a pass; an exception here is an error of this choice alone."""
         try:
             self._process(self._check_logits(row))
         except DragomanError as error:

@@ -26,7 +26,7 @@ MAX_LOGPROBS = 20
 
 
 class LogitsTokenizer(Protocol):
-    """What the engine needs of a tokenizer; those of `dragoman.tokenizers` have it all."""
+    """The part of a tokenizer that the engine needs; `dragoman.tokenizers` implements it."""
 
     @property
     def pieces(self) -> Sequence[bytes]: ...  # the bytes of each token
@@ -152,7 +152,7 @@ class LogitsEngine:
         return [bos, *ids] if self.tokenizer.add_bos and bos is not None else ids
 
     def _count_free_tokens(self, ids: list[int]) -> int | None:
-        """Return how many tokens fit after the prompt, if that is limited; none is an error."""
+        """Return how many tokens fit after the prompt; None without a limit. Raise if none fits."""
         context = self.capabilities.context
         if context is None:
             return None

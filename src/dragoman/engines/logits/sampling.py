@@ -142,7 +142,7 @@ def select_typical(scores: Floats, mass: float) -> Indices:
 
 
 def select_top_p(scores: Floats, mass: float) -> Indices:
-    """Return the indices of the fewest tokens with so much probability together."""
+    """Return the indices of the fewest tokens that have this much probability together."""
     probabilities = np.exp(log_softmax(scores))
     order = select_top_k(probabilities, SORTED_FIRST)
     if probabilities[order].sum() < mass:

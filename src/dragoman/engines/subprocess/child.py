@@ -1,10 +1,10 @@
 """The process that runs an engine: `python -m dragoman.engines.subprocess.child PARENT`.
 
-It creates the engine it is sent, runs jobs as they come, and sends their steps once for each step
-of the engine: the jobs of one engine step move within a millisecond of each other, so the child
-waits that long. While the parent does not read, waiting steps are merged, so that the engine is
-never slowed down and memory stays bounded by the answers. The process ends when the parent says so
-and when the parent is gone: the socket closes, and where the system can, the kernel kills it.
+It creates the engine that the parent names, runs jobs, and sends their steps once for each step of
+the engine: the jobs of one engine step yield within a millisecond of each other, so the child waits
+that long. While the parent does not read, waiting steps are merged, so that the engine is never
+slowed down and memory stays bounded by the answers. The process ends when the parent asks it to, or
+when the parent is gone: the socket closes, and where supported, the kernel kills it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from dragoman.types import Engine, Job, Step
 
 log = logging.getLogger("dragoman.engines.child")
 
-COLLECT_SECONDS = 0.001  # in which the jobs of one engine step move
+COLLECT_SECONDS = 0.001  # in which the jobs of one engine step yield
 MAX_BUFFERED_BYTES = 1 << 18  # in the socket, before steps are merged instead
 READ_BYTES = 1 << 16
 
@@ -47,7 +47,7 @@ class _Transport(Protocol):
 
 
 class FrameWriter(Protocol):
-    """What `StepSender` needs of an `asyncio.StreamWriter`."""
+    """The part of an `asyncio.StreamWriter` that `StepSender` needs."""
 
     @property
     def transport(self) -> _Transport: ...
@@ -109,7 +109,7 @@ class StepSender:
 
 
 class EngineServer:
-    """Runs the engine as the parent's messages say."""
+    """Runs the engine as the parent's messages request."""
 
     def __init__(self, engine: Engine, sender: StepSender) -> None:
         self._engine = engine
@@ -178,7 +178,7 @@ class EngineServer:
 
 
 async def _call_engine(engine: Engine, call: messages.EngineCall) -> object:
-    """Call the engine's method that the message stands for."""
+    """Call the engine's method that the message names."""
     match call:
         case messages.AdmitJob(_, job):
             await engine.admit(job)
@@ -213,7 +213,7 @@ async def create_engine(message: messages.LoadEngine) -> Engine:
 
 
 async def serve(connection: socket.socket) -> int:
-    """Create the engine and serve the parent until it says stop; return the exit code."""
+    """Create the engine and serve the parent until it sends `Shutdown`; return the exit code."""
     reader, writer = await asyncio.open_connection(sock=connection)
     decoder, sender = FrameDecoder(messages.MAX_MESSAGE_BYTES), StepSender(writer)
     server: EngineServer | None = None

@@ -1,7 +1,7 @@
 """Any engine, run in a child process.
 
 `SubprocessEngine` starts the child, sends it jobs and receives steps, and starts another child when
-one dies. So an engine that crashes, hangs or is killed costs the jobs it was working on and nothing
+one dies. So an engine that crashes, hangs or is killed fails the jobs it was working on and nothing
 else: each of them fails at once with `EngineDown`, and the next job waits for the new child.
 
 A child that dies repeatedly is restarted after ever longer delays. One that does not answer a ping
@@ -191,7 +191,7 @@ class SubprocessEngine:
     async def _watch(self, connection: ChildConnection) -> None:
         """Return when the child has exited; kill it if it hangs."""
         exited = asyncio.ensure_future(connection.wait_exited())
-        missed = 0  # pings in a row: counted, so that a pause of ours is not blamed on the child
+        missed = 0  # pings in a row; one missed ping may be due to a pause of this process
         try:
             while not exited.done():
                 received = connection.process.read_count
@@ -214,7 +214,7 @@ class SubprocessEngine:
             self._log.error("engine log: %s", line)
 
     async def _get_connection(self) -> ChildConnection:
-        """Return the connection to a child that is up, soon, or raise `EngineDown`."""
+        """Return the connection to a ready child, or raise `EngineDown` after a short wait."""
         if self.state == "restarting":
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._timing.restart_wait):

@@ -76,7 +76,7 @@ class StepBatch(Struct, frozen=True, array_like=True, tag="steps"):
 
 
 class CallResult(Struct, frozen=True, array_like=True, tag="result"):
-    """What a method returned or raised."""
+    """The value that a method returned, or the error that it raised."""
 
     number: int
     value: object = None

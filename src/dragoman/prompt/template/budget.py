@@ -1,13 +1,13 @@
-"""What one rendering may cost, and the operations that are charged for.
+"""The budget of one rendering, and the operations that are charged to it.
 
 A chat template is untrusted code. The sandbox keeps it from accessing anything; the budget keeps it
 from running forever or using all memory. Compiled templates call a `RenderBudget` for every loop
 iteration, and for every operation that can make a large value out of small ones (`*`, `+`, `join`).
 
-There are three limits. `fuel` stands for time: each time it is used up, the clock is read. `memory`
-is all text and lists that the template creates, in bytes, whether still in use or not. `max_text`
-is the size of one single text. Sizes are computed before the work is done, so nothing is created
-only to be thrown away. Time is the processor time of the rendering thread, so that a busy machine
+There are three limits. `fuel` limits time: each time it is used up, the clock is read. `memory` is
+all text and lists that the template creates, in bytes, whether still in use or not. `max_text` is
+the size of one single text. Sizes are computed before the work is done, so nothing is created only
+to be thrown away. Time is the processor time of the rendering thread, so that a busy machine
 rejects no harmless conversation.
 
 The sizes of values that came with the request are known, and the template cannot change those
@@ -44,7 +44,7 @@ Value: TypeAlias = Any  # a value that a template computes with; only the sandbo
 
 FUEL = 2_000  # steps between two readings of the clock
 MAX_PADDING = 1_000  # widest padding in a format
-MAX_BITS = 4_096  # of the largest whole number
+MAX_BITS = 4_096  # of an integer
 ITEM_BYTES = 64  # charged for an item of a list
 
 SCALARS = frozenset({int, float, bool, type(None)})
@@ -76,7 +76,7 @@ def size_in_bytes(text: str) -> int:
 
 
 class RenderBudget:
-    """What is left of the limits, and the operations that charge for what they do."""
+    """The remaining budget, and the operations that are charged to it."""
 
     __slots__ = ("_deadline", "_steps", "fuel", "known_sizes", "max_text", "memory")
 
@@ -101,7 +101,7 @@ class RenderBudget:
         return True
 
     def spend(self, size: int) -> None:
-        """Charge for text or lists of so many bytes."""
+        """Charge for text or lists of this size in bytes."""
         self.memory -= size
         self.fuel -= 1 + (size >> 8)
         if self.fuel < 0 or self.memory < 0:
@@ -169,7 +169,7 @@ class RenderBudget:
         return total
 
     def concat(self, parts: Iterable[object]) -> str:
-        """Do what `~` does."""
+        """Implement `~`."""
         texts = [part if type(part) is str else self.to_text(part) for part in parts]
         return cast("str", self.add_all(tuple(texts)))
 
@@ -190,7 +190,7 @@ class RenderBudget:
         return text.replace(old, new, count)
 
     def format_percent(self, text: str, values: object) -> str:
-        """Do what `%` does to a text, without wide padding and without widths from the values."""
+        """Implement `%` for a text, without wide padding and without widths from the values."""
         fields = 0
         for widths in PERCENT.findall(text):
             fields += 1
@@ -234,14 +234,14 @@ class RenderBudget:
             self.spend(ITEM_BYTES // 2)
             yield value
 
-    def take_slice(self, value: Value, where: slice) -> Value:
-        """Do what `[from:to]` does."""
+    def take_slice(self, value: Value, bounds: slice) -> Value:
+        """Implement `value[start:stop:step]`."""
         if isinstance(value, str):
-            length = len(range(*where.indices(len(value))))
+            length = len(range(*bounds.indices(len(value))))
             self.spend(length if value.isascii() else 4 * length)
         elif isinstance(value, (list, tuple)):
-            self.spend(ITEM_BYTES + 8 * len(range(*where.indices(len(value)))))
-        return value[where]
+            self.spend(ITEM_BYTES + 8 * len(range(*bounds.indices(len(value)))))
+        return value[bounds]
 
     # Arithmetic
 
@@ -255,7 +255,7 @@ class RenderBudget:
         return left + right
 
     def add_all(self, parts: tuple[Value, ...]) -> Value:
-        """Do what a chain of `+` does; its parts are mostly texts."""
+        """Implement a chain of `+`, whose parts are mostly texts."""
         length = 0
         for part in parts:
             if type(part) is not str:
@@ -303,7 +303,7 @@ class RenderBudget:
     def call_method(
         self, method: types.BuiltinMethodType, args: tuple[Value, ...], kwargs: dict[str, Value]
     ) -> Value:
-        """Charge for what a method of a value creates, and call it."""
+        """Charge for the result of a value's method, and call it."""
         owner: Value = method.__self__
         name = method.__name__
         if isinstance(owner, str):

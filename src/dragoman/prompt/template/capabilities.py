@@ -1,10 +1,10 @@
-"""What a chat template accepts, found by rendering probe conversations.
+"""Finds what a chat template accepts, by rendering probe conversations.
 
 Templates do not declare which conversations they accept: some reject a system message, some drop
 every one but the first, some reject two user messages in a row, some never write tool results. So
-when a template is first seen, small conversations with unusual words are rendered, and the question
-is whether those words arrive in the prompt. `conversation` then changes a conversation only as far
-as this template needs it.
+when a template is first used, small conversations with unusual words are rendered, and the prompt
+is searched for those words. `conversation` then changes a conversation only as far as this template
+needs it.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ PYTHON_ARGUMENTS = "{'zqkey': 'zqvalue'}"
 
 
 class TemplateCapabilities(Struct, frozen=True, kw_only=True):
-    """What a template accepts as it is. The defaults are those of one that accepts everything."""
+    """What a template accepts unchanged. By default, it accepts all messages and no tools."""
 
-    renders: bool = True  # a plain user message arrives
+    renders: bool = True  # a plain user message appears in the prompt
     part_roles: frozenset[str] = frozenset()  # roles whose content must be a list of parts
     system: bool = True
     system_twice: bool = True  # two system messages at the beginning
-    system_later: bool = True  # one in the middle
-    developer: bool = False  # knows the role by name
+    system_later: bool = True  # a system message in the middle
+    developer: bool = False  # the role `developer`
     user_twice: bool = True  # two in a row
     assistant_twice: bool = True
     assistant_first: bool = True
@@ -101,7 +101,7 @@ class TemplateCapabilities(Struct, frozen=True, kw_only=True):
 
 
 class CallShape(Struct, frozen=True):
-    """One way to write down a turn of tool calls."""
+    """One form in which to pass a turn of tool calls."""
 
     arguments: ArgumentsForm = "dict"
     content: ContentForm = "empty"
@@ -154,10 +154,10 @@ class CapabilityProbe:
             left = self._limits.seconds - (time.thread_time() - started)
             self._limits = replace(self._limits, seconds=left)
 
-    def finds(
+    def renders_words(
         self, messages: list[TemplateMessage], *words: str, tools: list[TemplateTool] | None = None
     ) -> bool:
-        """Do all the words arrive in the prompt, in this order?"""
+        """Whether all the words appear in the prompt, in this order."""
         text = self.render(messages, tools)
         position = 0
         for word in words:
@@ -170,14 +170,14 @@ class CapabilityProbe:
         return {"role": role, "content": content, **fields}
 
     def _probe_role(self, role: str, roles: list[str], *words: str) -> bool:
-        """Does a role arrive with text as content, or else with a list of parts?"""
+        """Whether a role is rendered, with text as its content or else with a list of parts."""
         for as_parts in (False, True):
             (self._part_roles.add if as_parts else self._part_roles.discard)(role)
             messages = [self.make_message(*message) for message in zip(roles, words, strict=True)]
             text = self.render(messages) if as_parts else ""
             if text is None or TEXT_PART.search(text) is not None:  # the list itself is written
                 continue
-            if self.finds(messages, *words):
+            if self.renders_words(messages, *words):
                 return True
         self._part_roles.discard(role)
         return False
@@ -206,7 +206,7 @@ class CapabilityProbe:
         ]
         return replace(
             capabilities,
-            developer="developer" in facts.words and self.finds(messages, "zqdeveloper"),
+            developer="developer" in facts.words and self.renders_words(messages, "zqdeveloper"),
             no_tools=self._no_tools,
             reasoning_fields=find_reasoning_fields(facts),
             reasoning_parts=self._probe_reasoning_parts(),
@@ -215,11 +215,13 @@ class CapabilityProbe:
         )
 
     def _probe_tools(self, capabilities: TemplateCapabilities) -> TemplateCapabilities:
-        """Does the template write tools, and what does that need?"""
+        """Find out whether the template writes tools, and what it needs for that."""
         system = capabilities.system
         user, empty = self.make_message("user", "zquser"), self.make_message("system", "")
-        alone = self.finds([user], "zqtool", tools=[TOOL])
-        with_system = not alone and system and self.finds([empty, user], "zqtool", tools=[TOOL])
+        alone = self.renders_words([user], "zqtool", tools=[TOOL])
+        with_system = (
+            not alone and system and self.renders_words([empty, user], "zqtool", tools=[TOOL])
+        )
         if not (alone or with_system):
             return capabilities
         self._tools = [TOOL]
@@ -229,16 +231,16 @@ class CapabilityProbe:
             capabilities,
             tools_rendered=True,
             tools_need_system=with_system,
-            tools_need_user=system and not self.finds(no_user, "zqtool"),
-            bare_tools=self.finds(messages, "zqtool", tools=[BARE_TOOL]),
+            tools_need_user=system and not self.renders_words(no_user, "zqtool"),
+            bare_tools=self.renders_words(messages, "zqtool", tools=[BARE_TOOL]),
         )
 
     def _probe_orders(self, capabilities: TemplateCapabilities) -> TemplateCapabilities:
-        """In which orders may roles follow each other?"""
+        """Find out in which orders roles may follow each other."""
 
         def accepts(*messages: tuple[str, str]) -> bool:
             words = [word for _, word in messages]
-            return self.finds([self.make_message(*message) for message in messages], *words)
+            return self.renders_words([self.make_message(*message) for message in messages], *words)
 
         first, user, answer = ("system", "zqfirst"), ("user", "zquser"), ("assistant", "zqanswer")
         again, more, later = ("user", "zqagain"), ("assistant", "zqmore"), ("system", "zqlater")
@@ -277,11 +279,11 @@ class CapabilityProbe:
         return [self.make_message("user", "zquser"), turn, *results]
 
     def _probe_calls(self, capabilities: TemplateCapabilities) -> TemplateCapabilities:
-        """Does the template write calls and results, and in which form must they come?"""
+        """Find out whether the template writes calls and results, and which form they must have."""
         for results in (("zqresult1",), ()):
             for shape in CALL_SHAPES:
                 messages = self._make_conversation(shape)
-                if self.finds(messages, "zqcalled", "zqvalue", *results):
+                if self.renders_words(messages, "zqcalled", "zqvalue", *results):
                     shape = self._prefer_text(shape)
                     return self._probe_call_details(capabilities, shape, bool(results))
         text = self.render(self._make_conversation(CallShape())) or ""
@@ -300,7 +302,7 @@ class CapabilityProbe:
         tiny[1]["tool_calls"][0]["id"] = tiny[2]["tool_call_id"] = "1"
         text = self.render(with_text) or ""
         tools, self._tools = self._tools, None
-        without_tools = self.finds(one, "zqcalled", "zqvalue")
+        without_tools = self.renders_words(one, "zqcalled", "zqvalue")
         self._tools = tools
         capabilities = replace(
             capabilities,
@@ -308,27 +310,27 @@ class CapabilityProbe:
             tool_results_rendered=results,
             calls_need_tools=not without_tools,
             content_with_calls="zqtext" in text and "zqvalue" in text,
-            reasoning_with_both="zqtext" not in text or self.finds(full, "zqtext"),
-            parallel_calls=self.finds(two, *words) if results else True,
-            raw_arguments=self.finds(raw, "zqraw"),
+            reasoning_with_both="zqtext" not in text or self.renders_words(full, "zqtext"),
+            parallel_calls=self.renders_words(two, *words) if results else True,
+            raw_arguments=self.renders_words(raw, "zqraw"),
             arguments=shape.arguments,
             call_content=shape.content,
             short_ids=shape.short_ids,
-            tiny_ids=self.finds(tiny, "zqvalue"),
+            tiny_ids=self.renders_words(tiny, "zqvalue"),
         )
         return self._probe_results(capabilities, one) if results else capabilities
 
     def _probe_results(
         self, capabilities: TemplateCapabilities, messages: Sequence[TemplateMessage]
     ) -> TemplateCapabilities:
-        """Where may results stand?"""
+        """Find out where the template accepts results."""
         question, _, result = messages
         again, empty = self.make_message("user", "zqagain"), self.make_message("assistant", "")
-        after = self.finds([*messages, again], "zqresult1", "zqagain")
-        filled = after or self.finds([*messages, empty, again], "zqresult1", "zqagain")
+        after = self.renders_words([*messages, again], "zqresult1", "zqagain")
+        filled = after or self.renders_words([*messages, empty, again], "zqresult1", "zqagain")
         return replace(
             capabilities,
-            lone_results=self.finds([question, result, again], "zqresult1", "zqagain"),
+            lone_results=self.renders_words([question, result, again], "zqresult1", "zqagain"),
             user_after_result=after,
             filler="" if filled else " ",
         )
@@ -345,7 +347,7 @@ class CapabilityProbe:
         return text_shape if PYTHON_ARGUMENTS in with_dict and unquoted else shape
 
     def _probe_reasoning_parts(self) -> bool:
-        """Does reasoning arrive as a part of the content, but not as a field?"""
+        """Whether reasoning is rendered as a part of the content, but not as a field."""
         facts = self._template.facts
         if "thinking" not in facts.words:
             return False
@@ -357,7 +359,7 @@ class CapabilityProbe:
             {"type": "text", "text": "zqanswer"},
         ]
         with_parts = {"role": "assistant", "content": parts}
-        if self.finds([user, with_fields, again], "zqreasoning"):
+        if self.renders_words([user, with_fields, again], "zqreasoning"):
             return False
         text = self.render([user, with_parts, again]) or ""
         return "zqreasoning" in text and "zqanswer" in text and TEXT_PART.search(text) is None

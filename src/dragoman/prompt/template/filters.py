@@ -1,8 +1,8 @@
 """The filters, tests and functions that a chat template may use, all of them bounded.
 
-This is the whole list: anything else does not exist for a template. It contains what chat templates
-in the field use and leaves out what only web pages need. Every filter takes the rendering's context
-first, which also keeps the compiler from running the filter at compile time.
+This is the whole list: nothing else exists for a template. It contains what real chat templates use
+and omits what only web pages need. Every filter takes the rendering's context first, which also
+keeps the compiler from running the filter at compile time.
 """
 
 from __future__ import annotations

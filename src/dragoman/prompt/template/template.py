@@ -129,7 +129,7 @@ class BoundedFormatter(SandboxedFormatter):
 
 
 class TemplateSandbox(ImmutableSandboxedEnvironment):
-    """Accesses only what a table lists, and calls only functions of ours."""
+    """Accesses only attributes that a table lists, and calls only our own functions."""
 
     code_generator_class = BudgetCodeGenerator
     context_class = RenderContext
@@ -211,10 +211,10 @@ def make_sandbox() -> TemplateSandbox:
 
 
 class TemplateFacts(Struct, frozen=True, kw_only=True):
-    """What a template's source tells without rendering it."""
+    """Facts from the source of a template, found without rendering it."""
 
     variables: frozenset[str]  # variables that it reads but never sets
-    client_variables: tuple[str, ...]  # those of them that a client may set
+    client_variables: tuple[str, ...]  # the ones that a client may set
     words: frozenset[str]  # strings and field names in its code
     literals: frozenset[str]  # every text that it writes by itself
     separators: frozenset[str]  # texts at which it splits other texts
@@ -308,8 +308,10 @@ def compile_template(source: str) -> ChatTemplate:
     return ChatTemplate(source)
 
 
-def _template_error(what: str, kind: type[TemplateRejected] = TemplateRejected) -> TemplateRejected:
-    return kind(f"The model's chat template {what}.", param="messages")
+def _template_error(
+    problem: str, error_class: type[TemplateRejected] = TemplateRejected
+) -> TemplateRejected:
+    return error_class(f"The model's chat template {problem}.", param="messages")
 
 
 def _clean_message(message: str) -> str:
@@ -334,7 +336,7 @@ def _read_facts(tree: nodes.Template) -> TemplateFacts:
 
 
 def _find_separators(tree: nodes.Template, strings: set[str]) -> Iterator[str]:
-    """Yield the texts at which the template splits; every string of it if a variable holds one."""
+    """Yield the texts at which the template splits; all its strings if one is in a variable."""
     calls = [
         (node.node.attr, node.args)
         for node in tree.find_all(nodes.Call)

@@ -47,7 +47,7 @@ class ChatMessage(Struct):
 
 
 class ChatReasoningOptions(Struct):
-    """Reasoning options; the same as the fields of these names in the request."""
+    """Reasoning options; the request also has fields of its own for them."""
 
     effort: str | None = None
     max_tokens: openai.Count | None = None

@@ -103,7 +103,7 @@ class ChatEncoder(openai.ChunkEncoder):
         return ChatChunkChoice(delta.choice, {}, finish_reason=self._get_reason(delta.finish))
 
     def _get_reason(self, finish: Finish | None) -> str | None:
-        """Return the finish reason; a call of a tool that was forced ends with `stop` at OpenAI."""
+        """Return the finish reason; OpenAI ends a call to a forced tool with `stop`."""
         return "stop" if self._forces_named_tool and finish == "tool_calls" else finish
 
     def encode_whole(self, completion: Completion) -> bytes:

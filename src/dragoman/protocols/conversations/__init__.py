@@ -1,4 +1,4 @@
-"""Conversations: OpenAI's `/v1/conversations`, items stored under a name to continue from.
+"""Conversations: OpenAI's `/v1/conversations`, stored items that responses can continue.
 
 decode    the request bodies, into items as they are stored
 encode    a conversation, and pages of its items

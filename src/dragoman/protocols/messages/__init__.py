@@ -60,11 +60,11 @@ def decode_count(body: bytes, context: DialectContext) -> Request:
 
 
 def _make_encoder(request: Request, answer: AnswerInfo, context: DialectContext) -> MessagesEncoder:
-    def encode_own_error(failure: DragomanError) -> bytes:
-        return encode_error(failure, context.request_id)
+    def encode_error_with_id(error: DragomanError) -> bytes:
+        return encode_error(error, context.request_id)
 
     return MessagesEncoder(
-        request, answer.model, answer.prompt_tokens, _get_signer(context), encode_own_error
+        request, answer.model, answer.prompt_tokens, _get_signer(context), encode_error_with_id
     )
 
 

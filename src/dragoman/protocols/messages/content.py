@@ -70,7 +70,7 @@ class MessageParam(Struct):
 
 
 class ConversationDecoder:
-    """Collects the messages of a conversation, and warnings about what it drops."""
+    """Collects the messages of a conversation, and warnings about dropped blocks."""
 
     def __init__(self, signer: ContentSigner) -> None:
         self.messages: list[Message] = []
@@ -184,16 +184,16 @@ class ConversationDecoder:
         if isinstance(content, str):
             parts, content = [TextPart(content)], []
         for i, block in enumerate(content):
-            where = f"{path}[{i}]"
+            block_path = f"{path}[{i}]"
             match block.type:
                 case "thinking":
-                    reasonings += self._decode_reasoning(block, where)
+                    reasonings += self._decode_reasoning(block, block_path)
                 case "tool_use":
-                    calls.append(_decode_tool_use(block, where))
+                    calls.append(_decode_tool_use(block, block_path))
                 case "redacted_thinking":
                     pass
                 case _:
-                    parts += [part] if (part := self._decode_block(block, where)) else []
+                    parts += [part] if (part := self._decode_block(block, block_path)) else []
         message = Message(
             role="assistant",
             content=merge_text(parts),
@@ -213,7 +213,7 @@ class ConversationDecoder:
 
 
 def _join_blocks(parts: Sequence[ContentPart | None]) -> Content:
-    """Join the parts of blocks, those without content left out."""
+    """Join the parts of blocks; those without content are left out."""
     non_empty = [(part,) for part in parts if part is not None and part != TextPart("")]
     return join_content(non_empty, SEPARATOR)
 

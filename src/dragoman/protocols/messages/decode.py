@@ -4,7 +4,7 @@ Clients of this API are made for one vendor's models and ask every model for wha
 thinking and effort are optional fields, and fields that only the vendor's servers implement are
 ignored, with a warning. Fields that concern the answer itself (its format, its length, its tool
 calls) are honoured or rejected. Without `thinking` there is no reasoning in an answer, because many
-clients take its first block for the text.
+clients expect the first block to be the text.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def _decode_chat(
 
 
 def _check_continuation(chat: Chat, constraint: Constraint | None) -> None:
-    """Reject constraints on an answer that starts in the middle: they concern a whole answer."""
+    """Reject constraints on an answer that continues a message: they apply to whole answers."""
     constraints = [constraint.param] if constraint is not None else []
     if chat.tool_choice == "required":
         constraints.append("tool_choice")

@@ -2,7 +2,7 @@
 
 `BlockBuilder` decides where a block begins and ends. It has two subclasses: `BlockEvents` encodes
 events, `BlockList` builds the content of a whole message. Both receive the same texts in the same
-order, so they cannot disagree. White space between blocks begins no block.
+order, so they cannot disagree. Whitespace between blocks does not begin a block.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ EMPTY_BLOCKS: dict[BlockType, Block] = {
     "text": {"type": "text", "text": ""},
     "thinking": {"type": "thinking", "thinking": "", "signature": ""},
 }
-# the type of a block's deltas and the field that carries their text
+# The type of a block's deltas, and the field that carries their text.
 DELTA_FIELDS: dict[BlockType, tuple[str, str]] = {
     "text": ("text_delta", "text"),
     "thinking": ("thinking_delta", "thinking"),
@@ -40,7 +40,7 @@ class MessagesOutputDetails(Struct):
 
 
 class MessagesDeltaUsage(Struct):
-    """Tokens up to now."""
+    """Token counts so far."""
 
     input_tokens: int
     cache_creation_input_tokens: int
@@ -50,7 +50,7 @@ class MessagesDeltaUsage(Struct):
 
 
 class MessagesUsage(MessagesDeltaUsage):
-    """Tokens of the prompt, cached or not, and of the answer."""
+    """Token counts of the prompt, cached or not, and of the answer."""
 
     service_tier: str = "standard"
 
@@ -120,7 +120,7 @@ class BlockBuilder:
         self.open_type: BlockType | None = None
         self._sign = sign
         self._omits_reasoning = omits_reasoning
-        self._white_space = ""  # belongs to a text if one follows
+        self._whitespace = ""  # belongs to a text if one follows
         self._reasoning: list[str] = []
 
     def begin_block(self, kind: BlockType, block: Block) -> None:
@@ -155,7 +155,7 @@ class BlockBuilder:
 
     def close_block(self) -> None:
         """End the open block, if there is one."""
-        self._white_space = ""
+        self._whitespace = ""
         if self.open_type == "thinking":
             self.add_signature(self._sign("".join(self._reasoning)))
             self._reasoning.clear()
@@ -165,15 +165,15 @@ class BlockBuilder:
 
     def _add_answer_text(self, text: str) -> None:
         if self.open_type != "text":
-            text = self._white_space + text
+            text = self._whitespace + text
             if not text.strip():
-                self._white_space = text
+                self._whitespace = text
                 return
             self._switch_to("text")
         self.add_text(text)
 
     def _switch_to(self, kind: BlockType) -> None:
-        self._white_space = ""
+        self._whitespace = ""
         if self.open_type != kind:
             self.close_block()
             self._open_block(kind, EMPTY_BLOCKS[kind])

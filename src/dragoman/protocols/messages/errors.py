@@ -1,7 +1,7 @@
-"""Encode errors of the Messages API: a type for each status, and no other field than the message.
+"""Encode errors of the Messages API: a type for each status, and a message.
 
-Because there is no other place for it, the message names the field that caused the error. Clients
-recognize some sentences word by word; those are written as clients expect them.
+There is no field for it, so the message names the field that caused the error. Clients recognize
+some messages by their exact text; those are written as clients expect them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class MessagesErrorResponse(Struct):
 
 
 def get_error_status(error: DragomanError) -> int:
-    """Return the status of an error; this API has one of its own for an overloaded server."""
+    """Return the status of an error; this API has its own status for an overloaded server."""
     return OVERLOADED if isinstance(error, Unavailable) else error.status
 
 
@@ -60,7 +60,7 @@ def _make_message(error: DragomanError) -> str:
 
 
 def _make_overflow_message(message: str) -> str:
-    """Return the sentence by which agents know that they must shorten their conversation."""
+    """Return the message that tells agents to shorten their conversation."""
     numbers = sorted(int(number) for number in re.findall(r"\d+", message))
     if len(numbers) < 2:
         return f"prompt is too long: {message}"

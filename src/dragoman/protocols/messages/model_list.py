@@ -1,4 +1,4 @@
-"""The list of models as the Messages API has it: in pages, from either end."""
+"""The model list of the Messages API, which is paged in both directions."""
 
 from __future__ import annotations
 

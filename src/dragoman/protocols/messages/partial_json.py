@@ -1,7 +1,7 @@
-"""Parse JSON that ends too early: as much of it as is certain.
+"""Parse JSON that is cut off, as far as its values are certain.
 
 An answer that is cut off inside a tool call has a call with incomplete arguments. A client that
-reads the stream keeps the complete values among them, and a whole answer contains the same values:
+reads the stream keeps the values that are complete, and a whole answer contains the same values:
 strings, keys and literals that are cut off are dropped, and open lists and objects are closed.
 """
 
@@ -14,7 +14,7 @@ import msgspec
 
 from dragoman.types import Json
 
-# a complete token of JSON, with the white space before it
+# A complete token of JSON, with the whitespace before it.
 _TOKEN = re.compile(
     r"\s*(?:(?P<string>\"(?:[^\"\\]|\\.)*\")|(?P<number>-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)"
     r"|(?P<literal>true|false|null)|(?P<sign>[][{},:]))",

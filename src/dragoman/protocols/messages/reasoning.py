@@ -2,7 +2,7 @@
 
 Reasoning is sent with a signature and comes back with it in later turns. Reasoning that this server
 did not send to this client is not shown to the model. A client may have reasoning omitted; then
-the signature contains the reasoning itself, encrypted, and comes back with an empty block.
+the signature contains the packed reasoning itself, and comes back with an empty block.
 """
 
 from __future__ import annotations

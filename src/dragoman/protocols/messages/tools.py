@@ -153,7 +153,7 @@ def _make_memory_tool(kind: str) -> tuple[str, str, Json]:
     return "memory", description, parameters
 
 
-# by the prefix of their types, which a date follows
+# By the prefix of their types, before the date.
 CLIENT_TOOLS = {
     "bash_2": _make_bash_tool,
     "text_editor_2": _make_text_editor_tool,

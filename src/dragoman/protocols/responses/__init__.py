@@ -1,9 +1,9 @@
 """The Responses API: a conversation of items that the server may store.
 
 decode/    the request body: its fields, items and tools, and the `Request` they make
-encode/    the response: events item by item, the resource as a whole, stored responses again
-secrets    what is removed from tools before they are stored or shown
-types      what decoding and encoding have in common
+encode/    the response: events item by item, the resource as a whole, replayed stored responses
+secrets    removes secrets from tools before they are stored or shown
+types      data types of both decoding and encoding
 """
 
 from __future__ import annotations

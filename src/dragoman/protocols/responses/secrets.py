@@ -11,7 +11,7 @@ REDACTED = "<redacted>"
 
 
 def remove_secrets(tool: Json) -> Json:
-    """Return a tool as it may be shown, without what gives access to a server."""
+    """Return a tool as it may be shown, without credentials."""
     if isinstance(tool, list):
         return [remove_secrets(value) for value in tool]
     if not isinstance(tool, dict):

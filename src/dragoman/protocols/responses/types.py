@@ -1,4 +1,4 @@
-"""What decoding and encoding of the Responses API have in common.
+"""Data types of both decoding and encoding of the Responses API.
 
 Items stay plain JSON objects: they are stored, loaded and shown to the client as they are. The
 model knows each tool by one flat name; `ToolOrigin` maps it back to the name that the client, or a
@@ -46,7 +46,7 @@ class UniqueNames:
 
 
 class ResponseInfo(Struct, frozen=True, kw_only=True):
-    """What is known about a response before the model generates anything."""
+    """Information about a response that is known before the model generates anything."""
 
     id: str
     created: int

@@ -172,7 +172,7 @@ def decode_stream_options(fields: SamplingFields) -> StreamOptions:
 
 
 def reject_unsupported(fields: Mapping[str, object], why: str) -> None:
-    """Reject by name the fields that are set, are known and cannot be honoured."""
+    """Reject the fields that are set, by name: they are known but not supported."""
     for name, value in fields.items():
         if value is not None and value is not False and value != []:
             raise Unsupported(f"`{name}` is not supported: {why}.", param=name)
@@ -276,7 +276,7 @@ def pad_frame(frame: bytes) -> bytes:
 
 
 class ChunkEnvelope:
-    """What all chunks of one answer share: id, time, model, and the ends of a frame."""
+    """The parts that all chunks of one answer share: id, time, model, start and end of a frame."""
 
     def __init__(self, name: str, kind: str, model: str, options: StreamOptions) -> None:
         self.id = name

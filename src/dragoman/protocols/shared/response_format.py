@@ -1,4 +1,4 @@
-"""What an answer must satisfy, in all the ways in which clients ask for it.
+"""Constraints on an answer, in all the forms in which clients send them.
 
 OpenAI has `response_format`. llama.cpp and vLLM have fields of their own, old and new, which are
 explicit: a grammar, a pattern, a list of texts or a schema. All of them become one `Constraint`. A
@@ -106,7 +106,7 @@ def decode_constraint(
 def resolve_constraint(
     fields: ConstraintFields, format_constraint: Constraint | None, name: str, requires_call: bool
 ) -> tuple[Constraint | None, tuple[str, ...]]:
-    """Choose between an explicit constraint and the one `wanted` by the field called `name`."""
+    """Choose between an explicit constraint and the one that the field `name` asks for."""
     explicit = _decode_explicit(fields)
     if explicit is None:
         return format_constraint, ()
@@ -242,7 +242,7 @@ def _reject_unsupported(fields: ConstraintFields) -> None:
             f"{path}.disable_any_whitespace": nested.disable_any_whitespace,
             "guided_whitespace_pattern": fields.guided_whitespace_pattern,
         },
-        "a request cannot choose the white space in JSON",
+        "a request cannot choose the whitespace in JSON",
     )
     openai.reject_unsupported(
         {f"{path}.disable_additional_properties": nested.disable_additional_properties},

@@ -1,4 +1,4 @@
-"""What the wire APIs need of a signer, which the caller passes in; see `dragoman.signing`."""
+"""The signer that wire APIs need. The caller passes it in; see `dragoman.signing`."""
 
 from __future__ import annotations
 

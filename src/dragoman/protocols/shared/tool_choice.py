@@ -1,7 +1,7 @@
 """Which tools an answer may or must call.
 
-The wire APIs differ in how they name a tool; what it means that one, some or none may be called is
-the same for all.
+The wire APIs differ in how they name a tool, but not in what a choice of one, some or no tools
+means.
 """
 
 from __future__ import annotations

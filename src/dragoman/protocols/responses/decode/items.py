@@ -1,9 +1,9 @@
-"""Items: what a conversation consists of in the Responses API.
+"""Items: the parts of a conversation in the Responses API.
 
 Items stay plain JSON objects, because they are stored, shown and passed to the model at different
-times. `normalize_items` completes what a client sent (type, id, status, content as parts) and
+times. `normalize_items` completes the items of a client (type, id, status, content as parts) and
 validates the types that this server reads. Items of unknown types are stored as they are: agents
-send what other servers returned to them.
+send items that other servers returned.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class ItemReference(Struct):
 
 
 class CompactionSummary(Struct):
-    """The encrypted content of a compaction."""
+    """The unpacked `encrypted_content` of a compaction."""
 
     summary: str
 

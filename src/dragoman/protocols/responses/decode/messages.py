@@ -25,9 +25,9 @@ SEPARATOR = "\n\n"
 SUMMARY = "This is a summary of the conversation so far:\n\n"
 DENIED = "The user did not approve this call. It was not made."
 FOREIGN_ITEM = "An item with `encrypted_content` from another server is ignored."
-# types that concern the server and its client only
+# Items that only the server and its client need.
 HIDDEN_TYPES = ("mcp_list_tools", "additional_tools", "tool_search_output", "tool_search_call")
-# calls of tools that a client runs itself, and the field of the item with their arguments
+# Calls to tools that a client runs itself, and the field of the item with their arguments.
 CLIENT_CALLS = {
     "local_shell_call": "action",
     "shell_call": "action",
@@ -50,7 +50,7 @@ class MessageBuilder:
         self._messages: list[Message] = []
         self._warnings: dict[str, None] = {}
         self._approval_requests: dict[str, items.ApprovalRequestItem] = {}
-        # the assistant's turn that is open, and the results of its calls
+        # The open turn of the assistant, and the results of its calls.
         self._reasonings: list[str] = []
         self._contents: list[Content] = []
         self._calls: list[ToolCall] = []
@@ -137,13 +137,13 @@ class MessageBuilder:
         item: items.McpCallItem | items.ApprovalRequestItem,
         result: str | None,
     ) -> None:
-        """Add a call that comes with its result: what the model writes next is a new turn."""
+        """Add a call that comes with its result; the model's next output is a new turn."""
         self._add_call(call_id, make_remote_name(item.server_label, item.name), item.arguments)
         if result is not None:
             self._results.append(_make_result(call_id, text_content(result)))
 
     def _add_approval(self, item: items.ApprovalResponseItem) -> None:
-        """Add a call that was denied, with that as its result; approved ones are made first."""
+        """Add a denied call, with the denial as its result; approved calls have their own items."""
         request = self._approval_requests.get(item.approval_request_id)
         if request is not None and not item.approve:
             reason = f" Reason: {item.reason}" if item.reason else ""
@@ -160,7 +160,7 @@ class MessageBuilder:
             self._add_other(Message(role="user", content=content))
 
     def _add_client_call(self, kind: str, item: Item) -> None:
-        """Add calls of tools that this server does not offer, from other servers' responses."""
+        """Add calls to tools that this server does not offer, from other servers' responses."""
         call_id = item.get("call_id")
         if not isinstance(call_id, str):
             call_id = item["id"]
@@ -209,7 +209,7 @@ def _join_texts(parts: Iterable[items.ReasoningTextPart] | None) -> str:
 
 
 def _get_mcp_result(call: items.McpCallItem) -> str | None:
-    """Return the result of a call as the model reads it; None if it never ended."""
+    """Return the result of a call as the model reads it; None if there is none."""
     if call.error is None:
         return call.output
     return f"Error: {_get_error_text(call.error)}"

@@ -1,7 +1,7 @@
 """Decode a Responses request.
 
-`decode_request` decodes and validates a body as far as possible by itself. The caller looks up what
-the body refers to (an earlier response, a conversation, items, remote servers); `to_request` then
+`decode_request` decodes and validates a body as far as possible by itself. The caller looks up
+its references (an earlier response, a conversation, items, remote servers); `to_request` then
 builds the `Request` from all of it.
 """
 
@@ -34,7 +34,7 @@ from dragoman.types import Chat, Constraint, Json, Message, Request, Tool
 
 LOGPROBS = "message.output_text.logprobs"
 ENCRYPTED = "reasoning.encrypted_content"
-# values of `include`, with those that only other servers support
+# Values of `include`, with those that only other servers support.
 INCLUDE_VALUES = frozenset(
     {
         *(LOGPROBS, ENCRYPTED, "file_search_call.results", "web_search_call.results"),
@@ -42,7 +42,7 @@ INCLUDE_VALUES = frozenset(
         *("message.input_image.image_url", "computer_call_output.output.image_url"),
     }
 )
-# fields that have a meaning where nothing is generated
+# Fields that have a meaning where nothing is generated.
 PROMPT_FIELDS = frozenset(
     {
         *("model", "input", "instructions", "previous_response_id", "conversation", "tools"),
@@ -147,7 +147,7 @@ def _check_include(include: list[str]) -> None:
 
 
 def _validate(request: DecodedRequest) -> DecodedRequest:
-    """Build once what does not depend on the conversation, to see whether it is valid."""
+    """Validate the parts that do not depend on the conversation, by building them once."""
     get_mcp_servers(request)
     check_depth(request.fields.tool_choice, "tool_choice")
     check_depth(_get_format(request.fields).schema, "text.format.schema")

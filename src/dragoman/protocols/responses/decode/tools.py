@@ -2,8 +2,8 @@
 
 The model knows each tool by one flat name. A tool of a namespace has the namespace's name in front,
 so that its name does not depend on what else is declared; `ToolOrigin` leads back to the client's
-name. Tools that only other servers can run are dropped, with a warning. `mcp` tools stand for
-servers that must be asked for their tools first: the caller does so and passes them as `remote`.
+name. Tools that only other servers can run are dropped, with a warning. `mcp` tools are
+servers that must list their tools first: the caller requests the lists and passes them as `remote`.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class ResponsesToolSet(Struct):
     list_count: int = 0  # lists of tools so far
     _names: UniqueNames = field(default_factory=UniqueNames)
     _flat_names: dict[tuple[str | None, str], str] = field(default_factory=dict)
-    # flat names by the bare name; None for a name in several namespaces
+    # Flat names by the bare name; None for a name in several namespaces.
     _by_bare_name: dict[str, str | None] = field(default_factory=dict)
     _last_list: dict[str, int] = field(default_factory=dict)  # that declared a tool
 
@@ -278,7 +278,7 @@ def _decode_allowed_tools(
     lookup, seen = ToolLookup(declared, remote), set[tuple[str | None, ...]]()
     for i, tool in enumerate(choice.tools):
         key = (tool.type, tool.namespace, tool.name, tool.server_label)
-        if key not in seen:  # a repeated entry may stand for thousands of tools
+        if key not in seen:  # a repeated entry may name thousands of tools
             names.update(lookup.find(tool, f"{path}.tools[{i}]"))
             seen.add(key)
     decoded = allow_tools(choice.mode, names, (*declared.tools.values(), *remote), path)
@@ -297,7 +297,7 @@ class ToolLookup:
             self._by_namespace.setdefault(origin.namespace, []).append(flat)
         labels = declared.server_labels
         self._by_server: dict[str | None, dict[str, None]] = {label: {} for label in labels}
-        # the longest label wins where the names of several servers match
+        # The longest label wins where the names of several servers match.
         longest_first = sorted(labels, key=len, reverse=True) if remote else []
         prefixes = [(join_name(label, ""), label) for label in longest_first]
         for tool in remote:

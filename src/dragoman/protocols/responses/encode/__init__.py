@@ -1,1 +1,1 @@
-"""Encode responses: events item by item, the resource, and stored responses again."""
+"""Encode responses: events item by item, the resource, and replayed stored responses."""

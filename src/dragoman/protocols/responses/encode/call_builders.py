@@ -47,7 +47,7 @@ class CallBuilder(ItemBuilder):
 
 
 class FunctionCallBuilder(CallBuilder):
-    """Builds the call of a function, with its arguments as JSON."""
+    """Builds a call to a function, with its arguments as JSON."""
 
     def __init__(self, output: OutputItems, origin: ToolOrigin, delta: Delta) -> None:
         super().__init__(output, "fc", origin, delta)
@@ -80,7 +80,7 @@ class FunctionCallBuilder(CallBuilder):
 
 
 class CustomCallBuilder(CallBuilder):
-    """Builds the call of a tool that takes free text."""
+    """Builds a call to a tool that takes free text."""
 
     def __init__(self, output: OutputItems, origin: ToolOrigin, delta: Delta) -> None:
         super().__init__(output, "ctc", origin, delta)
@@ -122,7 +122,7 @@ class CustomCallBuilder(CallBuilder):
 
 
 class RemoteCallBuilder(CallBuilder):
-    """Builds the call of a remote server's tool. It stays open until the server answers."""
+    """Builds a call to a remote server's tool. It stays open until the server answers."""
 
     needs_client = False
 
@@ -181,7 +181,7 @@ class RemoteCallBuilder(CallBuilder):
 
 
 class ApprovalRequestBuilder(CallBuilder):
-    """Builds the call of a remote server's tool that the client must approve first.
+    """Builds a call to a remote server's tool that the client must approve first.
 
     It is sent as a whole.
     """
@@ -224,7 +224,7 @@ class IgnoredCall(CallBuilder):
 
 
 class ToolListBuilder(ItemBuilder):
-    """Builds the list of a remote server's tools while the server is asked for them."""
+    """Builds the list of a remote server's tools while the server is queried."""
 
     def __init__(self, output: OutputItems, server_label: str) -> None:
         super().__init__(output, "mcpl")

@@ -13,14 +13,14 @@ from dragoman.protocols.responses.decode.fields import (
 from dragoman.protocols.responses.secrets import remove_secrets
 from dragoman.types import Json, Sampling
 
-# fields that are null where a tool does not have them, by the type of tool
+# Fields that are null where a tool does not have them, by the type of tool.
 NULLABLE_FIELDS = {
     "function": ("description", "parameters", "strict"),
     "custom": ("description",),
     "namespace": ("description",),
     "mcp": ("server_description", "allowed_tools"),
 }
-# the type of tool, a field and its default
+# The type of tool, a field and its default.
 FIELD_DEFAULTS = (("custom", "format", {"type": "text"}), ("mcp", "require_approval", "always"))
 
 
@@ -59,7 +59,7 @@ def make_echoed_fields(request: DecodedRequest, model: str, sampling: Sampling) 
 
 
 def show_tool(tool: dict[str, Json]) -> dict[str, Json]:
-    """Return a tool with all its fields, and without what gives access to a server."""
+    """Return a tool with all its fields, and without credentials."""
     shown: dict[str, Json] = remove_secrets(tool)
     shown |= {name: shown.get(name) for name in NULLABLE_FIELDS.get(str(shown.get("type")), ())}
     if shown.get("type") == "namespace":

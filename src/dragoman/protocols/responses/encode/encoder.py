@@ -1,6 +1,6 @@
 """Encode a response, event by event or whole.
 
-A response may take several rounds of the model, with calls of remote tools between them. Each delta
+A response may take several rounds of the model, with calls to remote tools between them. Each delta
 goes to the item that is open on its channel; if there is none, the open item is closed and another
 begins. A whole response is the same computation with the frames dropped: after the end, the
 resource contains everything.
@@ -51,8 +51,8 @@ class ResponseEncoder:
         self._with_logprobs = (
             request.logprobs is not None and "message.output_text.logprobs" in info.include
         )
-        encrypts_reasoning = "reasoning.encrypted_content" in info.include
-        self._packer = info.packer if encrypts_reasoning else None
+        wants_packed_reasoning = "reasoning.encrypted_content" in info.include
+        self._packer = info.packer if wants_packed_reasoning else None
         self._resource = make_resource(info)
         self._open_item: ItemBuilder | None = None
         self._tool_lists: dict[str, ToolListBuilder] = {}  # by server label
@@ -60,7 +60,7 @@ class ResponseEncoder:
         self._remote_call_count = 0
         self._finish: Finish | None = None
         self._has_cut_call = False
-        self._white_space = Delta()  # belongs to a text if one follows
+        self._whitespace = Delta()  # belongs to a text if one follows
         self._usage: Usage | None = None
         self._items_before_round = 0
         self.needs_client = False  # the client must answer a call: no further round
@@ -107,8 +107,8 @@ class ResponseEncoder:
         frames = self._close_item(cut=False)
         is_empty = len(self._output.items) == self._items_before_round
         if is_empty and not (self.needs_client or self._info.prefill_only):
-            # clients expect a message
-            frames += self._add_message(self._white_space)
+            # Clients expect a message.
+            frames += self._add_message(self._whitespace)
             frames += self._close_item(cut=self._finish == "length")
         self._usage = self._usage or usage
         if self._finish == "length":
@@ -166,10 +166,10 @@ class ResponseEncoder:
         if channel == "reasoning":
             item = ReasoningItemBuilder(self._output, self._info.summary, self._packer)
             return self._open(item) + item.add(delta)
-        white_space = self._white_space
-        text = Delta(text=white_space.text + delta.text, tokens=white_space.tokens + delta.tokens)
+        whitespace = self._whitespace
+        text = Delta(text=whitespace.text + delta.text, tokens=whitespace.tokens + delta.tokens)
         if not text.text.strip():  # usually between two calls
-            self._white_space = text
+            self._whitespace = text
             return self._close_item(cut=False)
         return self._add_message(text)
 
@@ -193,7 +193,7 @@ class ResponseEncoder:
 
     def _open(self, item: ItemBuilder) -> list[bytes]:
         frames = self._close_item(cut=False)
-        self._open_item, self._white_space = item, Delta()
+        self._open_item, self._whitespace = item, Delta()
         return frames + item.open()
 
     def _close_item(self, cut: bool) -> list[bytes]:
@@ -221,12 +221,12 @@ class ResponseEncoder:
 
     @property
     def remaining_remote_calls(self) -> int | None:
-        """How many more calls of remote tools are allowed; calls beyond are ignored."""
+        """How many more calls to remote tools are allowed; further calls are ignored."""
         limit = self._info.max_remote_calls
         return None if limit is None else max(0, limit - self._remote_call_count)
 
     def start_tool_list(self, server_label: str) -> list[bytes]:
-        """Encode that a remote server is asked for its tools."""
+        """Encode the start of a request to a remote server for its tools."""
         frames = self._close_item(cut=False)
         item = self._tool_lists[server_label] = ToolListBuilder(self._output, server_label)
         frames += item.open()
@@ -250,7 +250,7 @@ class ResponseEncoder:
     ) -> list[bytes]:
         """Encode the result of a call. Another round may follow."""
         self._items_before_round = len(self._output.items)
-        self._white_space = Delta()
+        self._whitespace = Delta()
         return self._pending_calls.pop(call.item_id).set_result(output, error)
 
     def start_approved_call(self, item: Item) -> list[bytes]:

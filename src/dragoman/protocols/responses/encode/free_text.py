@@ -1,9 +1,9 @@
 r"""Decode free text from the arguments of a call while they arrive.
 
 A model calls a tool that takes free text with `{"input": "…"}`, and the client receives the text
-alone. The string is decoded as it grows: an incomplete escape waits for its rest, and so does the
-first half of a surrogate pair. Arguments of any other form are held until the call ends and are
-then passed on as they are. The text does not depend on how the arguments are cut.
+alone. The string is decoded as it grows: an incomplete escape is held until it is complete, and
+so is the first half of a surrogate pair. Arguments of any other form are held until the call ends
+and are then passed on as they are. The text does not depend on how the arguments are cut.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PLAIN = re.compile(r'[^"\\]+')
 _HEX = re.compile(r"[0-9a-fA-F]{4}")
 _ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _SHORTEST_OPENING = '{"input":"'
-_MAX_OPENING = 256  # characters of an opening with all its white space
+_MAX_OPENING = 256  # characters of an opening with all its whitespace
 _REPLACEMENT = "\ufffd"
 
 

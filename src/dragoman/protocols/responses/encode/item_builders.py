@@ -1,4 +1,4 @@
-"""Build the items of an answer while they grow.
+"""Build the items of an answer while they are generated.
 
 `OutputItems` holds the items in their order. Text or reasoning of the model is an item that opens
 with its first piece, encodes one event per piece and closes with the whole text. Tool calls are in

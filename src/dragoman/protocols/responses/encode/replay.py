@@ -1,4 +1,4 @@
-"""Encode a stored response as a stream of events again, with one delta for each part."""
+"""Replay a stored response as a stream of events, with one delta for each part."""
 
 from __future__ import annotations
 
