@@ -16,7 +16,7 @@
     ├── UnsupportedMedia        415
     ├── Overloaded              429  the queue is full, with Retry-After
     ├── HeadersTooLarge         431
-    ├── EngineFailed            500  the engine failed during this request
+    ├── EngineFailed            500  the engine failed while processing the request
     ├── ModelBroken             500  the model's file cannot be loaded, and why
     └── Unavailable             503  with Retry-After
         ├── ModelLoading        503
@@ -35,7 +35,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-ENGINE_FAILURE = "The engine failed during this request."
+ENGINE_FAILURE = "The engine failed while processing this request."
 
 
 class DragomanError(Exception):

@@ -52,7 +52,7 @@ THINK = "{{ '<think>\\n' + m.reasoning_content + '\\n</think>\\n\\n' }}"
 ON, OFF = "{{ '<think>\\n' }}", "{{ '<think>\\n\\n</think>\\n\\n' }}"
 
 
-def template(
+def make_template(
     each: str = "",
     between: str = "",
     frame: str = "…",
@@ -76,7 +76,7 @@ def statuses(detected: DetectedFormats) -> dict[str, str]:
 def test_the_format_of_rendered_turns_is_detected(name: str) -> None:
     case = dict(FAMILIES[name])
     reasoning = case.pop("reasoning_format", None)
-    detected = detect(case.get("whole") or template(**case))
+    detected = detect(case.get("whole") or make_template(**case))
     assert (detected.tools, detected.reasoning, detected.generic) == (name, reasoning, False), (
         detected.reasons
     )
@@ -89,7 +89,7 @@ def test_the_format_of_rendered_turns_is_detected(name: str) -> None:
 def test_a_failed_round_trip_reports_both_sides() -> None:
     lossy = '{{ \'<tool_call>{"name": "\' + n + \'", "arguments": {}}</tool_call>\' }}'
     lossy += "{{ '<!-- ' + a | tojson + ' -->' }}"
-    detected = detect(template(lossy))
+    detected = detect(make_template(lossy))
     assert detected.confidence != "proved"
     failed = {check.name: check for check in detected.failed_checks}["one call"]
     assert failed.expected.calls[0].arguments
@@ -99,15 +99,17 @@ def test_a_failed_round_trip_reports_both_sides() -> None:
 
 
 def test_a_turn_that_is_never_rendered_is_unwritten() -> None:
-    detected = detect(template(HERMES, answer="{{ m.content if not m.tool_calls else '' }}"))
+    detected = detect(make_template(HERMES, answer="{{ m.content if not m.tool_calls else '' }}"))
     assert statuses(detected)["text and a call"] == "unwritten"
     assert statuses(detected)["reasoning"] == "unwritten"
     assert detected.confidence == "proved"
 
 
 def test_text_rendered_as_reasoning_is_reported() -> None:
-    aloud = "{{ '<think>' + m.content + '</think>' if m.tool_calls and m.content else m.content }}"
-    detected = detect(template(HERMES, reasoning=THINK, answer=aloud))
+    text_as_reasoning = (
+        "{{ '<think>' + m.content + '</think>' if m.tool_calls and m.content else m.content }}"
+    )
+    detected = detect(make_template(HERMES, reasoning=THINK, answer=text_as_reasoning))
     assert statuses(detected)["text and a call"] == "otherwise"
     assert detected.confidence == "proved"
 
@@ -127,7 +129,9 @@ def test_text_rendered_as_reasoning_is_reported() -> None:
     ],
 )
 def test_instructions_decide_if_no_call_is_rendered(instructions: str, tools: str) -> None:
-    source = "{% if tools %}{{ tools | tojson }}\n" + instructions + "\n{% endif %}" + template()
+    source = (
+        "{% if tools %}{{ tools | tojson }}\n" + instructions + "\n{% endif %}" + make_template()
+    )
     detected = detect(source)
     assert (detected.tools, detected.generic, detected.confidence) == (
         tools,
@@ -137,14 +141,14 @@ def test_instructions_decide_if_no_call_is_rendered(instructions: str, tools: st
 
 
 def test_instructions_win_over_unmarked_calls() -> None:
-    output = "{% if tools %}First <|tool_call|>, then a JSON list.{% endif %}"
-    detected = detect(output + template("{{ j }}"))
+    instructions = "{% if tools %}First <|tool_call|>, then a JSON list.{% endif %}"
+    detected = detect(instructions + make_template("{{ j }}"))
     assert (detected.tools, detected.confidence) == ("granite3", "unverified")
     assert detected.failed_checks
 
 
 def test_the_vocabulary_decides_last() -> None:
-    plain = template()
+    plain = make_template()
     assert detect(plain).generic
     detected = detect(plain, {"<|tool_calls_section_begin|>", "<|tool_call_begin|>"})
     assert (detected.tools, detected.generic) == ("kimi_k2", False)
@@ -169,7 +173,7 @@ def test_a_template_without_tools_gets_the_generic_format() -> None:
 
 
 @pytest.mark.parametrize(
-    ("opening", "switch", "begins"),
+    ("opening", "switch", "positions"),
     [
         ("", None, ("open",)),
         (ON, None, ("inside",)),
@@ -202,47 +206,47 @@ def test_a_template_without_tools_gets_the_generic_format() -> None:
     ],
 )
 def test_reasoning_switches_and_answer_positions(
-    opening: str, switch: ReasoningSwitch | None, begins: tuple[str, ...]
+    opening: str, switch: ReasoningSwitch | None, positions: tuple[str, ...]
 ) -> None:
-    detected = detect(template(HERMES, reasoning=THINK, opening=opening))
+    detected = detect(make_template(HERMES, reasoning=THINK, opening=opening))
     assert detected.reasoning == "think"
-    assert tuple(detected.reasoning_controls.answer_positions.values()) == begins
-    named = detected.reasoning_controls.switch
-    assert (named and named.name) == (switch and switch.name)
-    if named and switch and switch.name != "reasoning_effort":
-        assert named == switch
+    assert tuple(detected.reasoning_controls.answer_positions.values()) == positions
+    detected_switch = detected.reasoning_controls.switch
+    assert (detected_switch and detected_switch.name) == (switch and switch.name)
+    if detected_switch and switch and switch.name != "reasoning_effort":
+        assert detected_switch == switch
 
 
 def test_effort_and_budget_variables_are_detected() -> None:
-    value = "{{ 'Effort: ' + (reasoning_effort or 'high') + ', at most ' }}{{ thinking_budget }}"
-    thinking = detect(value + template(reasoning=THINK)).reasoning_controls
-    assert (thinking.effort, thinking.efforts) == ("reasoning_effort", ("low", "medium", "high"))
-    assert thinking.budget == "thinking_budget"
-    assert thinking.switch is None
+    prefix = "{{ 'Effort: ' + (reasoning_effort or 'high') + ', at most ' }}{{ thinking_budget }}"
+    controls = detect(prefix + make_template(reasoning=THINK)).reasoning_controls
+    assert (controls.effort, controls.efforts) == ("reasoning_effort", ("low", "medium", "high"))
+    assert controls.budget == "thinking_budget"
+    assert controls.switch is None
 
 
 def test_words_in_a_system_message_can_be_a_switch() -> None:
     opening = "{% if '/no_think' in messages[0].content %}" + OFF + "{% endif %}"
-    detected = detect(template(reasoning=THINK, opening=opening))
+    detected = detect(make_template(reasoning=THINK, opening=opening))
     assert detected.reasoning_controls.system_words == {"/no_think": "closed"}
 
 
 @pytest.mark.parametrize(
     ("source", "reasoning"),
     [
-        (template(opening=ON), "think"),
-        (template(answer="{{ (m.content or '').split('</think>')[-1] }}"), "think"),
+        (make_template(opening=ON), "think"),
+        (make_template(answer="{{ (m.content or '').split('</think>')[-1] }}"), "think"),
         (
             "{% if thinking %}{{ 'Think in <think></think>, then <response></response>.' }}"
-            "{% endif %}" + template(),
+            "{% endif %}" + make_template(),
             "granite33_tags",
         ),
         (
             "{% if thinking %}{{ 'Say \\'Here is my thought process:\\', then \\'Here is my "
-            "response:\\'.' }}{% endif %}" + template(),
+            "response:\\'.' }}{% endif %}" + make_template(),
             "granite_text",
         ),
-        (template(), None),
+        (make_template(), None),
     ],
 )
 def test_reasoning_that_is_never_rendered_is_detected_by_markers(
@@ -255,7 +259,7 @@ def test_reasoning_that_is_never_rendered_is_detected_by_markers(
 
 
 def test_detection_is_cached() -> None:
-    source = template(HERMES)
+    source = make_template(HERMES)
     assert detect(source) is detect(source)
 
 
@@ -267,23 +271,25 @@ def test_a_hostile_template_times_out(name: str) -> None:
 
 
 ALL_EXAMPLES = "".join(entry.example for entry in tool_formats().values())
-NAMES = [f"{{% if thinking_{at} %}}{at}{{% endif %}}" for at in range(1000)]
-ENDLESS = {
-    "many names": "".join(NAMES) + template(HERMES),
-    "every format at once": template("{{ j }}" + json.dumps(ALL_EXAMPLES).join(("{{ ", " }}"))),
-    "long openings": template(opening="".join(NAMES[:200]) + "{{ '<think>' * 30000 }}"),
+CONDITIONS = [f"{{% if thinking_{index} %}}{index}{{% endif %}}" for index in range(1000)]
+COSTLY_TEMPLATES = {
+    "many variables": "".join(CONDITIONS) + make_template(HERMES),
+    "every format at once": make_template(
+        "{{ j }}" + json.dumps(ALL_EXAMPLES).join(("{{ ", " }}"))
+    ),
+    "long openings": make_template(opening="".join(CONDITIONS[:200]) + "{{ '<think>' * 30000 }}"),
 }
 
 
-@pytest.mark.parametrize("name", ENDLESS)
+@pytest.mark.parametrize("name", COSTLY_TEMPLATES)
 def test_detection_respects_its_time_limit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(render_probe, "MAX_SECONDS", 0.5)
-    compile_template(ENDLESS[name])
+    compile_template(COSTLY_TEMPLATES[name])
     started = time.thread_time()
-    detected = detect(ENDLESS[name])
+    detected = detect(COSTLY_TEMPLATES[name])
     assert time.thread_time() - started < 2
     assert detected.tools
-    assert any("time" in why for why in detected.reasons) == (name == "every format at once")
+    assert any("time" in reason for reason in detected.reasons) == (name == "every format at once")
 
 
 def test_a_broken_template_is_the_models_fault() -> None:
@@ -295,7 +301,7 @@ def test_a_broken_template_is_the_models_fault() -> None:
 
 NAMED = {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}}
 TAGS = r"<parameter=(?P<key>[^>\n]+)>\n?(?P<value>.*?)\n?</parameter>"
-BROUGHT: list[tuple[dict[str, Any], str, str]] = [
+RESPONSE_TEMPLATES: list[tuple[dict[str, Any], str, str]] = [
     (
         {
             "thinking": {"open": "<think>", "close": "</think>"},
@@ -335,33 +341,33 @@ BROUGHT: list[tuple[dict[str, Any], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("fields", "tools", "reasoning"), BROUGHT)
+@pytest.mark.parametrize(("fields", "tools", "reasoning"), RESPONSE_TEMPLATES)
 def test_a_response_template_becomes_a_format(
     fields: dict[str, Any], tools: str, reasoning: str
 ) -> None:
     config = {"response_template": {"start_anchor": "assistant\n", "fields": fields}}
-    detected = detect(template(), config=config)
+    detected = detect(make_template(), config=config)
     assert (detected.tools, detected.reasoning, detected.generic) == (tools, reasoning, False)
 
 
 def test_a_custom_format_parses_answers() -> None:
-    given = read_checkpoint_formats({"response_template": {"fields": BROUGHT[-1][0]}})
-    assert given is not None
-    parser = OutputParser(given.tools, given.reasoning)
-    value = parse_answer(
+    formats = read_checkpoint_formats({"response_template": {"fields": RESPONSE_TEMPLATES[-1][0]}})
+    assert formats is not None
+    parser = OutputParser(formats.tools, formats.reasoning)
+    turn = parse_answer(
         parser, '[[mull hm mull]]Well. @call add with {"a": [1]} @end@call f with {} @end'
     )
-    assert (value.text.strip(), value.reasoning.strip()) == ("Well.", "hm")
-    assert [(call.name, call.arguments) for call in value.calls] == [("add", {"a": [1]}), ("f", {})]
+    assert (turn.text.strip(), turn.reasoning.strip()) == ("Well.", "hm")
+    assert [(call.name, call.arguments) for call in turn.calls] == [("add", {"a": [1]}), ("f", {})]
 
 
 @pytest.mark.parametrize("pattern", [r"(a+)+$", "x.*y", r"\w+", "[ab]c", "a{9}", "(?P<name", "(("])
 def test_unsupported_patterns_are_listed_and_never_run(pattern: str) -> None:
     fields = {"tool_calls": {"open_pattern": pattern, "close": "z", "content": "json"}}
-    given = read_checkpoint_formats({"response_template": {"fields": fields}})
-    assert given is not None
-    assert given.tools is None
-    assert given.unsupported
+    formats = read_checkpoint_formats({"response_template": {"fields": fields}})
+    assert formats is not None
+    assert formats.tools is None
+    assert formats.unsupported
 
 
 def test_markers_are_read_from_an_older_schema() -> None:
@@ -372,11 +378,11 @@ def test_markers_are_read_from_an_older_schema() -> None:
             "tool_calls": {"x-regex-iterator": r"<tool_call>(.*?)</tool_call>"},
         },
     }
-    given = read_checkpoint_formats({"response_schema": schema})
-    assert given is not None
-    assert given.tools is not None
-    assert given.reasoning is not None
-    assert (given.tools.name, given.reasoning.name) == ("hermes_json", "think")
+    formats = read_checkpoint_formats({"response_schema": schema})
+    assert formats is not None
+    assert formats.tools is not None
+    assert formats.reasoning is not None
+    assert (formats.tools.name, formats.reasoning.name) == ("hermes_json", "think")
 
 
 # the command line
@@ -392,7 +398,7 @@ def test_explain_prints_the_formats_and_the_evidence(
 ) -> None:
     opening = "{% if enable_thinking is defined and not enable_thinking %}" + OFF + "{% endif %}"
     file = tmp_path / "some.jinja"
-    file.write_text(template(HERMES, reasoning=THINK, opening=opening), encoding="utf-8")
+    file.write_text(make_template(HERMES, reasoning=THINK, opening=opening), encoding="utf-8")
     output = run_explain(capsys, str(file), "--source")
     for words in ("hermes_json", "<tool_call>", "enable_thinking", "off: an answer begins after"):
         assert words in output
@@ -414,13 +420,13 @@ def test_explain_prints_the_formats_and_the_evidence(
 def test_explain_reads_a_tokenizer_config(
     several: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    value: Any = template(FAMILIES["longcat"]["each"])
+    value: Any = make_template(FAMILIES["longcat"]["each"])
     if several:
         value = [{"name": "default", "template": "x"}, {"name": "tool_use", "template": value}]
     config = {"chat_template": value, "added_tokens_decoder": {"1": {"content": "<think>"}}}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
-    for place in (tmp_path, tmp_path / "tokenizer_config.json"):
-        data = json.loads(run_explain(capsys, str(place), "--json"))
+    for path in (tmp_path, tmp_path / "tokenizer_config.json"):
+        data = json.loads(run_explain(capsys, str(path), "--json"))
         assert data["tools"]["format"] == "longcat"
 
 
@@ -455,15 +461,15 @@ def test_explain_reports_a_template_that_renders_nothing(
 
 
 @pytest.mark.parametrize(
-    ("name", "says"),
+    ("name", "message"),
     [
         ("a" * 5000, "There is no model"),
         ("{folder}/tokenizer_config.json", r"tokenizer_config\.json has no chat template"),
     ],
 )
-def test_explain_reports_what_is_missing(name: str, says: str, tmp_path: Path) -> None:
+def test_explain_reports_what_is_missing(name: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(SystemExit, match=f"dragoman: {says}"):
+    with pytest.raises(SystemExit, match=f"dragoman: {message}"):
         main(["explain", name.format(folder=tmp_path), "--models-dir", str(tmp_path / "m")])
 
 
@@ -473,20 +479,20 @@ def test_explain_uses_the_given_template(
     files = ("own.jinja", "tokenizer_config.json", "bare.json", "folder/chat_template.jinja")
     (tmp_path / "folder").mkdir()
     for file in files:
-        value = {"chat_template": template()} if file == files[1] else {}
-        text = template() if file.endswith("jinja") else json.dumps(value)
+        value = {"chat_template": make_template()} if file == files[1] else {}
+        text = make_template() if file.endswith("jinja") else json.dumps(value)
         (tmp_path / file).write_text(text, encoding="utf-8")
     other = tmp_path / "other.template"
-    other.write_text(template(FAMILIES["longcat"]["each"]), encoding="utf-8")
+    other.write_text(make_template(FAMILIES["longcat"]["each"]), encoding="utf-8")
     for name in (*files, "folder"):
-        place = str(tmp_path / name)
-        data = json.loads(run_explain(capsys, place, "--json", "--chat-template", str(other)))
+        path = str(tmp_path / name)
+        data = json.loads(run_explain(capsys, path, "--json", "--chat-template", str(other)))
         assert data["tools"]["format"] == "longcat"
         assert data["template"]["from"] == str(other)
 
 
 def test_a_byte_order_mark_is_ignored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = template(HERMES)
+    source = make_template(HERMES)
     config = json.dumps({"chat_template": source})
     for name, text in (("t.jinja", source), ("tokenizer_config.json", config)):
         (tmp_path / name).write_text(text, encoding="utf-8-sig")
@@ -496,9 +502,9 @@ def test_a_byte_order_mark_is_ignored(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_formats_lists_every_format(capsys: pytest.CaptureFixture[str]) -> None:
     main(["formats"])
-    shown = capsys.readouterr().out
-    assert "hermes_json (also hermes" in shown
-    assert "REASONING FORMATS" in shown
+    output = capsys.readouterr().out
+    assert "hermes_json (also hermes" in output
+    assert "REASONING FORMATS" in output
 
 
 def test_short_markers_are_not_evidence() -> None:

@@ -262,7 +262,7 @@ def test_an_exception_fails_one_job_only() -> None:
         pid = engine.pid
         with pytest.raises(EngineFailed) as failed:
             await generate_text(engine)
-        assert failed.value.message == "The engine failed during this request."
+        assert failed.value.message == "The engine failed while processing this request."
         assert await engine.embed(["a"]) == [[1.0]]
         assert engine.pid == pid
 

@@ -1,7 +1,9 @@
-"""Every format on its own cases: whole, in pieces, cut short, and followed by other text.
+"""Every format on its own cases: whole, in pieces, truncated, and followed by other text.
 
-The cases are data files in `tests/formats/`, case for each file in `formats/`. Each case is a text
-that a model of the format writes, and the expected result. These laws hold for every case.
+The cases are data files in `tests/formats/`, one for each file in `formats/`. Each case is a text
+that a model of the format writes, and the expected result. `lenient`: the text is not well-formed,
+but is parsed all the same. `altered`: the text is not an unchanged part of the output. `any_tool`:
+no tools are declared.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ def parser(case: dict[str, Any]) -> OutputParser:
     return OutputParser(
         case["format"],
         case["reasoning"],
-        tools=None if case.get("any") else TOOLS,
+        tools=None if case.get("any_tool") else TOOLS,
         prompt=case.get("prompt"),
         inside=case.get("inside"),
         policy=ParserPolicy(**case.get("policy", {})),
@@ -62,11 +64,11 @@ def parse(case: dict[str, Any], pieces: list[str]) -> ParsedOutput:
 
 @pytest.mark.parametrize("case", ALL)
 def test_cases_parse_as_expected(case: dict[str, Any]) -> None:
-    """As a whole, in pieces, and cut short."""
+    """As a whole, in pieces, and truncated."""
     result = check_format(
-        lambda: parser(case), case["text"], random_cuts=3, verbatim=not case.get("unsaid")
+        lambda: parser(case), case["text"], random_cuts=3, verbatim=not case.get("altered")
     )
-    expected = {"text": "", "reasoning": "", "calls": [], **case["says"]}
+    expected = {"text": "", "reasoning": "", "calls": [], **case["expected"]}
     calls = [list(call) for call in result.calls]
     assert {"text": result.text, "reasoning": result.reasoning, "calls": calls} == expected
 
@@ -78,7 +80,8 @@ def test_cuts_never_change_the_result(file: Path, data: st.DataObject) -> None:
     case = data.draw(st.sampled_from(cases(file)))
     text = case["text"]
     cuts = sorted(data.draw(st.sets(st.integers(1, max(1, len(text) - 1)), max_size=8)))
-    pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    edges = zip([0, *cuts], [*cuts, len(text)], strict=True)
+    pieces = [text[start:end] for start, end in edges]
     assert parse(case, pieces) == parse(case, [text])
 
 
@@ -87,7 +90,7 @@ JUNK = ["\n", " and so on.", "</tool_call>", "<tool_call>", "{", '"]}', "<", "<|
 
 @pytest.mark.parametrize("case", ALL)
 def test_text_after_a_case_does_not_change_its_calls(case: dict[str, Any]) -> None:
-    if not case["says"].get("calls") or case.get("inside") or "draft" in case["name"]:
+    if not case["expected"].get("calls") or case.get("inside") or "draft" in case["name"]:
         return
     whole = parse(case, [case["text"]])
     for junk in JUNK:
@@ -109,12 +112,12 @@ def test_every_format_has_cases() -> None:
 def test_random_text_never_raises(name: str) -> None:
     """Markers of the format in any order, as a whole and in pieces."""
     tools, reasoning = tool_formats().get(name), reasoning_formats().get(name)
-    texts = [case.example for case in (tools, reasoning) if case is not None]
+    texts = [spec.example for spec in (tools, reasoning) if spec is not None]
     bits = [*"".join(texts).split("<")[:40], *"{}[]()\"'\\,:=<>| \n", "f", "a", "1", *texts]
     noise = random.Random(name)
     for _ in range(60):
         text = "".join(noise.choice(bits) for _ in range(noise.randrange(1, 30)))
         case = {"format": name if tools else None, "reasoning": name if reasoning else "think"}
-        whole = parse({**case, "any": True}, [text])
-        assert parse({**case, "any": True}, list(text)) == whole, text
+        whole = parse({**case, "any_tool": True}, [text])
+        assert parse({**case, "any_tool": True}, list(text)) == whole, text
         assert all(isinstance(arguments, dict) for _, arguments in whole.calls), text

@@ -1,7 +1,7 @@
 """The grammar of every tool format allows what its models write, and no other call.
 
 The cases in `tests/formats/` are data files. The grammar allows every case that follows the format;
-a case that only the tolerant parser accepts is marked as `forgiven`.
+a case that only the tolerant parser accepts is marked as `lenient`.
 """
 
 from __future__ import annotations
@@ -233,8 +233,8 @@ def test_a_text_that_contains_its_string_marker_is_quoted(name: str, marker: str
 
 
 def list_declared_tools(case: dict[str, Any]) -> Schemas:
-    if case.get("any"):
-        return {name: {"type": "object"} for name, _ in case["says"].get("calls", [])}
+    if case.get("any_tool"):
+        return {name: {"type": "object"} for name, _ in case["expected"].get("calls", [])}
     return {tool["function"]["name"]: tool["function"]["parameters"] for tool in TOOLS}
 
 
@@ -249,4 +249,4 @@ def test_the_text_of_a_case_is_allowed(case: dict[str, Any]) -> None:
         starts_in_reasoning=parser(case).in_reasoning,
         header_start=prompt if header is not None and prompt.endswith(header.open) else None,
     )
-    assert match_grammar(source, case["text"])[0] is not case.get("forgiven", False)
+    assert match_grammar(source, case["text"])[0] is not case.get("lenient", False)

@@ -159,7 +159,7 @@ def test_disconnect_stops_every_choice_and_prompt() -> None:
         wait_for_engine(server, engine, lambda engine: engine.active == 0)
 
 
-def test_disconnect_before_the_first_token_is_no_server_error() -> None:
+def test_disconnect_before_the_first_token_is_not_a_server_error() -> None:
     engine = ScriptedEngine(Reply("never sent", hang_at=0))
     with serve_scripted(engine) as server:
         with open_connection(server, make_request(stream=True)) as client:
@@ -233,7 +233,7 @@ def test_chunks_are_sent_as_they_are_generated() -> None:
             assert json.loads(next(lines)[6:])["choices"][0]["delta"] == {"content": word}
 
 
-def test_slow_client_delays_nobody_and_gets_everything() -> None:
+def test_slow_client_does_not_delay_others_and_gets_everything() -> None:
     text = "x" * 200
     engine = ScriptedEngine([Reply(LONG * 20, when="slow", chunks=64), Reply(text)])
     with serve_scripted(engine) as server:
@@ -323,7 +323,7 @@ def test_failed_send_counts_as_a_disconnect(
     assert "failed" not in caplog.text
 
 
-def test_whole_response_that_nobody_reads_is_dropped() -> None:
+def test_client_that_does_not_read_a_whole_response_is_dropped() -> None:
     engine = ScriptedEngine(Reply(LONG * 400, chunks=100_000))
     with serve_scripted(engine, stall=0.2) as server, socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

@@ -324,7 +324,7 @@ def test_max_tokens_beyond_the_context_is_clamped(server: RunningServer) -> None
     assert post(server, max_tokens=32_000).status_code == 200
 
 
-def test_c5_unknown_model_gets_404(client: OpenAI) -> None:
+def test_unknown_model_gets_404(client: OpenAI) -> None:
     with pytest.raises(openai.NotFoundError) as failure:
         client.chat.completions.create(model="gpt-9", messages=[{"role": "user", "content": "hi"}])
     assert failure.value.code == "model_not_found"
@@ -344,7 +344,7 @@ def test_served_names_are_aliases() -> None:
     with serve_scripted("Hi.", served_name=("gpt-4o", "other")) as server:
         for name in ("gpt-4o", " OTHER ", "other:latest", "scripted"):
             assert post(server, model=name).status_code == 200
-        assert post(server, model="gpt-4o").json()["model"] == "gpt-4o"  # C28: echoed
+        assert post(server, model="gpt-4o").json()["model"] == "gpt-4o"  # echoed
         assert post(server, model="third").status_code == 404
 
 

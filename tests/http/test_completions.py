@@ -50,7 +50,7 @@ def test_whole_completion(client: OpenAI) -> None:
     assert response.usage.prompt_tokens == 3
 
 
-def test_c10_the_default_limit_is_16_tokens() -> None:
+def test_the_default_limit_is_16_tokens() -> None:
     long = ScriptedEngine("y" * 100, tokens=True)
     with serve_scripted(long) as server:
         whole = post(server, prompt="x").json()
@@ -176,7 +176,7 @@ def test_best_of_cannot_be_streamed(client: OpenAI) -> None:
         client.completions.create(model="scripted", prompt="x", best_of=3, stream=True)
 
 
-def test_embeddings_of_the_openai_package(client: OpenAI, server: RunningServer) -> None:
+def test_embeddings_with_the_openai_sdk(client: OpenAI, server: RunningServer) -> None:
     response = client.embeddings.create(model="scripted", input=["hello", "world", "hello"])
     assert [item.index for item in response.data] == [0, 1, 2]
     assert response.data[0].embedding == response.data[2].embedding != response.data[1].embedding

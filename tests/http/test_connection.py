@@ -79,12 +79,12 @@ def check_rejection(response: bytes, status: int) -> None:
 def test_rejection_reaches_a_client_that_sends_everything_at_once(
     strict_server: RunningServer, status: int, request_bytes: bytes
 ) -> None:
-    excess = b"" if status == 408 else EXCESS  # a late request is one of which nothing more comes
+    excess = b"" if status == 408 else EXCESS  # a late request sends nothing more
     check_rejection(exchange_raw(strict_server, request_bytes + excess), status)
 
 
 @pytest.mark.parametrize(("status", "request_bytes"), REJECTED.values(), ids=REJECTED)
-def test_rejection_reaches_a_client_that_goes_on_sending(
+def test_rejection_reaches_a_client_that_keeps_sending(
     strict_server: RunningServer, status: int, request_bytes: bytes
 ) -> None:
     with connect(strict_server) as connection:

@@ -193,7 +193,7 @@ def test_answer_can_be_cut_off_anywhere(client: Anthropic, limit: int) -> None:
     assert message.stop_reason in ("max_tokens", "tool_use")
 
 
-def test_beta_client_of_the_package(client: Anthropic) -> None:
+def test_beta_client_of_the_sdk(client: Anthropic) -> None:
     message = client.beta.messages.create(
         model="scripted",
         max_tokens=1000,
@@ -352,7 +352,7 @@ def test_answer_continues_the_last_assistant_message() -> None:
         assert "schemas" in response.headers["x-dragoman-warning"]
 
 
-def test_system_message_inside_the_conversation() -> None:
+def test_system_message_inside_the_conversation_is_decoded() -> None:
     engine = ScriptedEngine("Hello.")
     messages: Any = [*REQUEST["messages"], {"role": "system", "content": "Mind the time."}]
     with serve_scripted(engine, chat_template=THINKER) as server, open_client(server) as client:
@@ -507,7 +507,7 @@ def test_server_tools_of_the_vendor_are_ignored_with_a_warning() -> None:
     ],
 )
 @pytest.mark.parametrize("streamed", [False, True])
-def test_errors_raise_the_classes_of_the_package(
+def test_errors_raise_the_classes_of_the_sdk(
     client: Anthropic, fields: Any, kind: type[anthropic.APIStatusError], name: str, streamed: bool
 ) -> None:
     with pytest.raises(kind) as caught:
@@ -613,7 +613,7 @@ def test_head_request_of_agents(server: RunningServer) -> None:
 # Models
 
 
-def test_models_in_the_package(client: Anthropic) -> None:
+def test_models_with_the_sdk(client: Anthropic) -> None:
     [model] = list(client.models.list())
     assert model.id == "scripted"
     assert model.type == "model"

@@ -331,7 +331,7 @@ def test_health_is_503_while_the_engine_is_down(default_model: Path) -> None:
 def test_tools_are_written_as_text_if_the_template_has_none(
     server: RunningServer, client: OpenAI
 ) -> None:
-    """The default model's template writes no tools; they become text of the prompt."""
+    """The default model's template renders no tools; they are described in the prompt."""
     parameters = {"type": "object", "properties": {"city": {"type": "string"}}}
     tool: Any = {"type": "function", "function": {"name": "weather", "parameters": parameters}}
     body: Any = {"model": MODEL, "messages": MESSAGES, "temperature": 0, "max_tokens": 24}

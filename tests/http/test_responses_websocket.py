@@ -67,7 +67,7 @@ def check_events(events: list[Any]) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore:connect.. must be used as a context manager")
-def test_openai_package(server: RunningServer) -> None:
+def test_openai_sdk(server: RunningServer) -> None:
     client = OpenAI(base_url=f"{server.url}/v1", api_key="anna")
     with client, client.responses.connect() as connection:
         for _ in range(2):
@@ -159,7 +159,7 @@ def test_warnings_come_first(websocket: ClientConnection) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:connect.. must be used as a context manager")
-def test_openai_package_ignores_unknown_events(server: RunningServer) -> None:
+def test_openai_sdk_ignores_unknown_events(server: RunningServer) -> None:
     client = OpenAI(base_url=f"{server.url}/v1", api_key="anna")
     with client, client.responses.connect() as connection:
         types: list[str] = []

@@ -151,7 +151,7 @@ def test_too_many_query_fields_get_400() -> None:
     assert get([make_route("/")], "/?" + "a=1&" * 1000).status_code == 400
 
 
-def test_query_lists_of_the_openai_package_are_parsed() -> None:
+def test_query_lists_of_the_openai_sdk_are_parsed() -> None:
     async def send() -> Any:
         async with make_client([make_route("/v1/responses/{id}")]) as http:
             base = "http://localhost/v1"

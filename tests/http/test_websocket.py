@@ -352,7 +352,7 @@ def test_invalid_frames_close_with_a_code(
     poll_until(lambda: is_idle(strict_server))
 
 
-def test_close_code_reaches_a_client_that_goes_on_sending(strict_server: RunningServer) -> None:
+def test_close_code_reaches_a_client_that_keeps_sending(strict_server: RunningServer) -> None:
     with open_websocket(strict_server) as client:
         client.sendall(make_frame(b"x" * (LIMIT + 1)) + b"y" * 8_000_000)
         received = b""
@@ -393,7 +393,7 @@ def test_disconnect_without_close_frame_is_noticed() -> None:
         assert count_requests(server.app, 499) == 1
 
 
-def test_regular_close_is_no_error() -> None:
+def test_regular_close_is_not_an_error() -> None:
     with run_websocket() as server:
         for close_frame in (
             make_frame(b"", Opcode.CLOSE),

@@ -36,9 +36,12 @@ CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool
 
 def parse_all_ways(text: str, *names: str | None, **options: Any) -> dict[str, Any]:
     """Parse a text as a whole and character by character; the results are equal."""
-    cut = options.pop("cut", False)
-    whole = fold_spans(parse_pieces(OutputParser(*names, **options), [text], truncated=cut))
-    assert fold_spans(parse_pieces(OutputParser(*names, **options), text, truncated=cut)) == whole
+    truncated = options.pop("truncated", False)
+    whole = fold_spans(parse_pieces(OutputParser(*names, **options), [text], truncated=truncated))
+    assert (
+        fold_spans(parse_pieces(OutputParser(*names, **options), text, truncated=truncated))
+        == whole
+    )
     calls = [list(call) for call in whole.raw_calls]
     return {"text": whole.text, "reasoning": whole.reasoning, "calls": calls}
 
@@ -147,10 +150,12 @@ def test_close_returns_held_text(text: str, expected: dict[str, str]) -> None:
     }
 
 
-def test_a_call_cut_by_the_token_limit_keeps_its_partial_arguments() -> None:
-    """The arguments are exactly what was generated."""
+def test_a_call_truncated_by_the_token_limit_keeps_its_partial_arguments() -> None:
+    """The arguments are exactly the generated text."""
     text = '<tool_call>{"name": "weather", "arguments": {"city": "Par'
-    assert parse_all_ways(text, "hermes_json", cut=True)["calls"] == [["weather", '{"city": "Par']]
+    assert parse_all_ways(text, "hermes_json", truncated=True)["calls"] == [
+        ["weather", '{"city": "Par']
+    ]
     assert parse_all_ways(text, "hermes_json")["calls"] == [["weather", '{"city": "Par"}']]
 
 
@@ -246,7 +251,7 @@ def test_hidden_tokens_are_removed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "cut", "again"),
+    ("text", "truncated", "repeated"),
     [
         ("Hello.", False, "Hello."),
         ("Hello.", True, ""),
@@ -254,10 +259,14 @@ def test_hidden_tokens_are_removed() -> None:
         (f"Hello. {CALL}", False, ""),
     ],
 )
-def test_unclosed_reasoning_can_be_repeated_as_text(text: str, cut: bool, again: str) -> None:
+def test_unclosed_reasoning_can_be_repeated_as_text(
+    text: str, truncated: bool, repeated: str
+) -> None:
     policy = ParserPolicy(unclosed_reasoning="repeat")
-    result = parse_all_ways(text, "hermes_json", "think", inside=True, policy=policy, cut=cut)
-    assert (result["text"], result["reasoning"].startswith("Hello.")) == (again, True)
+    result = parse_all_ways(
+        text, "hermes_json", "think", inside=True, policy=policy, truncated=truncated
+    )
+    assert (result["text"], result["reasoning"].startswith("Hello.")) == (repeated, True)
 
 
 def test_a_closed_parser_returns_nothing() -> None:
@@ -281,7 +290,7 @@ def test_deep_nesting_does_not_raise(name: str, depth: int) -> None:
     start = find_tools(name).example.partition("1")[0]
     for brackets in ("[", "{", '{"a":', "(", "]<]minimax[>[<a>"):
         text = start + brackets * depth
-        anything = fold_spans(parse_pieces(OutputParser(name), [text]))
-        assert all(isinstance(arguments, dict) for _, arguments in anything.calls)
+        any_tool = fold_spans(parse_pieces(OutputParser(name), [text]))
+        assert all(isinstance(arguments, dict) for _, arguments in any_tool.calls)
         undeclared = fold_spans(parse_pieces(OutputParser(name, tools=[WEATHER]), [text]))
         assert (undeclared.text, undeclared.calls) == (text, [])

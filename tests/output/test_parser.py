@@ -1,4 +1,4 @@
-"""Difficult texts: nothing raises, is lost, is invented, or depends on the cut."""
+"""Difficult texts: nothing raises, no text is lost or invented, and cuts make no difference."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import pytest
 from dragoman.output.arguments.cast import cast, to_json
 from dragoman.output.arguments.parameter_types import read_parameter_schema
 from dragoman.output.library import OutputParser, ParserPolicy
-from dragoman.testing.format_checks import ParsedOutput, check_format, fold_spans
-from dragoman.testing.format_checks import parse_pieces as read_spans
+from dragoman.testing.format_checks import ParsedOutput, check_format, fold_spans, parse_pieces
 
 TOOLS = [
     {
@@ -30,7 +29,7 @@ HERMES = '<tool_call>{"name": "f", "arguments": %s}</tool_call>'
 ELEMENTS = ']<]minimax[>[<tool_call>]<]minimax[>[<invoke name="f">%s]<]minimax[>[</invoke>'
 
 
-def elements(text: str) -> str:
+def make_elements(text: str) -> str:
     marked = text.replace("<", "]<]minimax[>[<")
     return ELEMENTS % marked + "]<]minimax[>[</tool_call>"
 
@@ -50,14 +49,14 @@ def test_odd_white_space_for_a_value(space: str) -> None:
 def test_a_name_may_be_nested_one_level(name: str) -> None:
     start = {"mistral": "[TOOL_CALLS]", "llama3_json": ""}.get(name, "<tool_call>")
     text = start + '{"name":' * 3000
-    assert fold_spans(read_spans(OutputParser(name), [text])).text == text
+    assert fold_spans(parse_pieces(OutputParser(name), [text])).text == text
 
 
 @pytest.mark.parametrize("size", [90, 120, 250, 257, 400, 3000])
-def test_long_names_parse_alike_however_they_are_cut(size: int) -> None:
+def test_cuts_do_not_change_how_long_names_are_parsed(size: int) -> None:
     long = "k" * size
     for name, text in (
-        ("minimax_m3", elements(f"<{long}>1")),
+        ("minimax_m3", make_elements(f"<{long}>1")),
         ("qwen3_coder", f"<tool_call><function={long}><parameter=a>1</parameter></function>"),
         ("qwen3_coder", f"<tool_call><function=f><parameter={long}>1</parameter></function>"),
         ("harmony", f"<|channel|>commentary to=functions.f {long}<|message|>{{}}<|call|>"),
@@ -65,15 +64,15 @@ def test_long_names_parse_alike_however_they_are_cut(size: int) -> None:
         ("hermes_json", HERMES % f'{{"a": 1, "{long}"   :   2}}'),
         ("inkling", f"<|message_model|>{long}<|content_text|>hi<|end_message|>"),
     ):
-        whole = fold_spans(read_spans(OutputParser(name), [text]))
-        assert fold_spans(read_spans(OutputParser(name), text)) == whole
+        whole = fold_spans(parse_pieces(OutputParser(name), [text]))
+        assert fold_spans(parse_pieces(OutputParser(name), text)) == whole
         assert all(isinstance(arguments, dict) for _, arguments in whole.calls)
 
 
 def test_long_custom_markers_work() -> None:
     marker = "<" + "x" * 500 + ">"
     parser = OutputParser(policy=ParserPolicy(hidden=(marker,)))
-    assert fold_spans(read_spans(parser, f"a{marker}b")).text == "ab"
+    assert fold_spans(parse_pieces(parser, f"a{marker}b")).text == "ab"
     tools = [{"name": "f", "parameters": {"properties": {"x" * 500: {"type": "string"}}}}]
     OutputParser("lfm2", tools=tools).feed("<|tool_call_start|>[f(b=Rom)]")
 
@@ -116,7 +115,7 @@ def test_no_argument_is_invented() -> None:
     ],
 )
 def test_arguments_that_only_look_like_json(arguments: str, expected: dict[str, Any]) -> None:
-    result = fold_spans(read_spans(OutputParser("hermes_json"), [HERMES % arguments]))
+    result = fold_spans(parse_pieces(OutputParser("hermes_json"), [HERMES % arguments]))
     assert result.calls == [("f", expected)]
     result.raw_calls[0][1].encode()  # a lone surrogate cannot be encoded
 
@@ -145,7 +144,7 @@ def test_names_with_lone_surrogates_are_not_calls() -> None:
             "<tool_call><function=f><parameter=a>1</parameter><parameter=" + "lost" * 99,
             "lost" * 99,
         ),
-        ("minimax_m3", elements("<a>TEXT<item>1</item>MORE</a>"), "MORE"),
+        ("minimax_m3", make_elements("<a>TEXT<item>1</item>MORE</a>"), "MORE"),
         (
             "minicpm5",
             '<function name="f"><param name="a"><![CDATA[x]]>MORE</param></function>',
@@ -166,7 +165,7 @@ def test_names_with_lone_surrogates_are_not_calls() -> None:
             "<|message_model|>" + "These are words. " * 10 + "<|content_text|>hi",
             "These are words.",
         ),
-        ("cohere_cmd3", "</co: what is parse here > and more", "what is parse here"),
+        ("cohere_cmd3", "</co: some more words > and more", "some more words"),
         ("lfm2", "<|tool_call_start|>[weather(days=1, city=Rom in the spri", "Rom in the spri"),
         ("pythonic", '[weather(city="Rom", days="3 or maybe four', "3 or maybe four"),
         (
@@ -183,7 +182,7 @@ def test_no_text_is_lost(name: str, text: str, lost: str) -> None:
 
 def test_the_token_limit_leaves_arguments_incomplete() -> None:
     for name, text in (("pythonic", "[f(a=1, b"), ("hermes_json", HERMES[:44] % '{"a": 1, "b')):
-        result = fold_spans(read_spans(OutputParser(name), text, truncated=True))
+        result = fold_spans(parse_pieces(OutputParser(name), text, truncated=True))
         assert result.raw_calls == [("f", '{"a": 1')]
 
 
@@ -264,26 +263,35 @@ def test_types_of_a_parameter(schema: dict[str, Any], types: str) -> None:
     assert read_parameter_schema(root).member("a").types == set(types.split())
 
 
-def having(**members: Any) -> dict[str, Any]:
+def make_properties(**members: Any) -> dict[str, Any]:
     return {"properties": members}
 
 
 @pytest.mark.parametrize(
     ("root", "types"),
     [
-        ({"anyOf": [having(a={"type": "string"}), having(a={"const": 1})]}, "integer string"),
-        ({"anyOf": [having(a={"const": 1}), having(b={"const": 1})]}, "integer"),
-        ({"anyOf": [having(a={"const": 1}), having(a={})]}, "integer"),
-        ({"allOf": [having(a={"type": "string"}), having(a={"maxLength": 5})]}, "string"),
-        ({"allOf": [having(a=EITHER), having(a={"type": "integer"})]}, "integer"),
-        (having(a=EITHER) | {"anyOf": [having(a={"type": "string"}), {}]}, "string"),
+        (
+            {"anyOf": [make_properties(a={"type": "string"}), make_properties(a={"const": 1})]},
+            "integer string",
+        ),
+        ({"anyOf": [make_properties(a={"const": 1}), make_properties(b={"const": 1})]}, "integer"),
+        ({"anyOf": [make_properties(a={"const": 1}), make_properties(a={})]}, "integer"),
+        (
+            {"allOf": [make_properties(a={"type": "string"}), make_properties(a={"maxLength": 5})]},
+            "string",
+        ),
+        ({"allOf": [make_properties(a=EITHER), make_properties(a={"type": "integer"})]}, "integer"),
+        (
+            make_properties(a=EITHER) | {"anyOf": [make_properties(a={"type": "string"}), {}]},
+            "string",
+        ),
         ({"additionalProperties": {"type": "integer"}}, "integer"),
-        (having(a={}) | {"additionalProperties": {"type": "integer"}}, ""),
+        (make_properties(a={}) | {"additionalProperties": {"type": "integer"}}, ""),
         (
             {"patternProperties": {"^b": {"const": 1}}, "additionalProperties": EITHER},
             "integer string",
         ),
-        ({"anyOf": [{"additionalProperties": False}, having(a={"const": 1})]}, "integer"),
+        ({"anyOf": [{"additionalProperties": False}, make_properties(a={"const": 1})]}, "integer"),
     ],
     ids=repr,
 )
@@ -295,9 +303,11 @@ def test_schema_walks_are_bounded() -> None:
     deep: dict[str, Any] = {"type": "string"}
     for _ in range(5000):
         deep = {"allOf": [deep], "properties": {"a": {"type": "string"}}}
-    place = read_parameter_schema({"properties": {"a": deep}}).member("a")
-    assert place.member("a").types == {"string"}
-    wide = {"anyOf": [having(**{f"a{number}": {"const": number}}) for number in range(5000)]}
+    schema = read_parameter_schema({"properties": {"a": deep}}).member("a")
+    assert schema.member("a").types == {"string"}
+    wide = {
+        "anyOf": [make_properties(**{f"a{number}": {"const": number}}) for number in range(5000)]
+    }
     assert len(read_parameter_schema(wide).names()) < 5000
     assert read_parameter_schema(wide).member("a9").types == {"integer"}
 
@@ -313,7 +323,7 @@ def test_schema_walks_are_bounded() -> None:
 def test_nested_schemas_are_followed(schema: dict[str, Any]) -> None:
     place = {"type": "object", "properties": {"zip": {"type": "string"}}}
     parameters = {"$defs": {"Place": place}, "properties": {"at": schema}}
-    text = elements("<at><zip>7</zip></at>")
+    text = make_elements("<at><zip>7</zip></at>")
     result = parse(text, "minimax_m3", tools=[{"name": "f", "parameters": parameters}])
     assert result.calls == [("f", {"at": {"zip": "7"}})]
 
@@ -332,7 +342,7 @@ def test_an_invalid_tool_declaration_is_rejected() -> None:
 
 
 def test_consecutive_drafts_are_parsed_together() -> None:
-    """Calls quoted in reasoning parse alike as a whole and in pieces."""
+    """Calls quoted in reasoning are parsed the same as a whole and in pieces."""
     text = "<think>" + (HERMES % "{}" + " or ") * 20 + "</think>none"
     result = parse(text, "hermes_json", "think")
     assert (result.text, result.calls) == ("none", [])

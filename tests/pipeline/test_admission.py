@@ -53,7 +53,7 @@ def test_admitted_request_is_not_rejected_again() -> None:
     run(check())
 
 
-def test_slots_are_given_in_order_of_arrival() -> None:
+def test_slots_are_assigned_in_order_of_arrival() -> None:
     async def check() -> None:
         gate = Gate(slots=2, queue=9)
         first, wide, small = gate.enter(1), gate.enter(2), gate.enter(1)

@@ -1,4 +1,4 @@
-"""Constraints over HTTP: what reaches the engine as a grammar, and what is rejected or warned of.
+"""Constraints over HTTP: the grammars that the engine gets, rejected requests and warnings.
 
 The scripted engine fails if its script violates the grammar of its job, so status 200 means that
 the grammar allows the script.
@@ -36,7 +36,7 @@ STRICT = {"type": "json_schema", "json_schema": {"name": "it", "schema": CITY, "
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rom"}}\n</tool_call>'
 OTHER = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
 WRONG = '<tool_call>\n{"name": "weather", "arguments": {"days": 2}}\n</tool_call>'
-THOUGHT = "<think>\nHm, <tool_call> or {\n</think>\n\n"
+REASONING = "<think>\nHm, <tool_call> or {\n</think>\n\n"
 ROME = '{"city": "Rom"}'
 
 
@@ -54,20 +54,20 @@ def post_to_script(text: str, template: Any = THINKER, **fields: Any) -> httpx.R
 
 ALLOWED: list[tuple[str, dict[str, Any]]] = [
     (ROME, {"response_format": SCHEMA}),
-    (THOUGHT + ROME, {"response_format": STRICT}),
+    (REASONING + ROME, {"response_format": STRICT}),
     ('{"a": [1, null]}', {"response_format": {"type": "json_object"}}),
     (CALL, {"tools": TOOLS, "tool_choice": "required"}),
-    (THOUGHT + CALL + "\n" + OTHER, {"tools": TOOLS, "tool_choice": "required"}),
+    (REASONING + CALL + "\n" + OTHER, {"tools": TOOLS, "tool_choice": "required"}),
     (CALL, {"tools": TOOLS, "tool_choice": NAMED}),
     ("Just words.", {"tools": TOOLS}),
     (f"Let me see. {CALL} Done.", {"tools": TOOLS}),
-    (THOUGHT + CALL, {"tools": TOOLS, "response_format": SCHEMA}),
-    (THOUGHT + ROME, {"tools": TOOLS, "response_format": SCHEMA}),
+    (REASONING + CALL, {"tools": TOOLS, "response_format": SCHEMA}),
+    (REASONING + ROME, {"tools": TOOLS, "response_format": SCHEMA}),
     (CALL, {"tools": TOOLS, "parallel_tool_calls": False}),
-    (THOUGHT + "yes", {"choice": ["yes", "no"]}),
+    (REASONING + "yes", {"choice": ["yes", "no"]}),
     ("ab-12", {"regex": "[a-z]{2}-[0-9]+"}),
     ("aaa", {"grammar": 'root ::= "a"+'}),
-    (THOUGHT + "x7", {"grammar": 'start: "x" N\nN: /[0-9]/'}),
+    (REASONING + "x7", {"grammar": 'start: "x" N\nN: /[0-9]/'}),
     ("Just words.", {"tools": TOOLS, "tool_choice": "none"}),
 ]
 FORBIDDEN: list[tuple[str, dict[str, Any]]] = [
@@ -110,7 +110,7 @@ def test_output_that_satisfies_the_constraint_is_allowed(
     assert response.status_code == 200, response.text
     assert "x-dragoman-warning" not in response.headers
     choice = response.json()["choices"][0]
-    if "response_format" in fields and "tool_call" not in text.removeprefix(THOUGHT):
+    if "response_format" in fields and "tool_call" not in text.removeprefix(REASONING):
         json.loads(choice["message"]["content"])
     if fields.get("tool_choice") == NAMED:
         assert choice["finish_reason"] == "stop"
@@ -126,8 +126,8 @@ def test_output_that_violates_the_constraint_is_forbidden(
 
 
 def test_constrained_content_has_no_leading_space(server: RunningServer) -> None:
-    """White space between reasoning and content belongs to the format, not to the content."""
-    response = post_text(server, f"{THOUGHT}yes", choice=["yes", "no"])
+    """Whitespace between reasoning and content belongs to the format, not to the content."""
+    response = post_text(server, f"{REASONING}yes", choice=["yes", "no"])
     message = response.json()["choices"][0]["message"]
     assert (message["content"], message["reasoning_content"].strip()) == (
         "yes",

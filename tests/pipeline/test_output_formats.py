@@ -41,10 +41,10 @@ pytestmark = pytest.mark.slow
 
 # name, request fields -> content, reasoning, calls, finish; without whitespace around the text
 CASES: list[tuple[str, dict[str, Any], str, str, list[Any], str]] = [
-    ("thought", {}, "It is.", "Is it 雨 there?", [], "stop"),
-    ("thought", {"tools": openai.omit}, "It is.", "Is it 雨 there?", [], "stop"),
+    ("reasoning", {}, "It is.", "Is it 雨 there?", [], "stop"),
+    ("reasoning", {"tools": openai.omit}, "It is.", "Is it 雨 there?", [], "stop"),
     # no content follows the reasoning, not even whitespace
-    ("only thought", {}, "", "Is it 雨 there?", [], "stop"),
+    ("only reasoning", {}, "", "Is it 雨 there?", [], "stop"),
     ("unclosed", {}, "", "And then", [], "stop"),
     ("call", {}, "", "", [PARIS_CALL], "tool_calls"),
     ("prose", {}, "Let me look.", "", [PARIS_CALL], "tool_calls"),
@@ -65,8 +65,8 @@ CASES: list[tuple[str, dict[str, Any], str, str, list[Any], str]] = [
     ("call", {"tools": openai.omit}, PARIS, "", [], "stop"),
     ("draft", {}, "No.", f"Maybe {PARIS}?", [], "stop"),
     ("plain", {}, "a < b, and <b>x</b>", "", [], "stop"),
-    ("thought", {"extra_body": {"include_reasoning": False}}, "It is.", "", [], "stop"),
-    ("thought", {"extra_body": {"reasoning": {"exclude": True}}}, "It is.", "", [], "stop"),
+    ("reasoning", {"extra_body": {"include_reasoning": False}}, "It is.", "", [], "stop"),
+    ("reasoning", {"extra_body": {"reasoning": {"exclude": True}}}, "It is.", "", [], "stop"),
 ]
 
 
@@ -220,11 +220,12 @@ def test_usage_and_logprobs_count_exactly(byte_server: RunningServer) -> None:
 
 def test_excluded_reasoning_is_counted(byte_server: RunningServer) -> None:
     included, excluded = (
-        post(byte_server, "thought", include_reasoning=include).json() for include in (True, False)
+        post(byte_server, "reasoning", include_reasoning=include).json()
+        for include in (True, False)
     )
     assert included["usage"] == excluded["usage"]
     assert "reasoning_content" not in excluded["choices"][0]["message"]
-    streamed = post(byte_server, "thought", include_reasoning=False, stream=True)
+    streamed = post(byte_server, "reasoning", include_reasoning=False, stream=True)
     assert not any("reasoning_content" in delta for delta in list_deltas(streamed))
 
 

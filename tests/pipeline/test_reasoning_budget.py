@@ -25,7 +25,7 @@ def post_for_message(server: RunningServer, **fields: Any) -> dict[str, Any]:
     return content
 
 
-def test_model_that_reasons_again_after_every_interruption_is_left_alone() -> None:
+def test_model_that_reasons_again_after_every_interruption_may_continue() -> None:
     engine = ScriptedEngine("<think>hm</think>Yes.")
     with serve_scripted(engine, chat_template=THINKER) as server:
         message = post_for_message(server, thinking_budget=0)

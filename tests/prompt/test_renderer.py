@@ -453,7 +453,7 @@ def test_slow_templates_do_not_block_the_event_loop() -> None:
 
 
 def test_large_conversations_are_rendered_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(renderer_module, "LARGE", 150)
+    monkeypatch.setattr(renderer_module, "MAX_INLINE_CHARACTERS", 150)
     renderer = PromptRenderer("{{ messages[0].content }}", None)
     on_main_thread = []
     render_pieces = renderer.render_pieces

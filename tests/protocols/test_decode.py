@@ -342,7 +342,7 @@ def test_earlier_reasoning_is_decoded_under_both_names(field: str) -> None:
         tokenize.decode_tokenize_request,
     ],
 )
-def test_c2_an_invalid_body_is_a_400(raw: bytes, decode: Any) -> None:
+def test_an_invalid_body_is_a_bad_request(raw: bytes, decode: Any) -> None:
     with pytest.raises(BadRequest):
         decode(raw)
 

@@ -172,7 +172,7 @@ APIS: dict[str, Callable[..., Answer]] = {
 
 
 def strip_texts(answer: Answer) -> Answer:
-    """Strip the white space around texts, which some APIs drop."""
+    """Strip the whitespace around texts, which some APIs drop."""
     answer.text, answer.reasoning = answer.text.strip(), answer.reasoning.strip()
     return answer
 

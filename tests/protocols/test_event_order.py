@@ -48,7 +48,7 @@ pytestmark = pytest.mark.slow
 
 ANSWERS = 10_000
 SHARDS = 20  # tests, so that one can run by itself
-CLIENT_STRIDE = 20  # the vendors' clients read one answer in so many
+CLIENT_STRIDE = 20  # the vendors' clients read every 20th answer
 
 ALPHABET = "ab \n\"\\{}[]<>:,é漢😀\t/u0041'"
 TOOLS = {
@@ -274,7 +274,7 @@ def encode_rounds(encoded: EncodedRun, rng: random.Random) -> Iterator[list[Delt
 
 
 def answer_remote_calls(encoded: EncodedRun, rng: random.Random) -> bool:
-    """Answer the calls of remote tools in random order; return whether there were any."""
+    """Answer the calls to remote tools in random order; return whether there were any."""
     calls = encoded.encoder.get_remote_calls()
     rng.shuffle(calls)
     for call in calls:

@@ -454,7 +454,7 @@ FINISHES: list[tuple[Any, Finish, str]] = [
 
 
 @pytest.mark.parametrize(("tool_choice", "finish", "expected"), FINISHES)
-def test_a_call_of_a_forced_tool_ends_with_stop(
+def test_a_call_to_a_forced_tool_ends_with_stop(
     tool_choice: Any, finish: Finish, expected: str
 ) -> None:
     request = decode_chat(tools=TOOLS, tool_choice=tool_choice, parallel_tool_calls=False)

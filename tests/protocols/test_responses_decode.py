@@ -317,7 +317,7 @@ CONVERSATIONS: list[tuple[list[Item], list[Message]]] = [
             tool_message("c1", "failed"),
         ],
     ),
-    # fact 45: the first system messages become one, later ones stay where they are
+    # the first system messages become one, later ones stay where they are
     (
         [
             message_item("developer", "D"),
@@ -1184,7 +1184,7 @@ def test_unknown_fields_are_ignored_unless_the_server_is_strict() -> None:
 # Other request bodies
 
 
-def test_a_frame_is_a_request() -> None:
+def test_a_websocket_message_is_decoded_as_a_request() -> None:
     body = {"type": "response.create", "model": "m", "input": "hi"}
     for fields, wants_answer in (({}, True), ({"stream": True, "generate": False}, False)):
         decoded = responses.decode_websocket_request(json.dumps(body | fields))
@@ -1346,18 +1346,16 @@ FIELDS: dict[str, Any] = {
 }
 
 
-def test_what_was_said_is_repeated() -> None:
+def test_request_fields_are_echoed() -> None:
     inner = NAMESPACE | {"tools": [function_tool("find", defer_loading=True), custom_tool("query")]}
     decoded = decode(
         **FIELDS, tools=[function_tool("f"), custom_tool("g"), inner, mcp_tool(), *TOOLS[-1:]]
     )
-    template_format = make_echo(decoded)
-    assert {name: template_format[name] for name in FIELDS} == FIELDS
-    assert template_format["tools"][0] == function_tool(
-        "f", description=None, parameters=None, strict=None
-    )
-    assert template_format["tools"][1] == custom_tool("g", type="text") | {"description": None}
-    resource = template_format | {"id": "r", "object": "response", "created_at": 1, "output": []}
+    echo = make_echo(decoded)
+    assert {name: echo[name] for name in FIELDS} == FIELDS
+    assert echo["tools"][0] == function_tool("f", description=None, parameters=None, strict=None)
+    assert echo["tools"][1] == custom_tool("g", type="text") | {"description": None}
+    resource = echo | {"id": "r", "object": "response", "created_at": 1, "output": []}
     Response.model_validate(resource)
     assert make_echo(decode(conversation="conv_1"))["conversation"] == {"id": "conv_1"}
     assert decode(reasoning={"generate_summary": "auto"}).wants_summary

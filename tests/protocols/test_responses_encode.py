@@ -245,7 +245,7 @@ def test_a_complete_call_at_the_limit_is_done() -> None:
     assert events[-1]["response"]["incomplete_details"] == {"reason": "max_output_tokens"}
 
 
-def test_white_space_begins_no_message_and_is_not_lost_before_text() -> None:
+def test_whitespace_begins_no_message_and_is_not_lost_before_text() -> None:
     items = get_output(
         encode_response(text_delta("\n"), text_delta(" \n"), text_delta("a"), make_finish())
     )

@@ -67,7 +67,7 @@ def choose_server_tools(count: int) -> Choice:
 @pytest.mark.parametrize(
     "choice", [choose_in_chat, choose_namespace, choose_many_servers, choose_server_tools]
 )
-def test_twice_the_tools_are_twice_the_work(choice: Callable[[int], Choice]) -> None:
+def test_decoding_time_is_linear_in_the_number_of_tools(choice: Callable[[int], Choice]) -> None:
     assert count_lines(choice(256)) < 2.2 * count_lines(choice(128))
 
 

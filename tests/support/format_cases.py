@@ -1,7 +1,7 @@
-"""The adapter between cases of output formats and the public library.
+"""Parses the cases of an external collection with the public library.
 
-`parse(case, chunks)` is what `../shared/exam/score.py` calls. A case says which formats it is in,
-where it begins, and what was declared; it is known by nothing else.
+`../shared/exam/score.py` calls `parse(case, chunks)`. A case names its formats and describes where
+the answer starts and which tools are declared; nothing else is used to choose a parser.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dragoman.output.spec import ReasoningFormat, ToolFormat
 
 
 def parse(case: dict[str, Any], chunks: list[str]) -> dict[str, Any]:
-    """The answer of our parser to a case, given in these pieces."""
+    """Return the result of our parser for a case whose text is given in these chunks."""
     parser = make_parser(case)
     spans = [span for chunk in chunks for span in parser.feed(chunk)]
     spans += parser.close(truncated=case.get("finished") is False or bool(case.get("is_partial")))
@@ -35,34 +35,34 @@ def make_parser(case: dict[str, Any]) -> OutputParser:
     tools: str | ToolFormat | None = case.get("format")
     reasoning: str | ReasoningFormat | None = case.get("reasoning_format")
     if api == "tool" and tools is not None:
-        reasoning = None  # the text of these cases has its thoughts removed
+        reasoning = None  # the text of these cases has no reasoning
     if api == "reasoning":
         tools = None
     if request.get("reasoning_format") == "none":
         reasoning = None
     if "generic_tags" in (tools, reasoning):
-        tools, reasoning = None, tags(request)
-    given = request.get("chat_template_kwargs") or {}
-    whole = "end_of_turn" in case or bool(given.get("force_nonempty_content"))
+        tools, reasoning = None, make_tag_format(request)
+    kwargs = request.get("chat_template_kwargs") or {}
+    must_have_text = "end_of_turn" in case or bool(kwargs.get("force_nonempty_content"))
     return OutputParser(
         tools,
         reasoning,
         tools=case.get("tools"),
         prompt=case.get("prompt_prefix"),
-        inside=begins_inside(case),
+        inside=starts_inside(case),
         policy=ParserPolicy(
-            # what a case declares is there for the types: many call what they did not declare
+            # tools are declared only for their types: many cases call undeclared tools
             undeclared="text" if request.get("tool_choice") == "none" else "accept",
             in_reasoning="accept" if api == "reasoning" else "auto",
-            # a turn that is known to be whole must have said something
-            unclosed_reasoning="repeat" if whole else "leave",
+            # a turn that is known to be complete must have text
+            unclosed_reasoning="repeat" if must_have_text else "leave",
             hidden=("<bos>", "<eos>") if request.get("skip_special_tokens") else (),
         ),
     )
 
 
-def tags(request: dict[str, Any]) -> ReasoningFormat | None:
-    """A reasoning format of two marks that the case brings along."""
+def make_tag_format(request: dict[str, Any]) -> ReasoningFormat | None:
+    """Make a reasoning format from the two markers of a case."""
     if "reasoning_start" not in request:
         return None
     return ReasoningFormat(
@@ -74,24 +74,24 @@ def tags(request: dict[str, Any]) -> ReasoningFormat | None:
     )
 
 
-def begins_inside(case: dict[str, Any]) -> bool | None:
-    """What the case says of its prompt, else what its switch for thinking or its parser imply."""
+def starts_inside(case: dict[str, Any]) -> bool | None:
+    """Whether the answer starts in reasoning: by the case itself, its switch, or its parser."""
     if case.get("api") == "tool":
         return False
-    said = case.get("start_in_reasoning")
-    if said is not None or case.get("prompt_prefix") is not None:
-        return None if said is None else bool(said)
-    given = (case.get("request") or {}).get("chat_template_kwargs") or {}
+    declared = case.get("start_in_reasoning")
+    if declared is not None or case.get("prompt_prefix") is not None:
+        return None if declared is None else bool(declared)
+    kwargs = (case.get("request") or {}).get("chat_template_kwargs") or {}
     for switch in ("thinking", "enable_thinking", "thinking_mode", "reasoning_effort"):
-        if switch in given:
-            return given[switch] not in (False, "disabled", "no_think", "none")
+        if switch in kwargs:
+            return kwargs[switch] not in (False, "disabled", "no_think", "none")
     name = str(case.get("parser", "")).lower().lstrip("_").removeprefix("delegating")
-    fitting = [alias for alias in ALIASES if name.startswith(alias)]
-    return ALIASES[max(fitting, key=len)] if fitting else None
+    matching = [alias for alias in ALIASES if name.startswith(alias)]
+    return ALIASES[max(matching, key=len)] if matching else None
 
 
 ALIASES = {
     alias.replace("_", "").replace("-", ""): inside
-    for one in reasoning_formats().values()
-    for alias, inside in one.aliases.items()
+    for reasoning in reasoning_formats().values()
+    for alias, inside in reasoning.aliases.items()
 }

@@ -125,7 +125,7 @@ def nest(before: str, times: int, inner: str = '{"type":"null"}', after: str = "
 
 
 def chain_definitions(count: int, body: str, last: str = '{"type":"string"}') -> LargeText:
-    """Make definitions that each refer to the next; THEN in `body` stands for it."""
+    """Make definitions that each refer to the next; THEN in `body` is replaced with it."""
 
     def make() -> str:
         definitions = (f'"d{i}":{body.replace("THEN", _make_ref(i + 1))}' for i in range(count))
@@ -139,7 +139,7 @@ def _make_ref(number: int) -> str:
 
 
 def repeat_item(count: int, item: str, wrap: str) -> LargeText:
-    """Make a list of items; NUMBER in an item stands for its number."""
+    """Make a list of items; NUMBER in an item is replaced with its number."""
     return lambda: wrap.replace(
         "LIST", ",".join(item.replace("NUMBER", str(i)) for i in range(count))
     )

@@ -17,7 +17,7 @@ def join_rules(*rules: str) -> str:
 
 
 def repeat_piece(head: str, piece: str, times: int, tail: str = "") -> LargeText:
-    """Repeat a piece of a grammar; NUMBER in it stands for its number."""
+    """Repeat a piece of a grammar; NUMBER in it is replaced with its number."""
     return lambda: json.dumps(
         head + "".join(piece.replace("NUMBER", str(i)) for i in range(times)) + tail
     )

@@ -14,7 +14,7 @@ def encode_string(value: str) -> bytes:
 
 
 def make_gguf(size: int, metadata: dict[str, str]) -> bytes:
-    """Make a small valid file. The first underscore of a metadata key stands for a dot."""
+    """Make a small valid file. The first underscore of a metadata key becomes a dot."""
     pairs = {"general_architecture": "llama"} | metadata
     head = b"GGUF" + struct.pack("<IQQ", 3, 1, len(pairs))
     for key, value in pairs.items():

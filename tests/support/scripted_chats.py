@@ -34,17 +34,17 @@ NOW = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
 ZIP = '<tool_call>\n{"name": "weather", "arguments": {"city": "02134"}}\n</tool_call>'
 OTHER = '<tool_call>\n{"name": "nobody", "arguments": {}}\n</tool_call>'
 BROKEN = "<tool_call>\nI am not sure.\n</tool_call>"
-THOUGHT = "<think>\nIs it 雨 there?\n</think>\n\n"
+REASONING = "<think>\nIs it 雨 there?\n</think>\n\n"
 PARIS_CALL = ("weather", {"city": "Paris 😀", "days": 2})
 
 # the text of the request's last message -> the text that the model writes
 TEXTS = {
-    "thought": f"{THOUGHT}It is.",
-    "only thought": THOUGHT,
+    "reasoning": f"{REASONING}It is.",
+    "only reasoning": REASONING,
     "unclosed": "<think>\nAnd then",
     "call": PARIS,
     "prose": f"Let me look.\n{PARIS}",
-    "both": f"{THOUGHT}Let me look. {PARIS}",
+    "both": f"{REASONING}Let me look. {PARIS}",
     "parallel": f"{PARIS}\n{NOW}\n{ZIP}",
     "undeclared": f"Well. {OTHER}",
     "broken": f"Well. {BROKEN}",
@@ -54,7 +54,7 @@ TEXTS = {
 }
 CHUNKINGS: dict[str, dict[str, Any]] = {
     "words": {"chunks": "words"},
-    "letters": {"chunks": 1},
+    "characters": {"chunks": 1},
     "whole": {"chunks": 10_000},
     "bytes": {"chunks": "bytes"},
 }

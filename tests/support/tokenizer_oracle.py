@@ -148,16 +148,16 @@ def train_scored_vocabulary(texts: Iterable[str]) -> tuple[dict[str, Any], list[
     backend.train_from_iterator(list(texts) * 3, trainer)
     model = json.loads(backend.to_str())["model"]
     words = sorted(model["vocab"], key=lambda text: int(model["vocab"][text]))
-    # Some letters are missing, so that bytes are needed in their place
-    letters = ["\u2581", *(word for word in words if len(word) == 1 and " " < word < "\u1000")][
+    # Some characters are missing, so that bytes are needed in their place
+    characters = ["\u2581", *(word for word in words if len(word) == 1 and " " < word < "\u1000")][
         :120
     ]
-    known = set(letters)
+    known = set(characters)
     longer = [word for word in words if len(word) > 1 and known.issuperset(word)]
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
     count = len(tokens)
-    tokens += [*longer, *letters, "<tool_call>", "\n\n", "  ", "<table>"]
-    ranks = [-float(rank) for rank in range(len(longer) + len(letters))]
+    tokens += [*longer, *characters, "<tool_call>", "\n\n", "  ", "<table>"]
+    ranks = [-float(rank) for rank in range(len(longer) + len(characters))]
     vocabulary = {
         "model": "llama",
         "tokens": tokens,

@@ -12,7 +12,7 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from dragoman.errors import EngineFailed
+from dragoman.errors import ENGINE_FAILURE, EngineFailed
 
 log = logging.getLogger("dragoman.http")
 
@@ -90,5 +90,5 @@ class RunRegistry:
             return run.reason
         if task is not None and task.cancelling() == 0:
             log.error("the engine raised CancelledError")
-            return EngineFailed("The engine failed while processing this request.")
+            return EngineFailed(ENGINE_FAILURE)
         return asyncio.CancelledError()

@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Itera
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from itertools import islice
 
-from dragoman.errors import DragomanError, Draining, EngineFailed
+from dragoman.errors import ENGINE_FAILURE, DragomanError, Draining, EngineFailed
 from dragoman.events import Delta
 from dragoman.http.asgi import Header, RequestContext
 from dragoman.http.cancellation import Disconnected, RunRegistry
@@ -113,7 +113,7 @@ def convert_engine_errors(work: str) -> Iterator[None]:
         raise
     except Exception as error:
         log.exception("%s: the engine failed", work)
-        raise EngineFailed("The engine failed while processing this request.") from error
+        raise EngineFailed(ENGINE_FAILURE) from error
 
 
 def make_warning_headers(warnings: Iterable[str]) -> list[Header]:

@@ -1,7 +1,7 @@
 """Remote tools: servers, their tools, and the results of calls.
 
 A `ToolClient` is the only way to reach them. It holds its connections until it is closed. A call
-that fails raises nothing: its `CallResult` has an error that the model can read.
+that fails raises nothing: its `ToolCallResult` has an error that the model can read.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class Parser(ParserMachine):
         return spans
 
     def close(self, truncated: bool = False) -> list[Span]:
-        """Return everything held back. `cut`: the model did not end the answer itself."""
+        """Return everything held back. `truncated`: the model did not end the answer itself."""
         if self._closed:
             return []
         rest = [] if self._filter is None else self._feed(self._filter.close())

@@ -29,7 +29,7 @@ class ReplayRecorder:
         persist: bool = False,
         source: str | None = None,
     ) -> None:
-        """`persist`: also write to the database. `source`: the response that the turns belong to."""
+        """`persist`: also write to the database. `source`: the response the turns belong to."""
         self._service = service
         self._scope = scope
         self._persist = persist

@@ -18,6 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.errors import (
+    ENGINE_FAILURE,
     DragomanError,
     Draining,
     EngineFailed,
@@ -158,9 +159,7 @@ class BackgroundRuns:
             raise
         except Exception:
             log.exception("response %s failed", run.id)
-            await self._fail(
-                background, EngineFailed("The engine failed while processing this request.")
-            )
+            await self._fail(background, EngineFailed(ENGINE_FAILURE))
         finally:
             run.close()
             feed.close()
