@@ -24,8 +24,7 @@ check: $(VENV)/.test ## set up, then run linters, types and the fast tests (two 
 test: $(VENV)/.test ## set up, then run every check and every test (ten minutes)
 	@$(MAKE) --no-print-directory lint types
 	$(BIN)/dragoman pull smollm2-135m
-	$(BIN)/pytest -q -n 2 --dist worksteal -m 'not real_model'
-	$(BIN)/pytest -q -m real_model
+	$(BIN)/pytest -q -n 2 --dist worksteal
 
 lint:
 	$(BIN)/ruff check .

@@ -228,6 +228,7 @@ def test_input_of_a_custom_tool_matches_its_grammar(server: RunningServer, gramm
         "tools": [{"type": "custom", "name": "speak", "format": tool_format}],
         "tool_choice": {"type": "custom", "name": "speak"},
         "max_output_tokens": 64,
+        "temperature": 0,
     }
     response = httpx.post(f"{server.url}/v1/responses", json=body, timeout=60).json()
     [call] = response["output"]

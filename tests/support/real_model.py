@@ -28,6 +28,7 @@ COMPLETE_FINISH_REASONS = ("stop", "tool_calls")
 @contextmanager
 def serve(default_model: Path, **options: Any) -> Iterator[RunningServer]:
     defaults = {"port": 0, "store": "sqlite://", "models_dir": str(default_model.parent.parent)}
+    defaults["threads"] = 1  # tests run on all cores; engines with more threads would collide
     settings = config.load(defaults | options)
     models = runtime.build_models(settings, MODEL)
     with run_app(make_app(runtime.build_runtime(models, settings), local=True)) as server:

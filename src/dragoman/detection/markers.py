@@ -34,7 +34,7 @@ def contains_any_marker(markers: Iterable[str], text: str) -> bool:
     return any(contains_marker(marker, text) for marker in markers if marker.strip())
 
 
-def call_openers(tools: ToolFormat) -> Group:
+def get_call_openers(tools: ToolFormat) -> Group:
     """Return the markers that can start a call."""
     header = tools.header.open + tools.header.end if tools.header else ()
     return tuple(
@@ -44,7 +44,7 @@ def call_openers(tools: ToolFormat) -> Group:
 
 def allows_unmarked_calls(tools: ToolFormat) -> bool:
     """Whether a call may start without a marker."""
-    return bool(tools.unmarked_starts) or tools.unmarked_at_start or not call_openers(tools)
+    return bool(tools.unmarked_starts) or tools.unmarked_at_start or not get_call_openers(tools)
 
 
 def _body_markers(body: CallBody) -> list[Group]:

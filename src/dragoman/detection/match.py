@@ -10,27 +10,29 @@ comes last.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
-from functools import lru_cache
 
+from dragoman.detection.examples import (
+    make_example_pattern,
+    make_skeleton,
+    parse_example,
+    rate_similarity,
+)
 from dragoman.detection.markers import (
     allows_unmarked_calls,
-    call_openers,
     contains_any_marker,
+    get_call_openers,
     make_marker_check,
     match_hints,
     measure_coverage,
 )
 from dragoman.detection.render_probe import RenderProbe, TurnForm
 from dragoman.detection.result import ProbeTurn, RoundTripCheck
-from dragoman.detection.round_trip import BASIC_TURNS, ONE_CALL, RoundTrip, parse_answer
+from dragoman.detection.round_trip import BASIC_TURNS, ONE_CALL, RoundTrip
 from dragoman.formats import reasoning_formats, tool_formats
-from dragoman.output.library import OutputParser
 from dragoman.output.spec import ReasoningFormat, ToolFormat
 
-SPACE = re.compile(r"\s+")
 # the evidence for a reasoning format, strongest first
 PARSED_BACK = "rendered reasoning is parsed back unchanged"
 IN_OPENING = "its markers are in the text that opens an answer"
@@ -147,7 +149,7 @@ class FormatMatcher:
         if rendered is None:
             return 0
         return max(
-            _similarity(rendered.prompt + text, reasoning.example) for text in rendered.texts
+            rate_similarity(rendered.prompt + text, reasoning.example) for text in rendered.texts
         )
 
     def _match_reasoning_by_vocabulary(self, tools: ToolFormat | None) -> ReasoningFormatChoice:
@@ -220,7 +222,7 @@ class FormatMatcher:
             marked = [
                 tools
                 for tools in likely
-                if contains_any_marker(call_openers(tools), "\n".join(texts))
+                if contains_any_marker(get_call_openers(tools), "\n".join(texts))
             ]
             if not marked:
                 return None
@@ -254,9 +256,9 @@ class FormatMatcher:
 
     def _rank(self, tools: ToolFormat, checks: tuple[RoundTripCheck, ...]) -> tuple[int, ...]:
         """Rank how well a format parses rendered turns; equal ranks are interchangeable."""
-        marked = contains_any_marker(call_openers(tools), self.turns) and not allows_unmarked_calls(
-            tools
-        )
+        marked = contains_any_marker(
+            get_call_openers(tools), self.turns
+        ) and not allows_unmarked_calls(tools)
         return (int(marked), *_score(checks))
 
     def _full_rank(self, tools: ToolFormat, rank: tuple[int, ...]) -> tuple[int, ...]:
@@ -273,11 +275,13 @@ class FormatMatcher:
     def _rate_call_example(self, tools: ToolFormat) -> int:
         """Return how closely a rendered call resembles the format's example."""
         form = self.probe.call_form
-        example_turn = _parse_example(tools)
+        example_turn = parse_example(tools)
         if form is None or not example_turn.calls:
             return 0
         rendered = self.probe.render_turn(ProbeTurn(calls=example_turn.calls), form, {})
-        return max(_similarity(text, tools.example) for text in rendered.texts) if rendered else 0
+        return (
+            max(rate_similarity(text, tools.example) for text in rendered.texts) if rendered else 0
+        )
 
     def _match_by_text(self, text: str, reason: str) -> ToolFormatChoice | None:
         """Return the format whose markers a text contains."""
@@ -289,11 +293,11 @@ class FormatMatcher:
         if not candidates:
             return None
 
-        text_skeleton = _skeleton(text)
+        text_skeleton = make_skeleton(text)
 
         def rank(tools: ToolFormat) -> tuple[int, ...]:
             missing, length = measure_coverage(tools, make_marker_check(text))
-            resembles_example = _skeleton(tools.example) in text_skeleton
+            resembles_example = make_skeleton(tools.example) in text_skeleton
             criteria = (-missing, not allows_unmarked_calls(tools), length, resembles_example)
             return match_hints(tools, text), *map(int, criteria)
 
@@ -305,7 +309,7 @@ class FormatMatcher:
             (len(shape.pattern), tools)
             for tools in tool_formats().values()
             if allows_unmarked_calls(tools)
-            and (shape := _example_pattern(tools.example))
+            and (shape := make_example_pattern(tools.example))
             and shape.search(self.source)
         ]
         if not candidates:
@@ -348,7 +352,7 @@ def _may_match(tools: ToolFormat, texts: list[str]) -> bool:
     """Whether a format is worth trying; a cheap check."""
     if allows_unmarked_calls(tools):
         return True
-    return any(contains_any_marker(call_openers(tools), text) for text in texts)
+    return any(contains_any_marker(get_call_openers(tools), text) for text in texts)
 
 
 def _has_all_openers(tools: ToolFormat, text: str) -> bool:
@@ -369,37 +373,3 @@ def _score(checks: Iterable[RoundTripCheck]) -> tuple[int, int]:
     """Return how many checks passed, and minus the number of those that left text unparsed."""
     proved = [check for check in checks if check.status == "proved"]
     return len(proved), -sum(bool(check.end) for check in proved)
-
-
-@lru_cache(maxsize=256)
-def _parse_example(tools: ToolFormat) -> ProbeTurn:
-    return parse_answer(OutputParser(tools.name), tools.example)
-
-
-def _similarity(text: str, example: str) -> int:
-    """Return 2 for equal texts, 1 for texts that differ in white space only, else 0."""
-    if text.strip().endswith(example.strip()):
-        return 2
-    return int(SPACE.sub("", text).endswith(SPACE.sub("", example)))
-
-
-@lru_cache(maxsize=256)
-def _example_pattern(example: str) -> re.Pattern[str] | None:
-    """Return a pattern for texts shaped like an example without markers."""
-    call = re.match(r"(\[?)\w+\(\w+=", example)
-    if call:
-        return re.compile(re.escape(call[1]) + r"[\w<>-]{1,60}\([\w<>-]{1,60}=")
-    brackets = re.match(r"[\[{]*", example)
-    keys = re.findall(r'"(\w+)":', example)[:2]
-    if brackets is None or not brackets[0] or len(keys) < 2:
-        return None
-    quoted = [rf'\\?"{key}\\?"\s*:' for key in keys]
-    return re.compile(
-        r"\s*".join(map(re.escape, brackets[0])) + r"\s*" + r"[^\n{}]{0,80}?".join(quoted)
-    )
-
-
-def _skeleton(text: str) -> str:
-    """Return a text with every run of words replaced by one character."""
-    masked = re.sub(r"(?<=>)[^<>\s]+|\b\w+\b", "x", text)
-    return re.sub(r"x(?:[ ,.]*x)+", "x", masked)

@@ -25,6 +25,17 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from dragoman.detection.probe_words import (
+    ANSWER,
+    LOOKUP_TOOL,
+    NEXT_QUESTION,
+    OTHER_ANSWER,
+    QUESTION,
+    REASONING,
+    TOOLS,
+    VALUE,
+    WORD,
+)
 from dragoman.detection.result import ProbeCall, ProbeTurn
 from dragoman.errors import TemplateRejected
 from dragoman.prompt.special_tokens import MarkedText
@@ -49,9 +60,6 @@ FOLLOW_UPS: tuple[FollowUp, ...] = ("nothing", "user")
 ReasoningLocation: TypeAlias = Literal["fields", "parts"]
 REASONING_LOCATIONS: tuple[ReasoningLocation, ...] = ("fields", "parts")
 
-WORD = "zq"  # starts every made-up word
-QUESTION, NEXT_QUESTION, OTHER_ANSWER = "zqasked", "zqagain", "zqother"
-ANSWER, REASONING, VALUE = "zqanswer", "zqthought", "zqvalue"
 MAX_TURN = 16_000  # characters of a turn that are examined
 MAX_PIECES = 40  # pieces of that tail
 MAX_TAIL = 400  # characters after a turn that are examined
@@ -62,34 +70,6 @@ MAX_SECONDS = 4.0  # for all of detection; an ordinary template takes 0.3
 PRINTED_PARTS = re.compile(r"""["']type["']\s*:\s*["']thinking""")
 PIECE = re.compile(r"<[^<>\s][^<>\n]*>|\[[^\[\]\s]*\]|\s+|[^<\[\s]+|.")
 TAG = re.compile(r"<[^<>\s][^<>\n]*>|\[/?[A-Z_]+\]")
-
-_FIELDS = {
-    "zqplace": "string",
-    "zqnumber": "integer",
-    "zqflag": "boolean",
-    "zqtree": "object",
-    "zqlist": "array",
-}
-PROPERTIES: dict[str, Json] = {name: {"type": kind} for name, kind in _FIELDS.items()}
-LOOKUP_TOOL, PING_TOOL = "zqlook", "zqping"
-TOOLS: list[dict[str, Json]] = [
-    {
-        "type": "function",
-        "function": {
-            "name": LOOKUP_TOOL,
-            "description": "Looks something up.",
-            "parameters": {"type": "object", "properties": PROPERTIES, "required": ["zqplace"]},
-        },
-    },
-    {
-        "type": "function",
-        "function": {
-            "name": PING_TOOL,
-            "description": "Does something.",
-            "parameters": {"type": "object", "properties": {}, "required": []},
-        },
-    },
-]
 
 
 @dataclass(frozen=True)
@@ -252,11 +232,9 @@ class RenderProbe:
 
     # messages
 
-    def _make_message(self, role: str, word: str, **extra: Json) -> dict[str, Json]:
-        content: Json = (
-            [{"type": "text", "text": word}] if role in self.capabilities.part_roles else word
-        )
-        return {"role": role, "content": content, **extra}
+    def _make_message(self, role: str, word: str) -> dict[str, Json]:
+        as_parts = role in self.capabilities.part_roles
+        return {"role": role, "content": [{"type": "text", "text": word}] if as_parts else word}
 
     def _make_assistant_message(self, turn: ProbeTurn, form: TurnForm) -> dict[str, Json]:
         message = self._make_message("assistant", turn.text)

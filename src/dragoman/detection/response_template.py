@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from dragoman.detection.markers import (
-    call_openers,
     contains_any_marker,
+    get_call_openers,
     make_marker_check,
     measure_coverage,
 )
@@ -286,7 +286,7 @@ def _prefer_known_tools(derived: ToolFormat) -> ToolFormat:
     matches = [
         known
         for known in tool_formats().values()
-        if contains_any_marker(call_openers(known), derived.example)
+        if contains_any_marker(get_call_openers(known), derived.example)
         and parse_answer(OutputParser(known.name), derived.example) == expected
     ]
     return (

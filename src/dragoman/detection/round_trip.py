@@ -13,20 +13,16 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dragoman.detection.render_probe import (
+from dragoman.detection.probe_words import (
     ANSWER,
     LOOKUP_TOOL,
     PING_TOOL,
     REASONING,
-    TAG,
     TOOLS,
     VALUE,
     WORD,
-    RenderedTurn,
-    RenderProbe,
-    Switches,
-    TurnForm,
 )
+from dragoman.detection.render_probe import TAG, RenderedTurn, RenderProbe, Switches, TurnForm
 from dragoman.detection.result import CheckStatus, ProbeCall, ProbeTurn, RoundTripCheck
 from dragoman.formats import reasoning_formats, tool_formats
 from dragoman.output.library import OutputParser
