@@ -24,7 +24,7 @@ from dragoman.types import Content, Json, Message, Role, ToolCall, text_content
 SEPARATOR = "\n\n"
 SUMMARY = "This is a summary of the conversation so far:\n\n"
 DENIED = "The user did not approve this call. It was not made."
-FOREIGN_ITEM = "An item with `encrypted_content` from another server is ignored."
+FOREIGN_ITEM = "An item with `encrypted_content` that this server did not sign is ignored."
 # Items that only the server and its client need.
 HIDDEN_TYPES = ("mcp_list_tools", "additional_tools", "tool_search_output", "tool_search_call")
 # Calls to tools that a client runs itself, and the field of the item with their arguments.

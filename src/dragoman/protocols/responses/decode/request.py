@@ -289,7 +289,10 @@ def _warn_about_ignored(request: DecodedRequest) -> list[str]:
     if fields.top_logprobs and LOGPROBS not in request.include:
         warnings.append(f"`top_logprobs` has no effect without `include: {LOGPROBS}`.")
     if fields.context_management:
-        warnings.append("`context_management` has no effect: use `truncation` or compact.")
+        warnings.append(
+            "`context_management` is not supported and has no effect; "
+            "use `truncation` or `/v1/responses/compact`."
+        )
     if fields.moderation:
         warnings.append(openai.MODERATION_WARNING)
     reasoning = fields.reasoning or ResponseReasoningOptions()
