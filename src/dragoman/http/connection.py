@@ -45,7 +45,10 @@ class DirectWriter:
     def __init__(self, cycle: RequestResponseCycle) -> None:
         self._cycle = cycle
         self._flow = cycle.flow
-        self._write = cycle.transport.write
+        transport = cycle.transport
+        # one call less for each chunk
+        inner = transport.inner if isinstance(transport, CycleTransport) else transport
+        self._write = inner.write
 
     @property
     def ready(self) -> bool:
@@ -62,9 +65,10 @@ class CycleTransport(asyncio.Transport):
     def __init__(self, connection: Connection) -> None:
         super().__init__()
         self._connection = connection
+        self.inner = connection.transport
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        self._connection.transport.write(data)
+        self.inner.write(data)
 
     def is_closing(self) -> bool:
         return self._connection.is_closing
