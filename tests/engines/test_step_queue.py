@@ -13,6 +13,8 @@ from dragoman.engines.step_queue import MERGE_THRESHOLD, StepQueue, merge_steps
 from dragoman.errors import EngineFailed
 from dragoman.types import Logprob, Step
 
+pytestmark = pytest.mark.slow
+
 logprobs = st.builds(Logprob, st.integers(0, 9), st.floats(-9, 0))
 
 

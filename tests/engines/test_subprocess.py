@@ -29,6 +29,8 @@ from dragoman.testing import check_engine
 from dragoman.types import Job
 from tests.support.faulty_engines import PRINTED_LINE
 
+pytestmark = pytest.mark.slow
+
 T = TypeVar("T")
 SCRIPTED = "dragoman.testing.scripted:create"
 FAULTY = "tests.support.faulty_engines"

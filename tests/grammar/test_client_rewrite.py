@@ -23,6 +23,8 @@ from dragoman.types import Constraint
 from tests.support.client_grammars import CASES, Case
 from tests.support.grammars import GrammarWalk
 
+pytestmark = pytest.mark.slow
+
 CHARS = "a\"'\\\n\t<>/é😀;b *+-@.,1 "
 
 

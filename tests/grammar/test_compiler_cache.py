@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from dragoman.grammar.compiler.compiler_pool import CompilerPool
 from tests.support.many_schemas import compile_all
+
+pytestmark = pytest.mark.slow
 
 COUNT = 300
 

@@ -19,6 +19,8 @@ from dragoman.testing.grammars import match_grammar
 from dragoman.types import Constraint
 from tests.support.grammars import FormatPair, compile_spec, make_object
 
+pytestmark = pytest.mark.slow
+
 NUMBER, TEXT = {"type": "integer"}, {"type": "string"}
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import httpx
+import pytest
 
 from dragoman.testing import Reply, ScriptedEngine
 from tests.support.serving import make_chat, parse_events, serve_scripted
+
+pytestmark = pytest.mark.slow
 
 
 def test_every_request_is_counted_once() -> None:

@@ -341,6 +341,7 @@ def test_an_invalid_tool_declaration_is_rejected() -> None:
         OutputParser("hermes_json", tools=[{"function": None}])
 
 
+@pytest.mark.slow
 def test_consecutive_drafts_are_parsed_together() -> None:
     """Calls quoted in reasoning are parsed the same as a whole and in pieces."""
     text = "<think>" + (HERMES % "{}" + " or ") * 20 + "</think>none"

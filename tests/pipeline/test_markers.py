@@ -18,6 +18,8 @@ from tests.support.scripted_chats import (
 )
 from tests.support.serving import make_chat, parse_events, serve_scripted
 
+pytestmark = pytest.mark.slow
+
 # Markers that are special tokens
 
 

@@ -12,6 +12,8 @@ from dragoman.types import Capabilities, Job, Step
 from tests.support.scripted_chats import THINKER, post
 from tests.support.serving import RunningServer, parse_events, serve_scripted
 
+pytestmark = pytest.mark.slow
+
 ANSWER = Reply("The answer.")
 
 

@@ -19,6 +19,8 @@ from tests.support.scripted_chats import (
 )
 from tests.support.serving import RunningServer, serve_scripted
 
+pytestmark = pytest.mark.slow
+
 # Where an answer begins
 
 

@@ -437,6 +437,7 @@ def words_of(messages: list[Message]) -> list[str]:
     return words
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not REAL.is_dir(), reason="the real templates are missing")
 def test_real_templates_lose_nothing() -> None:
     for path in sorted(REAL.glob("*/*.jinja")):

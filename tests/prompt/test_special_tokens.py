@@ -184,8 +184,9 @@ def test_special_tokens_that_the_template_composes_are_still_read() -> None:
     assert rendered.text == "<|user|>user<|assistant|>auser"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not REAL.is_dir(), reason="the real templates are missing")
-def test_b11_no_special_token_comes_from_a_client_in_real_templates() -> None:
+def test_no_special_token_comes_from_a_client_in_real_templates() -> None:
     pattern = re.compile(r"<\|[^\s<>|{}]+\|>|<｜[^\s<>{}]+｜>|\[/?[A-Z_]{3,}\]|</?[a-z_:]{2,}>")
     attempts = templates = 0
     for path in sorted(REAL.glob("*/*.jinja")):

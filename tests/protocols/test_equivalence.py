@@ -18,6 +18,8 @@ from dragoman.testing import Reply, ScriptedEngine
 from tests.support.paths import TEMPLATES
 from tests.support.serving import serve_scripted
 
+pytestmark = pytest.mark.slow
+
 REASONING_TEMPLATE = TEMPLATES / "thinker.jinja"
 SCHEMA = {
     "type": "object",

@@ -38,6 +38,8 @@ from tests.support.replay_client import (
     user,
 )
 
+pytestmark = pytest.mark.slow
+
 REAL = TESTS.parent.parent / "shared" / "exam" / "templates"
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ CONTENT }}<|im_end|>\n{% endfor %}"

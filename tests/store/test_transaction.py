@@ -29,6 +29,8 @@ from tests.support.stores import (
     sum_size_columns,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def test_every_method_that_takes_an_owner_is_tested_with_another_owner() -> None:
     methods = list_methods()
