@@ -32,6 +32,13 @@ def make_engine(path: Path, **settings: Any) -> SubprocessEngine:
     return SubprocessEngine(FACTORY, all_settings, name="llama", timing=FAST)
 
 
+@pytest.fixture(autouse=True)
+def _use_own_temporary_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the sockets of these engines apart from those of other test processes."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+
+
 def list_folders() -> set[str]:
     return {path.name for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*")}
 
