@@ -109,7 +109,7 @@ def find_engine_pid(server_pid: int) -> int:
     return engine_pid
 
 
-def send_attack(server: AttackedServer, case: HostileCase, *, streamed: bool) -> None:
+def check_attack(server: AttackedServer, case: HostileCase, *, streamed: bool) -> None:
     """Send a hostile value and check that the server responds as to any request."""
     sent = case.body('"stream":true,' if streamed else "")
     response = server.client.post(case.path, content=sent)
