@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,16 @@ def make_engine(path: Path, **settings: Any) -> SubprocessEngine:
 
 
 @pytest.fixture(autouse=True)
-def _use_own_temporary_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the sockets of these engines apart from those of other test processes."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(tempfile, "tempdir", None)
+def _use_own_temporary_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Keep the sockets of these engines apart from those of other test processes.
+
+    `tmp_path` is too long for them; it is named here so that pytest creates it first.
+    """
+    with tempfile.TemporaryDirectory(prefix="sockets-", dir="/tmp") as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        monkeypatch.setattr(tempfile, "tempdir", None)
+        yield
+        monkeypatch.undo()
 
 
 def list_folders() -> set[str]:
@@ -63,6 +70,24 @@ def test_start_crash_and_close(default_model: Path) -> None:
     pid = asyncio.run(go())
     assert not Path(f"/proc/{pid}").exists()
     assert list_folders() - before == set()
+
+
+def test_a_long_temporary_directory_is_no_obstacle(
+    default_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A unix socket's path is short, and TMPDIR may be long (on macOS it is)."""
+    long = tmp_path / ("x" * 120)
+    long.mkdir()
+    monkeypatch.setenv("TMPDIR", str(long))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+
+    async def go() -> None:
+        engine = make_engine(default_model)
+        await engine.start()
+        assert await engine.tokenize("One", False)
+        await engine.aclose()
+
+    asyncio.run(go())
 
 
 async def crash_and_restart(engine: SubprocessEngine, prompt: list[int]) -> int:

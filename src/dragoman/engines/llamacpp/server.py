@@ -93,7 +93,7 @@ def launch(
     import xllamacpp
 
     remove_stale_folders()
-    folder = tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-")
+    folder = _make_socket_folder()
     address, key = str(Path(folder) / "engine.sock"), secrets.token_hex(32)
     params = _build_params(xllamacpp, settings, header, embedding)
     params.special = special  # report control tokens as text too, so that no token lacks bytes
@@ -216,13 +216,38 @@ def count_cores() -> int:
     return max(1, len(cores))
 
 
+def _make_socket_folder() -> str:
+    """Create a directory whose path is short enough for a unix socket inside it."""
+    for parent in _list_socket_parents():
+        with contextlib.suppress(OSError):
+            return tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=parent)
+    raise ModelBroken(
+        "The engine needs a directory for its socket: set TMPDIR to a writable directory "
+        f"whose path has at most {_MAX_SOCKET_PARENT} characters."
+    )
+
+
+def _list_socket_parents() -> list[str]:
+    """Return the directories for sockets: the temporary one, or /tmp where its path is too long."""
+    return [
+        parent
+        for parent in dict.fromkeys((tempfile.gettempdir(), "/tmp"))  # noqa: S108
+        if len(os.fsencode(parent)) <= _MAX_SOCKET_PARENT
+    ]
+
+
+# macOS allows 103 bytes for the path of a socket, Linux 107
+_MAX_SOCKET_PARENT = 103 - len(f"/{PREFIX}4194304-12345678/engine.sock")
+
+
 def remove_stale_folders() -> None:
     """Remove the directories that killed processes have left behind."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        owner = folder.name.removeprefix(PREFIX).partition("-")[0]
-        with contextlib.suppress(OSError, ValueError):
-            if folder.stat().st_uid == os.getuid() and not Path(f"/proc/{int(owner)}").exists():
-                shutil.rmtree(folder, ignore_errors=True)
+    for parent in _list_socket_parents():
+        for folder in Path(parent).glob(f"{PREFIX}*"):
+            owner = folder.name.removeprefix(PREFIX).partition("-")[0]
+            with contextlib.suppress(OSError, ValueError):
+                if folder.stat().st_uid == os.getuid() and not Path(f"/proc/{int(owner)}").exists():
+                    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _find_load_error(lib: ModuleType, params: CommonParams) -> str:
