@@ -14,8 +14,8 @@ from pathlib import Path
 
 import msgspec
 import yaml
-from msgspec import Struct
 
+from dragoman.engines.options import EngineOptions
 from dragoman.models.output_format import check_names
 from dragoman.types import Sampling
 
@@ -25,16 +25,12 @@ MAX_BYTES = 4 << 20
 
 
 class ModelOptions(
-    Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+    EngineOptions, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
     """The operator's options for a model; None is "not set"."""
 
     engine: str | None = None
-    context: int | None = None
-    slots: int | None = None
-    threads: int | None = None
-    gpu_layers: int | None = None
-    lora: dict[str, str] = {}  # adapter -> file
+    lora: dict[str, str] = msgspec.field(default_factory=dict)  # adapter -> file
     chat_template: str | None = None  # a file with a template
     format: str | None = None  # tool call format; None is detected
     reasoning_format: str | None = None  # reasoning format; None is detected

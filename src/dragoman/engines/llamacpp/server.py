@@ -22,10 +22,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias
 
-from msgspec import Struct
+import msgspec
 
 from dragoman.engines.llamacpp.client import NativeClient
 from dragoman.engines.llamacpp.gguf import GgufHeader
+from dragoman.engines.options import Count, CountOrZero, EngineOptions
 from dragoman.errors import ModelBroken
 from dragoman.types import Json
 
@@ -42,20 +43,15 @@ CommonParams: TypeAlias = Any
 ServerHandle: TypeAlias = Any
 
 
-class LlamaCppSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LlamaCppSettings(EngineOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How to run a model. A setting that is None is determined by the model or the machine."""
 
     path: str
-    context: int | None = None  # tokens of one conversation; 0 means the same as None
-    slots: int = 4  # choices that run at once; each has a whole context
-    threads: int | None = None
-    gpu_layers: int | None = None  # all of them where there is a GPU
-    batch: int | None = None  # prompt tokens between two checks for cancelled requests
-    lora: dict[str, str] = {}  # name -> adapter file
+    slots: Count = 4
+    cache_ram: CountOrZero = 512
+    lora: dict[str, str] = msgspec.field(default_factory=dict)  # name -> adapter file
     embeddings: bool = True
     embed_context: int = DEFAULT_EMBED_CONTEXT  # tokens of an input to embed; memory grows with it
-    cache: int = 512  # MiB for prompts that are no longer in a slot
-    exact: bool = False  # same seed, same tokens, whatever else runs: see `_set_cache`
 
 
 class NativeServer:
@@ -151,7 +147,7 @@ def _set_gpu_layers(lib: ModuleType, settings: LlamaCppSettings, params: CommonP
     cpu = lib.ggml_backend_dev_type.GGML_BACKEND_DEVICE_TYPE_CPU
     has_gpu = any(device["type"] != cpu for device in lib.get_device_info())
     layers = settings.gpu_layers
-    params.n_gpu_layers = (-1 if has_gpu else 0) if layers is None else layers
+    params.n_gpu_layers = (-1 if has_gpu else 0) if layers in (None, -1) else layers
     return has_gpu and layers != 0
 
 
@@ -167,7 +163,7 @@ def _set_cache(lib: ModuleType, params: CommonParams, settings: LlamaCppSettings
         params.cache_type_k = params.cache_type_v = lib.ggml_type.GGML_TYPE_Q8_0
         params.flash_attn_type = lib.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_ENABLED
     # the server looks prompts up by their tokens alone, not by the adapters they were run with
-    params.cache_ram_mib = 0 if settings.lora else settings.cache
+    params.cache_ram_mib = 0 if settings.lora else settings.cache_ram
 
 
 def _set_adapters(lib: ModuleType, params: CommonParams, settings: LlamaCppSettings) -> None:

@@ -20,6 +20,7 @@ import msgspec
 
 from dragoman.engines import get_capabilities, get_factory
 from dragoman.engines.llamacpp import gguf
+from dragoman.engines.options import EngineOptions
 from dragoman.errors import DragomanError, ModelBroken
 from dragoman.models.catalog import NOT_A_MODEL, ModelSource
 from dragoman.models.model import (
@@ -97,16 +98,10 @@ def make_engine(source: ModelSource) -> SubprocessEngine:
     from dragoman.engines.subprocess.engine import SubprocessEngine
 
     options = source.options
-    fields: dict[str, object] = {
-        "path": str(source.path),
-        "context": options.context or None,
-        "slots": options.slots or None,
-        "threads": options.threads or None,
-        "gpu_layers": options.gpu_layers if (options.gpu_layers or 0) >= 0 else None,
-        "lora": options.lora,
-        "embeddings": options.embeddings,
+    names = (*EngineOptions.__struct_fields__, "lora", "embeddings")
+    settings = {name: value for name in names if (value := getattr(options, name)) is not None} | {
+        "path": str(source.path)
     }
-    settings = {name: value for name, value in fields.items() if value is not None}
     try:
         factory = get_factory(options.engine or DEFAULT_ENGINE)
     except ValueError as error:
