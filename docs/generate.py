@@ -6,8 +6,10 @@ from pathlib import Path
 
 import yaml
 
+from dragoman import config
 from dragoman.errors import ERROR_CLASSES, DragomanError
 from dragoman.formats import reasoning_formats, tool_formats
+from dragoman.options import OptionField
 
 HERE = Path(__file__).parent
 PARTS = HERE / "parts"
@@ -74,7 +76,34 @@ def make_table(rows: list[tuple[str, str, str, tuple[str, ...]]]) -> str:
     return "\n".join(lines)
 
 
-PAGES = {"errors.md": make_errors_page, "formats.md": make_formats_page}
+def make_configuration_page() -> str:
+    """Return the prose of `parts/configuration.md` with a table for each group of settings."""
+    tables = []
+    for group in config.GROUPS:
+        fields = [
+            field for field in config.list_settings().values() if field.setting.group == group
+        ]
+        rows = [make_setting_row(field) for field in fields]
+        tables.append("\n".join([f"### {group.capitalize()}\n", SETTING_HEADINGS, *rows]))
+    prose = (PARTS / "configuration.md").read_text(encoding="utf-8")
+    return prose.replace("{settings}", "\n\n".join(tables))
+
+
+SETTING_HEADINGS = "| flag | environment | value | default | meaning |\n|---|---|---|---|---|"
+
+
+def make_setting_row(field: OptionField) -> str:
+    cells = [f"`{config.name_flag(field)}`", f"`{config.name_variable(field)}`"]
+    cells += ["on or off" if field.kind is bool else f"`{field.metavar}`"]
+    cells += [field.default_text, field.setting.help]
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+PAGES = {
+    "errors.md": make_errors_page,
+    "formats.md": make_formats_page,
+    "configuration.md": make_configuration_page,
+}
 
 if __name__ == "__main__":
     for name, make_page in PAGES.items():

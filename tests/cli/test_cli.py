@@ -83,7 +83,7 @@ def test_pull_of_an_installed_model_prints_its_path(default_model: Path) -> None
         (["serve", "/no/such/file.gguf"], "file.gguf"),
         (["pull", "no-such-model"], "hf:owner/repo"),
         (["serve", "x", "--host", "0.0.0.0", "--models-dir", "{model}"], "API key"),
-        (["serve", "--log-level", "loud"], "log level"),
+        (["serve", "--log-level", "loud"], "--log-level"),
         (["serve", "--lora", "poet", "{file}"], "NAME=PATH"),
     ],
 )

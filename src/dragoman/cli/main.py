@@ -11,15 +11,16 @@ from collections.abc import Sequence
 
 from dragoman import config
 from dragoman._version import __version__
-from dragoman.cli import chat, explain, formats, pull, serve
+from dragoman.cli import explain, formats, pull, serve
 from dragoman.cli import list as list_command
-from dragoman.cli.flags import FLAGS
+from dragoman.cli import run as run_command
+from dragoman.cli.console.errors import CommandFailed
 from dragoman.cli.log_handler import LOG_FORMAT
 from dragoman.config import Settings
 from dragoman.errors import DragomanError
 
 log = logging.getLogger("dragoman")
-COMMANDS = (serve, chat, pull, list_command, explain, formats)
+COMMANDS = (serve, run_command, pull, list_command, explain, formats)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parsed = build_parser().parse_args(arguments)
     try:
         settings = config.load(
-            {flag.setting: getattr(parsed, flag.setting, None) for flag in FLAGS}
+            {name: getattr(parsed, name, None) for name in config.list_settings()}
         )
     except config.SettingsError as error:
         sys.exit(f"dragoman: {error}")
@@ -54,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError:  # the reader closed the pipe, as `head` does
         discard_output()
         sys.exit(1)
-    except (DragomanError, StartupError) as error:
+    except (CommandFailed, DragomanError, StartupError) as error:
         sys.exit(f"dragoman: {error}")
     except OSError as error:
         discard_output()
@@ -74,8 +75,5 @@ def discard_output() -> None:
 
 
 def set_up_logging(settings: Settings) -> None:
-    level = logging.getLevelName(settings.log_level.upper())
-    if not isinstance(level, int):
-        sys.exit(f"dragoman: unknown log level {settings.log_level!r}")
     logging.basicConfig(format=LOG_FORMAT, level=logging.WARNING)
-    logging.getLogger("dragoman").setLevel(level)
+    logging.getLogger("dragoman").setLevel(settings.log_level.upper())

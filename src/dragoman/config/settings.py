@@ -1,0 +1,372 @@
+"""All settings of a server. Each is declared once, here or in a Struct that `Settings` inherits.
+
+A field's annotation holds its help text, group, unit and range (`dragoman.options.Setting`), and
+its default is the default. The flag is the name with dashes, the environment variable is
+`DRAGOMAN_<NAME>`, and the key in dragoman.yaml is the name (without the prefix `<section>_`) in the
+section of its group.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from dragoman.config.logging_settings import LoggingSettings
+from dragoman.config.paths import cache_dir, state_dir
+from dragoman.options import Setting
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+# The groups of `--help` and the documentation, and the section of each in dragoman.yaml.
+GROUPS = {
+    "server": "server",
+    "keys": "keys",
+    "models": "server",
+    "engine": "engine",
+    "output formats": "formats",
+    "limits": "limits",
+    "timeouts": "limits",
+    "stored responses": "store",
+    "remote tools (MCP)": "mcp",
+    "logging": "logging",
+    "client": "client",
+}
+
+
+class Settings(LoggingSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All settings. Times are in seconds, sizes in bytes."""
+
+    host: Annotated[
+        str, Setting(help="address to listen on", group="server", metavar="ADDRESS")
+    ] = "127.0.0.1"
+    port: Annotated[
+        int,
+        Setting(
+            help="port to listen on; 0 is any free port",
+            group="server",
+            metavar="PORT",
+            minimum=0,
+            maximum=65535,
+        ),
+    ] = 8000
+    allow_open: Annotated[
+        bool,
+        Setting(help="listen on addresses other than localhost without an API key", group="server"),
+    ] = False
+    allowed_host: Annotated[
+        tuple[str, ...],
+        Setting(help="additional Host header to accept", group="server", metavar="HOST"),
+    ] = ()
+    strict_params: Annotated[
+        bool, Setting(help="reject unknown top-level fields of a request", group="server")
+    ] = False
+    api_key: Annotated[
+        tuple[str, ...],
+        Setting(
+            help="API key that requests must send",
+            group="keys",
+            metavar="KEY",
+            key="api",
+            secret=True,
+        ),
+    ] = ()
+    api_key_file: Annotated[
+        str,
+        Setting(
+            help="file with one API key per line, read again when it changes",
+            group="keys",
+            metavar="PATH",
+            key="file",
+            is_path=True,
+        ),
+    ] = ""
+    admin_key: Annotated[
+        tuple[str, ...],
+        Setting(
+            help="key for loading and unloading models",
+            group="keys",
+            metavar="KEY",
+            key="admin",
+            secret=True,
+        ),
+    ] = ()
+    models_dir: Annotated[
+        str,
+        Setting(
+            help="directory of installed models",
+            group="models",
+            metavar="PATH",
+            default="~/.cache/dragoman/models",
+            is_path=True,
+        ),
+    ] = ""
+    models_file: Annotated[
+        str,
+        Setting(
+            help="file with names and options of models",
+            group="models",
+            metavar="PATH",
+            default="models.yaml in the models directory",
+            is_path=True,
+        ),
+    ] = ""
+    served_name: Annotated[
+        tuple[str, ...],
+        Setting(help="additional name for MODEL", group="models", metavar="NAME"),
+    ] = ()
+    any_model: Annotated[
+        bool, Setting(help="answer requests for unknown models with MODEL", group="models")
+    ] = False
+    engine: Annotated[
+        str, Setting(help="engine for model files", group="engine", metavar="NAME", key="name")
+    ] = "llamacpp"
+    context: Annotated[
+        int,
+        Setting(
+            help="context size in tokens",
+            group="engine",
+            unit="tokens",
+            minimum=0,
+            default="the model's own, at most 8192",
+        ),
+    ] = 0
+    slots: Annotated[
+        int,
+        Setting(help="choices that are generated at the same time", group="engine", minimum=1),
+    ] = 4
+    threads: Annotated[
+        int,
+        Setting(help="CPU threads of the engine", group="engine", minimum=0, default="all cores"),
+    ] = 0
+    gpu_layers: Annotated[
+        int,
+        Setting(
+            help="layers to run on the GPU",
+            group="engine",
+            minimum=-1,
+            default="the engine decides",
+        ),
+    ] = -1
+    lora: Annotated[
+        tuple[str, ...],
+        Setting(help="LoRA adapter for MODEL", group="engine", metavar="NAME=PATH", is_path=True),
+    ] = ()
+    chat_template: Annotated[
+        str,
+        Setting(
+            help="Jinja file to use instead of the model's own chat template",
+            group="output formats",
+            metavar="PATH",
+            is_path=True,
+        ),
+    ] = ""
+    format: Annotated[
+        str,
+        Setting(
+            help="tool call format",
+            group="output formats",
+            metavar="NAME",
+            default="detected from the template",
+        ),
+    ] = ""
+    reasoning_format: Annotated[
+        str,
+        Setting(
+            help="reasoning format",
+            group="output formats",
+            metavar="NAME",
+            default="detected from the template",
+        ),
+    ] = ""
+    memory: Annotated[
+        int,
+        Setting(
+            help="maximum size of all loaded models; 0 is no limit",
+            group="limits",
+            unit="bytes",
+            minimum=0,
+            default="no limit",
+        ),
+    ] = 0
+    queue: Annotated[
+        int,
+        Setting(help="requests that may wait for a slot of one model", group="limits", minimum=0),
+    ] = 256
+    body_limit: Annotated[
+        int, Setting(help="largest request body", group="limits", unit="bytes", minimum=1)
+    ] = 32 * 1024 * 1024
+    header_limit: Annotated[
+        int, Setting(help="largest request header", group="limits", unit="bytes", minimum=1)
+    ] = 64 * 1024
+    keep_alive: Annotated[
+        float,
+        Setting(
+            help="how long an idle model stays loaded",
+            group="timeouts",
+            unit="seconds",
+            minimum=0,
+            forever=True,
+        ),
+    ] = -1
+    load_wait: Annotated[
+        float,
+        Setting(
+            help="how long a request waits for its model to load",
+            group="timeouts",
+            unit="seconds",
+            minimum=0,
+        ),
+    ] = 120.0
+    receive_timeout: Annotated[
+        float,
+        Setting(
+            help="how long a request may take to arrive completely",
+            group="timeouts",
+            unit="seconds",
+            minimum=0.001,
+        ),
+    ] = 30.0
+    patience: Annotated[
+        float,
+        Setting(
+            help="how long a stream waits for its first token before it sends headers",
+            group="timeouts",
+            unit="seconds",
+            minimum=0,
+        ),
+    ] = 0.5
+    ping: Annotated[
+        float,
+        Setting(
+            help="silence on a stream before a keep-alive is sent",
+            group="timeouts",
+            unit="seconds",
+            minimum=0.001,
+        ),
+    ] = 15.0
+    stall: Annotated[
+        float,
+        Setting(
+            help="how long a client may read nothing before it is disconnected",
+            group="timeouts",
+            unit="seconds",
+            minimum=0.001,
+        ),
+    ] = 60.0
+    drain: Annotated[
+        float,
+        Setting(
+            help="how long running requests may take to finish after SIGTERM",
+            group="timeouts",
+            unit="seconds",
+            minimum=0,
+        ),
+    ] = 30.0
+    store: Annotated[
+        str,
+        Setting(
+            help="database: sqlite:///PATH or postgresql://…",
+            group="stored responses",
+            metavar="URL",
+            default="~/.local/state/dragoman/state.db",
+            key="url",
+        ),
+    ] = ""
+    store_ttl: Annotated[
+        float,
+        Setting(
+            help="how long responses and conversations are stored",
+            group="stored responses",
+            unit="seconds",
+            minimum=0,
+        ),
+    ] = 30 * 24 * 3600.0
+    store_size: Annotated[
+        int,
+        Setting(
+            help="maximum size of the database",
+            group="stored responses",
+            unit="bytes",
+            minimum=0,
+        ),
+    ] = 1 << 30
+    recall: Annotated[
+        bool,
+        Setting(
+            help="put the tokens that the model wrote back into replayed conversations, instead of "
+            "the client's version of earlier turns",
+            group="stored responses",
+        ),
+    ] = True
+    mcp: Annotated[
+        tuple[str, ...],
+        Setting(
+            help="MCP server that requests may use by its label",
+            group="remote tools (MCP)",
+            metavar="LABEL=URL",
+            key="servers",
+        ),
+    ] = ()
+    mcp_hosts: Annotated[
+        tuple[str, ...],
+        Setting(
+            help="private host that requests may name as an MCP server",
+            group="remote tools (MCP)",
+            metavar="HOST[:PORT]",
+        ),
+    ] = ()
+    mcp_rounds: Annotated[
+        int,
+        Setting(
+            help="rounds of remote tool calls in one response",
+            group="remote tools (MCP)",
+            minimum=1,
+        ),
+    ] = 16
+    mcp_timeout: Annotated[
+        float,
+        Setting(
+            help="time limit of one call to an MCP server",
+            group="remote tools (MCP)",
+            unit="seconds",
+            minimum=0.001,
+        ),
+    ] = 60.0
+    mcp_output: Annotated[
+        int,
+        Setting(
+            help="characters of a remote tool's output that the model gets",
+            group="remote tools (MCP)",
+            minimum=0,
+        ),
+    ] = 64 * 1024
+    log_level: Annotated[
+        str,
+        Setting(
+            help="how much is logged",
+            group="logging",
+            metavar="LEVEL",
+            choices=("debug", "info", "warning", "error"),
+            key="level",
+        ),
+    ] = "info"
+    url: Annotated[
+        str,
+        Setting(
+            help="running server that a command uses",
+            group="client",
+            metavar="URL",
+            default="http://HOST:PORT",
+        ),
+    ] = ""
+
+    @property
+    def loopback(self) -> bool:
+        return self.host in LOOPBACK
+
+    @property
+    def models_path(self) -> Path:
+        return Path(self.models_dir) if self.models_dir else cache_dir() / "models"
+
+    @property
+    def store_url(self) -> str:
+        return self.store or f"sqlite:///{state_dir() / 'state.db'}"

@@ -1,0 +1,116 @@
+"""The declaration of an option, and the fields of a Struct with their declarations."""
+
+from __future__ import annotations
+
+from functools import cache
+from types import NoneType, UnionType
+from typing import Annotated, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import NODEFAULT, Struct
+
+from dragoman.options.units import format_bytes, format_seconds
+
+Unit: TypeAlias = Literal["", "bytes", "seconds", "tokens"]
+METAVARS = {"bytes": "SIZE", "seconds": "DURATION", "tokens": "TOKENS"}
+TYPE_METAVARS = {int: "COUNT", float: "NUMBER"}
+
+
+class Setting(Struct, frozen=True, kw_only=True):
+    """What is known of an option besides its name, type and default."""
+
+    help: str  # one phrase without a full stop; the default is added to it
+    group: str = ""  # of `--help` and the documentation; see `config.settings.GROUPS`
+    metavar: str = ""  # what a value looks like in `--help`; "" is derived; NAME=X takes a mapping
+    unit: Unit = ""  # `bytes`, `seconds` and `tokens` read values such as 4GB, 5m and 8k
+    minimum: float | None = None
+    maximum: float | None = None
+    forever: bool = False  # a duration that may be -1 or `forever`
+    choices: tuple[str, ...] = ()  # the only texts allowed; upper and lower case are equal
+    default: str = ""  # the default in words, where the value itself says too little
+    secret: bool = False  # never shown
+    is_path: bool = False  # a file or directory; relative to the YAML file that names it
+    aliases: tuple[str, ...] = ()  # other spellings of the flag, such as `--ctx-size`
+    key: str = ""  # in its section of dragoman.yaml; "" is the name without `<section>_`
+    file_only: bool = False  # has no flag and no environment variable
+
+
+class OptionField(Struct, frozen=True, kw_only=True):
+    """One field of a Struct, with its declaration."""
+
+    name: str
+    kind: object  # the type, without `Annotated` and `None`
+    default: object
+    setting: Setting
+
+    @property
+    def is_list(self) -> bool:
+        return self.kind == tuple[str, ...]
+
+    @property
+    def takes_pairs(self) -> bool:
+        """Whether each element of the list is NAME=VALUE."""
+        return self.is_list and "=" in self.setting.metavar
+
+    @property
+    def metavar(self) -> str:
+        if self.setting.choices:
+            return self.setting.metavar or "{" + ",".join(self.setting.choices) + "}"
+        derived = METAVARS.get(self.setting.unit, "")
+        if not derived and isinstance(self.kind, type):
+            derived = TYPE_METAVARS.get(self.kind, "")
+        return self.setting.metavar or derived or self.name.upper()
+
+    @property
+    def default_text(self) -> str:
+        """The default as a user reads it; "" if there is none."""
+        return self.setting.default or self.format_value(self.default)
+
+    def format_value(self, value: object) -> str:
+        """Write a value as a user would."""
+        if value is None or value in ("", (), {}):
+            return ""
+        if isinstance(value, bool):
+            return "on" if value else "off"
+        if self.setting.unit == "bytes" and isinstance(value, int):
+            return format_bytes(value)
+        if self.setting.unit == "seconds" and isinstance(value, int | float):
+            return format_seconds(value)
+        if isinstance(value, float):
+            return f"{value:g}"
+        return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+@cache
+def list_fields(struct: type[Struct]) -> dict[str, OptionField]:
+    """Return the fields of a Struct by name, also those that it inherits."""
+    hints = get_type_hints(struct, include_extras=True)
+    fields = {}
+    for field in msgspec.structs.fields(struct):
+        kind, setting = _split_annotation(hints[field.name])
+        if field.default is not NODEFAULT:
+            default = field.default
+        else:
+            factory = field.default_factory
+            default = None if factory is NODEFAULT else factory()
+        fields[field.name] = OptionField(
+            name=field.name, kind=kind, default=default, setting=setting
+        )
+    return fields
+
+
+def _split_annotation(hint: object) -> tuple[object, Setting]:
+    """Return the type without `Annotated` and `None`, and the declaration in it."""
+    setting = Setting(help="")
+    kind = hint
+    while True:
+        if get_origin(kind) is Annotated:
+            kind, *metadata = get_args(kind)
+            setting = next((item for item in metadata if isinstance(item, Setting)), setting)
+        elif get_origin(kind) in (Union, UnionType):
+            others = [item for item in get_args(kind) if item is not NoneType]
+            if len(others) != 1:
+                return kind, setting
+            kind = others[0]
+        else:
+            return kind, setting

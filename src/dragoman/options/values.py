@@ -1,0 +1,184 @@
+"""Turns what a user wrote (text, or a value of YAML) into the value of an option.
+
+A problem is an `InvalidValue`, whose text says what was expected. The caller, who knows where the
+value comes from, says which option it is.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.options.declaration import OptionField, list_fields
+from dragoman.options.units import FOREVER, parse_bytes, parse_seconds, parse_tokens
+
+TRUE, FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
+MAX_SHOWN = 80  # characters of a wrong value in a message
+TYPE_NAMES: dict[object, str] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+}
+UNIT_NAMES = {
+    "bytes": "a size such as 512MiB or 4GB",
+    "seconds": "a duration such as 30s, 5m or 1h30m",
+    "tokens": "a number of tokens such as 8192 or 8k",
+}
+UNIT_PARSERS: dict[str, Callable[[str], int | float]] = {
+    "bytes": parse_bytes,
+    "seconds": parse_seconds,
+    "tokens": parse_tokens,
+}
+AnyStruct = TypeVar("AnyStruct", bound=Struct)
+
+
+class InvalidValue(ValueError):
+    """A value is not what the option takes, or there is no such option."""
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """Return a question that names the most similar known name, or ""."""
+    names = {item.lower(): item for item in known}
+    close = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.6)
+    return f" Did you mean `{names[close[0]]}`?" if close else ""
+
+
+def parse_value(field: OptionField, value: object) -> object:
+    """Return the value of an option, or raise `InvalidValue`."""
+    try:
+        parsed = _convert(field, value)
+    except InvalidValue:
+        raise
+    except (ValueError, OverflowError):
+        raise InvalidValue(f"expected {_describe(field)}{_show(field, value)}") from None
+    if isinstance(parsed, int | float) and not isinstance(parsed, bool):
+        _check_range(field, parsed)
+    return parsed
+
+
+def parse_options(struct: type[AnyStruct], values: Mapping[object, object]) -> AnyStruct:
+    """Make a Struct from a mapping of YAML, or raise `InvalidValue` that names the key."""
+    fields = list_fields(struct)
+    parsed: dict[str, object] = {}
+    for name, value in values.items():
+        field = fields.get(name) if isinstance(name, str) else None
+        if field is None:
+            raise InvalidValue(f"there is no option `{name}`.{suggest(str(name), fields)}")
+        if value is None:  # `context:` without a value
+            continue
+        try:
+            parsed[field.name] = parse_value(field, value)
+        except InvalidValue as error:
+            raise InvalidValue(f"`{name}`: {error}") from None
+    return msgspec.convert(parsed, struct)
+
+
+def _describe(field: OptionField) -> str:
+    """Say what an option takes."""
+    setting = field.setting
+    if setting.choices:
+        *first, last = setting.choices
+        return f"{', '.join(first)} or {last}" if first else last
+    if setting.unit:
+        return UNIT_NAMES[setting.unit] + (", or forever" if setting.forever else "")
+    if field.takes_pairs:
+        return f"{setting.metavar}, or a mapping of these"
+    if field.is_list:
+        return "text, or a list of texts"
+    return TYPE_NAMES.get(field.kind, "another type of value")
+
+
+def _show(field: OptionField, value: object) -> str:
+    """Show a wrong value, unless it is secret."""
+    if field.setting.secret:
+        return ""
+    text = repr(value)
+    if (field.kind is str or field.is_list) and isinstance(value, int | float):
+        return f", got {text}; put it in quotes"
+    return f", got {text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + '…'}"
+
+
+def _check_range(field: OptionField, number: float) -> None:
+    setting = field.setting
+    if setting.forever and number == FOREVER:
+        return
+    low, high = setting.minimum, setting.maximum
+    if low is not None and number < low:
+        rule = f"at least {field.format_value(low if field.kind is float else int(low))}"
+        if low == 0:
+            rule = "0 or more"
+    elif high is not None and number > high:
+        rule = f"at most {field.format_value(high if field.kind is float else int(high))}"
+    else:
+        return
+    more = ", or forever" if setting.forever else ""
+    raise InvalidValue(f"must be {rule}{more}, got {number:g}")
+
+
+def _convert(field: OptionField, value: object) -> object:
+    """Convert a value to the type of the option, or raise `ValueError`."""
+    if field.is_list:
+        return _convert_list(field, value)
+    if field.kind is bool:
+        return _convert_bool(value)
+    if field.kind in (int, float):
+        return _convert_number(field, value)
+    if field.kind is str:
+        return _convert_text(field, value)
+    kind: Any = field.kind
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise InvalidValue(str(error)) from None
+
+
+def _convert_text(field: OptionField, value: object) -> str:
+    if not isinstance(value, str) or "\0" in value:
+        raise ValueError
+    if not field.setting.choices:
+        return value
+    choices = {choice.lower(): choice for choice in field.setting.choices}
+    if value.strip().lower() not in choices:
+        raise ValueError
+    return choices[value.strip().lower()]
+
+
+def _convert_bool(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    text = value.strip().lower() if isinstance(value, str) else None
+    if text not in (*TRUE, *FALSE):
+        raise ValueError
+    return text in TRUE
+
+
+def _convert_number(field: OptionField, value: object) -> int | float:
+    is_whole = field.kind is int
+    if isinstance(value, str):
+        default: Callable[[str], int | float] = int if is_whole else float
+        value = UNIT_PARSERS.get(field.setting.unit, default)(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError
+    if not math.isfinite(value) or (is_whole and value != int(value)):
+        raise ValueError
+    return int(value) if is_whole else float(value)
+
+
+def _convert_list(field: OptionField, value: object) -> tuple[str, ...]:
+    """Convert a list, a comma-separated text, or a mapping where elements are NAME=VALUE."""
+    if isinstance(value, Mapping) and field.takes_pairs:
+        pairs = list(value.items())
+        if not all(isinstance(item, str) for pair in pairs for item in pair):
+            raise ValueError
+        return tuple(f"{name}={item}" for name, item in pairs)
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
+        raise ValueError
+    return tuple(value)
