@@ -13,6 +13,8 @@ from importlib import import_module
 
 from dragoman.output.spec import NO_REASONING, ReasoningFormat, ToolFormat
 
+UNPARSED = frozenset({"none", "passthrough"})  # names that mean: leave the text as it is
+
 
 @cache
 def tool_formats() -> dict[str, ToolFormat]:
@@ -63,7 +65,7 @@ def _tools_by_any_name() -> dict[str, ToolFormat]:
 
 @cache
 def _reasoning_by_any_name() -> dict[str, ReasoningFormat]:
-    known = {"none": NO_REASONING, **reasoning_formats()}
+    known = {**dict.fromkeys(UNPARSED, NO_REASONING), **reasoning_formats()}
     for entry in reasoning_formats().values():
         for alias, inside in entry.aliases.items():
             known.setdefault(alias, replace(entry, starts_inside=inside))

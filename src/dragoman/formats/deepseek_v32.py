@@ -25,5 +25,5 @@ TOOLS = ToolFormat(
             accepts_json=True,
         ),
     ),
-    aliases=("deepseekv32",),
+    aliases=("deepseekv32", "deepseek32"),
 )

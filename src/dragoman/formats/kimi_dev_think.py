@@ -8,5 +8,5 @@ REASONING = ReasoningFormat(
     example="◁think▷reasoning◁/think▷answer",
     open=("◁think▷",),
     close=("◁/think▷",),
-    aliases={"kimi_vl": False},
+    aliases={"kimi_vl": False, "kimi": False},
 )

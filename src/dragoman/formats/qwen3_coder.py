@@ -19,5 +19,5 @@ TOOLS = ToolFormat(
         JsonObjects(),
     ),
     section_optional=True,
-    aliases=("qwen3_xml", "qwen_xml", "qwen_coder", "step3p5", "mimo", "nemotron3"),
+    aliases=("qwen3_xml", "qwen_xml", "qwen_coder", "step3p5", "mimo", "nemotron3", "nemotron"),
 )

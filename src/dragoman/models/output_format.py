@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from dragoman.detection import DetectedFormats, detect
 from dragoman.errors import DragomanError, TemplateRejected
-from dragoman.formats import find_reasoning, find_tools
+from dragoman.formats import UNPARSED, find_reasoning, find_tools
 from dragoman.output.library import OutputParser, combine_formats, is_marker_token, opens_inside
 from dragoman.output.spec import GAP, ReasoningFormat
 from dragoman.output.text_buffer import find_last_marker
@@ -32,7 +32,6 @@ from dragoman.types import Chat
 
 log = logging.getLogger("dragoman.models")
 
-NONE = "none"  # an operator's override: leave the text unparsed
 FormatOverrides: TypeAlias = tuple[str | None, str | None]  # an operator's tool, reasoning format
 
 
@@ -169,9 +168,9 @@ class TemplateFindings(Struct, frozen=True):
 
 def check_names(tools: str | None, reasoning: str | None) -> None:
     """Raise a `ValueError` that lists the choices if a format does not exist."""
-    if tools and tools != NONE:
+    if tools and tools not in UNPARSED:
         find_tools(tools)
-    if reasoning and reasoning != NONE:
+    if reasoning:
         find_reasoning(reasoning)
 
 
@@ -185,7 +184,7 @@ def detect_output_format(
     if (
         tools
         and not has_tools
-        and (tools == NONE or find_tools(tools).name != generic_tools.FORMAT)
+        and (tools in UNPARSED or find_tools(tools).name != generic_tools.FORMAT)
     ):
         log.warning(
             "%s: tools are declared as %s, but calls are parsed as %s",
@@ -231,7 +230,7 @@ def _override(override: str | None, detected: str | None) -> str | None:
     """Return the operator's choice if there is one, else the detected format."""
     if not override:
         return detected
-    return None if override == NONE else override
+    return None if override in UNPARSED else override
 
 
 def _log_findings(detected: DetectedFormats, name: str) -> None:
@@ -239,7 +238,7 @@ def _log_findings(detected: DetectedFormats, name: str) -> None:
         "%s: tools: %s; reasoning: %s (%s)",
         name,
         detected.tools,
-        detected.reasoning or NONE,
+        detected.reasoning or "none",
         detected.confidence,
     )
     for check in detected.failed_checks:

@@ -17,7 +17,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
 
-from dragoman.formats import find_reasoning, find_tools, reasoning_formats, tool_formats
+from dragoman.formats import (
+    UNPARSED,
+    find_reasoning,
+    find_tools,
+    reasoning_formats,
+    tool_formats,
+)
 from dragoman.output.calls import DeclaredTools
 from dragoman.output.parser import Parser
 from dragoman.output.rules import DEFAULT_POLICY, FormatRules, ParserPolicy
@@ -56,10 +62,16 @@ FIELDS_WITHOUT_MARKERS |= {"spellings", "key_spelling", "separator"}
 ToolDeclarations = Sequence[Tool | Mapping[str, Json]]
 
 
+def _find_tools(tools: str | ToolFormat | None) -> ToolFormat | None:
+    if not isinstance(tools, str):
+        return tools
+    return None if tools in UNPARSED else find_tools(tools)
+
+
 @lru_cache(maxsize=64)
 def _combine_by_name(tools: str | None, reasoning: str | None) -> FormatRules:
     return FormatRules(
-        None if tools is None else find_tools(tools),
+        _find_tools(tools),
         None if reasoning is None else find_reasoning(reasoning),
     )
 
@@ -70,7 +82,7 @@ def combine_formats(
     """Combine two formats; a pair of names is combined once and cached."""
     if isinstance(tools, ToolFormat) or isinstance(reasoning, ReasoningFormat):
         return FormatRules(
-            find_tools(tools) if isinstance(tools, str) else tools,
+            _find_tools(tools),
             find_reasoning(reasoning) if isinstance(reasoning, str) else reasoning,
         )
     return _combine_by_name(tools, reasoning)
