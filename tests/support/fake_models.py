@@ -23,6 +23,7 @@ class FakeEngine:
     def __init__(self, **capabilities: Any) -> None:
         self.capabilities = Capabilities(**capabilities)
         self.closed = 0
+        self.state = "ready"
         self.may_close = asyncio.Event()
         self.may_close.set()
 

@@ -70,6 +70,8 @@ class ModelEntry(Struct, frozen=True, kw_only=True):
     aliases: tuple[str, ...] = ()
     progress: float = 0.0
     error: str | None = None  # why loading failed
+    model: Model | None = None  # if it is loaded
+    expires_at: float | None = None  # when it is unloaded if it stays idle; None: it is not
 
 
 class Lease:
@@ -107,6 +109,8 @@ class ModelRegistry:
         self._catalog = catalog
         self._loader = loader
         self._listener = listener
+        # called with the id of a model and the seconds that it took to load
+        self.on_loaded: Callable[[str, float], None] = lambda model, seconds: None
         self._slots: dict[str, ModelSlot] = {}
         self._residency = Residency(self.policy.memory, self.policy.keep_alive)
         self._refreshing: asyncio.Task[None] | None = None
@@ -243,7 +247,8 @@ class ModelRegistry:
 
     def _make_not_found(self, name: str) -> ModelNotFound:
         names = [source.id for source in self._catalog.list_sources()[:5]]
-        hint = f"Available: {', '.join(names)}." if names else "No models are installed."
+        available = f"Available: {', '.join(names)}." if names else "No models are installed."
+        hint = self._catalog.suggest(name).strip() or available
         return ModelNotFound(
             f"The model `{_sanitize_name(name)}` does not exist. {hint}", param="model"
         )
@@ -275,6 +280,8 @@ class ModelRegistry:
             aliases=source.aliases,
             progress=1.0 if state == "ready" else slot.progress if state == "loading" else 0.0,
             error=error if state == "failed" else None,
+            model=slot.loaded.model if slot.loaded is not None else None,
+            expires_at=slot.loaded.expires_at if slot.loaded is not None else None,
         )
 
     async def _wait_until_loaded(self, slot: ModelSlot, wait: float) -> LoadedModel:
@@ -289,7 +296,7 @@ class ModelRegistry:
                 if not done:
                     raise ModelLoading(
                         f"The model `{slot.source.id}` is still loading.",
-                        retry_after=_estimate_time_left(slot),
+                        retry_after=slot.estimate_seconds_left(),
                     )
                 if slot.error is not None:
                     raise _copy_error(slot.error)
@@ -301,7 +308,7 @@ class ModelRegistry:
 
     def _start_load(self, slot: ModelSlot) -> asyncio.Task[None]:
         slot.error, slot.failed_stamp = None, None
-        slot.load_started, slot.progress = time.monotonic(), 0.0
+        slot.start_timing()
         slot.task = asyncio.get_running_loop().create_task(self._load(slot))
         return slot.task
 
@@ -317,6 +324,8 @@ class ModelRegistry:
                 await asyncio.wait(evictions)
             model = await self._loader(source)
             self._adopt(slot, model, owned=True)
+            slot.last_load_seconds = slot.seconds_loading
+            self.on_loaded(source.id, slot.last_load_seconds)
             report_progress("ready", 1.0)
         except asyncio.CancelledError:
             slot.error = Unavailable("The model was unloaded while it was loading.", retry_after=1)
@@ -349,7 +358,7 @@ class ModelRegistry:
         name = slot.source.id
         slot.progress = fraction
         if fraction >= 1.0:
-            log.info("%s: %s after %.1f s", name, stage, time.monotonic() - slot.load_started)
+            log.info("%s: %s after %.1f s", name, stage, slot.seconds_loading)
         else:
             log.info("%s: %s (%d %%)", name, stage, round(100 * fraction))
         if self._listener is not None:
@@ -375,13 +384,6 @@ def _make_info(source: ModelSource) -> ModelInfo:
         lora=tuple(source.options.lora),
         created=source.created,
     )
-
-
-def _estimate_time_left(slot: ModelSlot) -> float:
-    """Estimate in how many seconds a load is done, from its progress so far."""
-    elapsed = time.monotonic() - slot.load_started
-    rest = elapsed * (1 - slot.progress) / slot.progress if slot.progress > 0.05 else 5.0
-    return float(min(60, max(1, round(rest))))
 
 
 def _sanitize_name(name: str) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import Literal
 
 from dragoman.errors import DragomanError, ModelBroken, Unavailable
@@ -19,6 +20,9 @@ from dragoman.models.model import Model
 
 log = logging.getLogger("dragoman.models")
 
+ENGINE_START_SECONDS = 2.0  # besides reading the file
+LOAD_BYTES_PER_SECOND = 200e6  # of a slow disk
+MAX_RETRY_SECONDS = 60  # after which a client asks again whether a model is loaded
 LoadState = Literal["unloaded", "loading", "ready", "failed"]
 
 
@@ -31,7 +35,8 @@ class ModelSlot:
         self.task: asyncio.Task[None] | None = None  # the running load
         self.waiting = 0  # requests that wait for the load
         self.reserved = 0  # bytes, while it loads
-        self.load_started = 0.0
+        self.last_load_seconds: float | None = None  # how long the last load took
+        self._load_started = 0.0
         self.progress = 0.0
         self.error: DragomanError | None = None  # of the last load, for waiting requests
         self.failed_stamp: FileStamp | None = None  # the version of the file that failed to load
@@ -39,6 +44,21 @@ class ModelSlot:
     @property
     def active(self) -> bool:
         return self.loaded is not None or self.task is not None
+
+    def start_timing(self) -> None:
+        self._load_started, self.progress = time.monotonic(), 0.0
+
+    @property
+    def seconds_loading(self) -> float:
+        return time.monotonic() - self._load_started
+
+    def estimate_seconds_left(self) -> float:
+        """Estimate in how many seconds a load is done. During one load, the result only shrinks."""
+        expected = self.last_load_seconds
+        if expected is None:
+            expected = ENGINE_START_SECONDS + self.source.size / LOAD_BYTES_PER_SECOND
+        rest = round(expected - self.seconds_loading)
+        return float(min(MAX_RETRY_SECONDS, max(1, rest)))
 
     @property
     def state(self) -> LoadState:
@@ -61,6 +81,7 @@ class LoadedModel:
         self.users = 0
         self.last_use = 0  # on a clock that counts uses
         self.timer: asyncio.TimerHandle | None = None
+        self.expires_at: float | None = None  # when the timer unloads it, in seconds since 1970
         self.closing: asyncio.Task[None] | None = None
 
     @property
@@ -75,7 +96,7 @@ class LoadedModel:
     def stop_timer(self) -> None:
         if self.timer is not None:
             self.timer.cancel()
-            self.timer = None
+            self.timer = self.expires_at = None
 
 
 class Residency:
@@ -151,6 +172,7 @@ class Residency:
         loaded.stop_timer()
         if seconds >= 0 and loaded.is_evictable:
             loaded.timer = asyncio.get_running_loop().call_later(seconds, self._expire, loaded)
+            loaded.expires_at = time.time() + seconds
 
     def retire(self, loaded: LoadedModel, force: bool = False) -> asyncio.Task[None] | None:
         """Take a model out of service and return the task that closes it.
@@ -169,7 +191,7 @@ class Residency:
         loaded.last_use = self._use_counter
 
     def _expire(self, loaded: LoadedModel) -> None:
-        loaded.timer = None
+        loaded.timer = loaded.expires_at = None
         if loaded.is_evictable:
             log.info("unloading %s: it is idle", loaded.model.id)
             self.retire(loaded)

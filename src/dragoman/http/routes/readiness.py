@@ -1,4 +1,8 @@
-"""Whether the server can serve requests now."""
+"""Whether the server can serve requests now.
+
+The model that the server was started for decides, or else the default one: the server is ready once
+it is loaded, and not ready while its engine restarts. Other models load and restart on demand.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,7 @@ class Readiness:
         self._registry = registry
         self._metrics = metrics
         self.startup_model: str | None = None  # must be loaded before the server is ready
+        self._main_model: str | None = None  # the start-up model, once it was loaded
 
     def find_problem(self) -> DragomanError | None:
         """Why requests cannot be served now, if they cannot."""
@@ -24,10 +29,9 @@ class Readiness:
         if self.startup_model is not None:
             if self._registry.get(self.startup_model).state != "ready":
                 return ModelLoading(f"The model `{self.startup_model}` is loading.", retry_after=1)
-            self.startup_model = None
+            self._main_model, self.startup_model = self.startup_model, None
+        main = self._main_model or self._registry.default_name
         for state in self._metrics.get_model_states():
-            if not state.up:
-                return Unavailable(
-                    f"The engine of `{state.model}` is being restarted.", retry_after=1
-                )
+            if state.model == main and not state.up:
+                return Unavailable(f"The engine of `{main}` is being restarted.", retry_after=1)
         return None
