@@ -8,6 +8,7 @@ from collections.abc import Collection
 from dragoman.config import GROUPS, list_settings, name_flag
 from dragoman.options import OptionField
 
+ALWAYS = ("config",)  # flags of every command that has settings
 COMMON = ("models_dir", "models_file", "log_level")
 CLIENT = ("url", "api_key", "log_level")  # of commands that use a running server
 ADMIN = (*CLIENT, "admin_key")  # of those that change what it has loaded
@@ -56,7 +57,7 @@ def add_flags(parser: argparse.ArgumentParser, settings: Collection[str] | None 
             for name, field in list_settings().items()
             if field.setting.group == group
             and not field.setting.file_only
-            and (settings is None or name in settings)
+            and (settings is None or name in settings or name in ALWAYS)
         ]
         if fields:
             section = parser.add_argument_group(group)
@@ -71,7 +72,7 @@ def _add_flag(section: argparse._ArgumentGroup, field: OptionField) -> None:
         section.add_argument(
             *names, dest=field.name, action=argparse.BooleanOptionalAction, help=text
         )
-    elif field.is_list:
+    elif field.is_repeatable:
         section.add_argument(
             *names, dest=field.name, action="append", metavar=field.metavar, help=text
         )
@@ -84,7 +85,7 @@ def _make_help(field: OptionField) -> str:
     text = setting.help
     if setting.choices:
         text += ": " + ", ".join(setting.choices)
-    if field.is_list:
+    if field.is_repeatable:
         text += "; may be repeated"
     if field.default_text:
         text += f" (default: {field.default_text})"

@@ -8,43 +8,70 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from dragoman import config
 from dragoman._version import __version__
+from dragoman.cli import config as config_command
 from dragoman.cli import explain, formats, pull, serve
 from dragoman.cli import list as list_command
 from dragoman.cli import run as run_command
 from dragoman.cli.console.errors import CommandFailed
-from dragoman.cli.log_handler import LOG_FORMAT
-from dragoman.config import Settings
+from dragoman.cli.log_handler import configure_logging
 from dragoman.errors import DragomanError
+from dragoman.options import suggest
 
 log = logging.getLogger("dragoman")
-COMMANDS = (serve, run_command, pull, list_command, explain, formats)
+COMMANDS = (serve, run_command, pull, list_command, explain, formats, config_command)
+
+
+class CommandParser(argparse.ArgumentParser):
+    """A parser whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        end = "" if message.endswith((".", "?")) else "."
+        self.exit(2, f"dragoman: {message}{end} See `{self.prog} --help`.\n")
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="dragoman",
         description="An OpenAI- and Anthropic-compatible server for open models.",
-        epilog=f"Every flag can also be set in the environment as {config.PREFIX}<NAME>.",
+        epilog=f"Every flag can also be set in the environment as {config.PREFIX}<NAME>, and in "
+        "dragoman.yaml. `dragoman config` prints the settings in effect.",
     )
     parser.add_argument("--version", action="version", version=f"dragoman {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for command in COMMANDS:
-        command.add_parser(commands).set_defaults(run=command.run)
+        subparser = command.add_parser(commands)
+        subparser.set_defaults(run=command.run, parser=subparser)
     return parser
 
 
+def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Parse the command line; a flag that does not exist is an error that names a similar one."""
+    parsed, unknown = build_parser().parse_known_args(arguments)
+    for argument in unknown:
+        flag = argument.partition("=")[0]
+        if flag.startswith("-"):
+            known = [name for name in parsed.parser._option_string_actions if len(name) > 2]
+            parsed.parser.error(f"there is no flag {flag}.{suggest(flag, known)}")
+    if unknown:
+        parsed.parser.error(f"unexpected argument {unknown[0]!r}.")
+    return parsed
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
-    parsed = build_parser().parse_args(arguments)
+    parsed = parse_arguments(arguments)
+    flags = {name: getattr(parsed, name, None) for name in config.list_settings()}
     try:
-        settings = config.load(
-            {name: getattr(parsed, name, None) for name in config.list_settings()}
-        )
+        configuration = config.load_configuration(flags, search=True)
     except config.SettingsError as error:
         sys.exit(f"dragoman: {error}")
-    set_up_logging(settings)
+    settings, parsed.configuration = configuration.settings, configuration
+    configure_logging(settings)
+    for warning in configuration.warnings:
+        log.warning("%s", warning)
     from dragoman.runtime import StartupError
 
     if isinstance(sys.stdout, io.TextIOWrapper):  # some locales cannot encode every character
@@ -72,8 +99,3 @@ def discard_output() -> None:
         sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def set_up_logging(settings: Settings) -> None:
-    logging.basicConfig(format=LOG_FORMAT, level=logging.WARNING)
-    logging.getLogger("dragoman").setLevel(settings.log_level.upper())

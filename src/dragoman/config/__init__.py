@@ -1,16 +1,21 @@
 """The settings of a server, and where each value comes from.
 
-`settings` declares every setting once; `sources` finds its value in the flags, the environment or
-the default. This package is the only reader of the environment.
+`settings` declares every setting once; `sources` finds its value in the flags, the environment,
+dragoman.yaml (`file`) or the default. This package is the only reader of the environment and of
+dragoman.yaml.
 """
 
+from dragoman.config.file import name_key
 from dragoman.config.paths import cache_dir, config_dir, state_dir
 from dragoman.config.settings import GROUPS, LOOPBACK, Settings
 from dragoman.config.sources import (
     PREFIX,
+    Configuration,
+    Origin,
     SettingsError,
     list_settings,
     load,
+    load_configuration,
     name_flag,
     name_variable,
 )
@@ -20,13 +25,17 @@ __all__ = [
     "GROUPS",
     "LOOPBACK",
     "PREFIX",
+    "Configuration",
+    "Origin",
     "Settings",
     "SettingsError",
     "cache_dir",
     "config_dir",
     "list_settings",
     "load",
+    "load_configuration",
     "name_flag",
+    "name_key",
     "name_variable",
     "state_dir",
     "uses_color",

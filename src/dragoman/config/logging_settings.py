@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Struct
-
 from dragoman.options import Setting
+from dragoman.presets.options import SharedOptions
 
 
-class LoggingSettings(Struct, frozen=True, kw_only=True):
+class LoggingSettings(SharedOptions, frozen=True, kw_only=True):
     """The settings of the group `logging`, except for the level."""
 
     log_format: Annotated[

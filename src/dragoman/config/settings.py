@@ -9,10 +9,12 @@ section of its group.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from dragoman.config.logging_settings import LoggingSettings
+from msgspec import field
+
 from dragoman.config.paths import cache_dir, state_dir
+from dragoman.config.state_settings import StateSettings
 from dragoman.options import Setting
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -22,6 +24,7 @@ GROUPS = {
     "keys": "keys",
     "models": "server",
     "engine": "engine",
+    "presets": "presets",
     "output formats": "formats",
     "limits": "limits",
     "timeouts": "limits",
@@ -32,9 +35,20 @@ GROUPS = {
 }
 
 
-class Settings(LoggingSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Settings(StateSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All settings. Times are in seconds, sizes in bytes."""
 
+    config: Annotated[
+        str,
+        Setting(
+            help="configuration file",
+            group="server",
+            metavar="PATH",
+            default="./dragoman.yaml, else ~/.config/dragoman/dragoman.yaml",
+            in_file=False,
+            is_path=True,
+        ),
+    ] = ""
     host: Annotated[
         str, Setting(help="address to listen on", group="server", metavar="ADDRESS")
     ] = "127.0.0.1"
@@ -109,6 +123,19 @@ class Settings(LoggingSettings, frozen=True, kw_only=True, forbid_unknown_fields
             is_path=True,
         ),
     ] = ""
+    default_model: Annotated[
+        str,
+        Setting(
+            help="model to serve where no MODEL is given, and for requests that name none",
+            group="models",
+            metavar="NAME",
+            default="the first under `models:` in dragoman.yaml, else smollm2-135m",
+        ),
+    ] = ""
+    models: Annotated[
+        dict[str, Any],
+        Setting(help="names and options of models", group="models", file_only=True),
+    ] = field(default_factory=dict)
     served_name: Annotated[
         tuple[str, ...],
         Setting(help="additional name for MODEL", group="models", metavar="NAME"),
@@ -261,84 +288,6 @@ class Settings(LoggingSettings, frozen=True, kw_only=True, forbid_unknown_fields
             minimum=0,
         ),
     ] = 30.0
-    store: Annotated[
-        str,
-        Setting(
-            help="database: sqlite:///PATH or postgresql://…",
-            group="stored responses",
-            metavar="URL",
-            default="~/.local/state/dragoman/state.db",
-            key="url",
-        ),
-    ] = ""
-    store_ttl: Annotated[
-        float,
-        Setting(
-            help="how long responses and conversations are stored",
-            group="stored responses",
-            unit="seconds",
-            minimum=0,
-        ),
-    ] = 30 * 24 * 3600.0
-    store_size: Annotated[
-        int,
-        Setting(
-            help="maximum size of the database",
-            group="stored responses",
-            unit="bytes",
-            minimum=0,
-        ),
-    ] = 1 << 30
-    recall: Annotated[
-        bool,
-        Setting(
-            help="put the tokens that the model wrote back into replayed conversations, instead of "
-            "the client's version of earlier turns",
-            group="stored responses",
-        ),
-    ] = True
-    mcp: Annotated[
-        tuple[str, ...],
-        Setting(
-            help="MCP server that requests may use by its label",
-            group="remote tools (MCP)",
-            metavar="LABEL=URL",
-            key="servers",
-        ),
-    ] = ()
-    mcp_hosts: Annotated[
-        tuple[str, ...],
-        Setting(
-            help="private host that requests may name as an MCP server",
-            group="remote tools (MCP)",
-            metavar="HOST[:PORT]",
-        ),
-    ] = ()
-    mcp_rounds: Annotated[
-        int,
-        Setting(
-            help="rounds of remote tool calls in one response",
-            group="remote tools (MCP)",
-            minimum=1,
-        ),
-    ] = 16
-    mcp_timeout: Annotated[
-        float,
-        Setting(
-            help="time limit of one call to an MCP server",
-            group="remote tools (MCP)",
-            unit="seconds",
-            minimum=0.001,
-        ),
-    ] = 60.0
-    mcp_output: Annotated[
-        int,
-        Setting(
-            help="characters of a remote tool's output that the model gets",
-            group="remote tools (MCP)",
-            minimum=0,
-        ),
-    ] = 64 * 1024
     log_level: Annotated[
         str,
         Setting(

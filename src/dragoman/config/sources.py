@@ -1,20 +1,48 @@
-"""Where the value of each setting comes from: flags over the environment over the default."""
+"""Where the value of each setting comes from: flag, environment, dragoman.yaml or default.
+
+The file is the one of `--config`, else of `DRAGOMAN_CONFIG`. The command line also searches for
+`./dragoman.yaml` and then `~/.config/dragoman/dragoman.yaml`; a program that embeds the server
+(`dragoman.app`) does not.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal, TypeAlias
 
 import msgspec
+from msgspec import Struct
 
+from dragoman.config.file import ConfigFileError, find_file, read_config_file
 from dragoman.config.settings import Settings
 from dragoman.options import InvalidValue, OptionField, list_fields, parse_value, suggest
 
+log = logging.getLogger("dragoman.config")
 PREFIX = "DRAGOMAN_"
+TEST_PREFIX = f"{PREFIX}TEST_"  # variables of our own tests
+OriginKind: TypeAlias = Literal["flag", "environment", "file", "default"]
 
 
 class SettingsError(ValueError):
     """A setting does not exist, or cannot have that value."""
+
+
+class Origin(Struct, frozen=True):
+    """Where a value comes from."""
+
+    kind: OriginKind
+    name: str = ""  # the flag, the variable, or file and line
+
+
+class Configuration(Struct, frozen=True):
+    """The settings, and where each comes from."""
+
+    settings: Settings
+    origins: dict[str, Origin]
+    warnings: tuple[str, ...] = ()
 
 
 def list_settings() -> dict[str, OptionField]:
@@ -33,24 +61,83 @@ def name_variable(field: OptionField) -> str:
 
 
 def load(flags: Mapping[str, object], environment: Mapping[str, str] = os.environ) -> Settings:
-    """Load the settings: flags override the environment, which overrides the defaults."""
+    """Load the settings of a program that embeds the server, and log the warnings."""
+    configuration = load_configuration(flags, environment)
+    for warning in configuration.warnings:
+        log.warning("%s", warning)
+    return configuration.settings
+
+
+def load_configuration(
+    flags: Mapping[str, object],
+    environment: Mapping[str, str] = os.environ,
+    *,
+    search: bool = False,
+) -> Configuration:
+    """Load the settings and where each comes from; with `search`, look for a file, too."""
+    given, origins = _read_variables(environment)
+    for name, value in _read_flags(flags).items():
+        given[name], origins[name] = value, Origin("flag", name_flag(list_settings()[name]))
+    file = Path(str(given["config"])) if given.get("config") else None
+    if file is None and search:
+        file = find_file(environment)
+    values: dict[str, object] = {}
+    if file is not None:
+        try:
+            entries = read_config_file(file)
+        except ConfigFileError as error:
+            raise SettingsError(str(error)) from None
+        for name, (value, where) in entries.items():
+            values[name] = value
+            origins.setdefault(name, Origin("file", where))
+        given["config"] = str(file)
+        origins.setdefault("config", Origin("default", "found"))
+    for name in list_settings():
+        origins.setdefault(name, Origin("default"))
+    settings = msgspec.convert(values | given, Settings)
+    return Configuration(settings, origins, tuple(_list_unknown_variables(environment)))
+
+
+def _read_flags(flags: Mapping[str, object]) -> dict[str, object]:
     fields = list_settings()
     values: dict[str, object] = {}
-    for name, field in fields.items():
-        text = environment.get(name_variable(field))
-        if text is not None:
-            values[name] = _parse(field, text, name_variable(field))
     for name, value in flags.items():
         if value is None:
             continue
         if name not in fields:
             raise SettingsError(f"There is no setting `{name}`.{suggest(name, fields)}")
         values[name] = _parse(fields[name], value, name_flag(fields[name]))
-    return msgspec.convert(values, Settings)
+    return values
+
+
+def _read_variables(
+    environment: Mapping[str, str],
+) -> tuple[dict[str, object], dict[str, Origin]]:
+    values: dict[str, object] = {}
+    origins: dict[str, Origin] = {}
+    for name, field in list_settings().items():
+        variable = name_variable(field)
+        if variable in environment and not field.setting.file_only:
+            values[name] = _parse(field, environment[variable], variable)
+            origins[name] = Origin("environment", variable)
+    return values, origins
+
+
+def _list_unknown_variables(environment: Mapping[str, str]) -> list[str]:
+    """Say which variables look like settings and are none."""
+    known = {name_variable(f) for f in list_settings().values() if not f.setting.file_only}
+    return [
+        f"{name} has no effect: there is no such setting.{suggest(name, known)}"
+        for name in sorted(environment)
+        if name.startswith(PREFIX) and not name.startswith(TEST_PREFIX) and name not in known
+    ]
 
 
 def _parse(field: OptionField, value: object, where: str) -> object:
     try:
-        return parse_value(field, value)
+        parsed = parse_value(field, value)
     except InvalidValue as error:
         raise SettingsError(f"{where}: {error}") from None
+    if field.setting.is_path and isinstance(parsed, str) and parsed.startswith("~"):
+        return str(Path(parsed).expanduser())
+    return parsed

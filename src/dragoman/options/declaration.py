@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from functools import cache
 from types import NoneType, UnionType
-from typing import Annotated, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 import msgspec
-from msgspec import NODEFAULT, Struct
+from msgspec import NODEFAULT, Meta, Struct
+from msgspec.structs import replace
 
 from dragoman.options.units import format_bytes, format_seconds
 
@@ -25,6 +26,7 @@ class Setting(Struct, frozen=True, kw_only=True):
     unit: Unit = ""  # `bytes`, `seconds` and `tokens` read values such as 4GB, 5m and 8k
     minimum: float | None = None
     maximum: float | None = None
+    above: float | None = None  # the value must be greater
     forever: bool = False  # a duration that may be -1 or `forever`
     choices: tuple[str, ...] = ()  # the only texts allowed; upper and lower case are equal
     default: str = ""  # the default in words, where the value itself says too little
@@ -33,24 +35,31 @@ class Setting(Struct, frozen=True, kw_only=True):
     aliases: tuple[str, ...] = ()  # other spellings of the flag, such as `--ctx-size`
     key: str = ""  # in its section of dragoman.yaml; "" is the name without `<section>_`
     file_only: bool = False  # has no flag and no environment variable
+    in_file: bool = True  # may be set in dragoman.yaml
 
 
 class OptionField(Struct, frozen=True, kw_only=True):
     """One field of a Struct, with its declaration."""
 
     name: str
-    kind: object  # the type, without `Annotated` and `None`
+    kind: object  # the type, without `Annotated` and `None`; that of elements for a list
     default: object
     setting: Setting
+    is_list: bool = False
 
     @property
-    def is_list(self) -> bool:
-        return self.kind == tuple[str, ...]
+    def is_mapping(self) -> bool:
+        return get_origin(self.kind) is dict
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether the flag may be given more than once."""
+        return self.is_list or self.is_mapping or list[str] in get_args(self.kind)
 
     @property
     def takes_pairs(self) -> bool:
-        """Whether each element of the list is NAME=VALUE."""
-        return self.is_list and "=" in self.setting.metavar
+        """Whether each element is NAME=VALUE."""
+        return self.is_mapping or (self.is_list and "=" in self.setting.metavar)
 
     @property
     def metavar(self) -> str:
@@ -87,30 +96,38 @@ def list_fields(struct: type[Struct]) -> dict[str, OptionField]:
     hints = get_type_hints(struct, include_extras=True)
     fields = {}
     for field in msgspec.structs.fields(struct):
-        kind, setting = _split_annotation(hints[field.name])
+        kind, setting = _split_annotation(hints[field.name], Setting(help=""))
+        is_list = get_origin(kind) is tuple
+        if is_list:
+            kind, setting = _split_annotation(get_args(kind)[0], setting)
         if field.default is not NODEFAULT:
             default = field.default
         else:
             factory = field.default_factory
             default = None if factory is NODEFAULT else factory()
         fields[field.name] = OptionField(
-            name=field.name, kind=kind, default=default, setting=setting
+            name=field.name, kind=kind, default=default, setting=setting, is_list=is_list
         )
     return fields
 
 
-def _split_annotation(hint: object) -> tuple[object, Setting]:
-    """Return the type without `Annotated` and `None`, and the declaration in it."""
-    setting = Setting(help="")
-    kind = hint
+def _split_annotation(hint: object, setting: Setting) -> tuple[object, Setting]:
+    """Return the type without `Annotated`, `None` and `Literal`, and the declaration in it."""
+    limits: dict[str, Any] = {}
     while True:
-        if get_origin(kind) is Annotated:
-            kind, *metadata = get_args(kind)
-            setting = next((item for item in metadata if isinstance(item, Setting)), setting)
-        elif get_origin(kind) in (Union, UnionType):
-            others = [item for item in get_args(kind) if item is not NoneType]
-            if len(others) != 1:
-                return kind, setting
-            kind = others[0]
+        origin, arguments = get_origin(hint), get_args(hint)
+        if origin is Annotated:
+            for item in arguments[1:]:
+                if isinstance(item, Setting):
+                    setting = item
+                elif isinstance(item, Meta):
+                    limits |= {"minimum": item.ge, "maximum": item.le, "above": item.gt}
+            hint = arguments[0]
+        elif origin in (Union, UnionType) and len(set(arguments) - {NoneType}) == 1:
+            hint = next(item for item in arguments if item is not NoneType)
         else:
-            return kind, setting
+            break
+    if origin is Literal:
+        hint, limits["choices"] = str, arguments
+    limits = {name: value for name, value in limits.items() if value is not None}
+    return hint, replace(setting, **limits) if limits else setting

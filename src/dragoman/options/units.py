@@ -10,7 +10,11 @@ import re
 
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgtp])(i?b)?|b|bytes?)?", re.I)
 SIZE_LETTERS = "kmgtp"
-DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)", re.I)
+DURATION_PART = re.compile(
+    r"(\d+(?:\.\d+)?)\s*"
+    r"(ms|s(?:ec(?:ond)?s?)?|m(?:in(?:ute)?s?)?|h(?:(?:ou)?rs?)?|d(?:ays?)?|w(?:eeks?)?)",
+    re.I,
+)
 DURATION = re.compile(rf"(?:{DURATION_PART.pattern}\s*)+", re.I)
 SECONDS = {"w": 604800.0, "d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 TOKENS = re.compile(r"(-?\d+(?:\.\d+)?)\s*k", re.I)
@@ -26,7 +30,7 @@ def parse_bytes(text: str) -> int:
     if letter is None:
         return int(number)
     base = 1000 if (suffix or "").lower() == "b" else 1024
-    return round(float(number) * base ** (SIZE_LETTERS.index(letter.lower()) + 1))
+    return round(float(number) * float(base) ** (SIZE_LETTERS.index(letter.lower()) + 1))
 
 
 def parse_seconds(text: str) -> float:
@@ -35,7 +39,8 @@ def parse_seconds(text: str) -> float:
         return FOREVER
     if DURATION.fullmatch(text.strip()):
         return sum(
-            float(number) * SECONDS[unit.lower()] for number, unit in DURATION_PART.findall(text)
+            float(number) * SECONDS[unit.lower() if unit.lower() == "ms" else unit[0].lower()]
+            for number, unit in DURATION_PART.findall(text)
         )
     return float(text)
 
@@ -47,12 +52,13 @@ def parse_tokens(text: str) -> int:
 
 
 def format_bytes(size: int) -> str:
-    """Write a size with the largest unit that leaves a short number."""
-    for power in range(len(SIZE_LETTERS), 0, -1):
-        unit = 1024**power
-        if size >= unit and size % unit == 0:
-            return f"{size // unit}{SIZE_LETTERS[power - 1].upper()}iB"
-    return str(size)
+    """Write a size exactly, with the unit that makes it shortest."""
+    texts = [str(size)]
+    for base, suffix in ((1024, "iB"), (1000, "B")):
+        for power, letter in enumerate(SIZE_LETTERS.upper(), start=1):
+            if size and size % base**power == 0:
+                texts.append(f"{size // base**power}{letter}{suffix}")
+    return min(texts, key=lambda text: len(text.rstrip("iBKMGTP")))
 
 
 def format_seconds(seconds: float) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import msgspec
 from msgspec import Struct
@@ -57,8 +57,9 @@ def parse_value(field: OptionField, value: object) -> object:
         raise
     except (ValueError, OverflowError):
         raise InvalidValue(f"expected {_describe(field)}{_show(field, value)}") from None
-    if isinstance(parsed, int | float) and not isinstance(parsed, bool):
-        _check_range(field, parsed)
+    for item in parsed if isinstance(parsed, tuple) else (parsed,):
+        if isinstance(item, int | float) and not isinstance(item, bool):
+            _check_range(field, item)
     return parsed
 
 
@@ -89,18 +90,17 @@ def _describe(field: OptionField) -> str:
         return UNIT_NAMES[setting.unit] + (", or forever" if setting.forever else "")
     if field.takes_pairs:
         return f"{setting.metavar}, or a mapping of these"
-    if field.is_list:
-        return "text, or a list of texts"
-    return TYPE_NAMES.get(field.kind, "another type of value")
+    name = TYPE_NAMES.get(field.kind, "another type of value")
+    return f"{name}, or a list of these" if field.is_list else name
 
 
 def _show(field: OptionField, value: object) -> str:
     """Show a wrong value, unless it is secret."""
+    text = "a number" if field.setting.secret else repr(value)
+    if field.kind is str and isinstance(value, int | float):
+        return f", got {text}; put it in quotes"
     if field.setting.secret:
         return ""
-    text = repr(value)
-    if (field.kind is str or field.is_list) and isinstance(value, int | float):
-        return f", got {text}; put it in quotes"
     return f", got {text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + '…'}"
 
 
@@ -109,7 +109,9 @@ def _check_range(field: OptionField, number: float) -> None:
     if setting.forever and number == FOREVER:
         return
     low, high = setting.minimum, setting.maximum
-    if low is not None and number < low:
+    if setting.above is not None and number <= setting.above:
+        rule = f"more than {setting.above:g}"
+    elif low is not None and number < low:
         rule = f"at least {field.format_value(low if field.kind is float else int(low))}"
         if low == 0:
             rule = "0 or more"
@@ -123,8 +125,12 @@ def _check_range(field: OptionField, number: float) -> None:
 
 def _convert(field: OptionField, value: object) -> object:
     """Convert a value to the type of the option, or raise `ValueError`."""
-    if field.is_list:
-        return _convert_list(field, value)
+    return _convert_list(field, value) if field.is_list else _convert_item(field, value)
+
+
+def _convert_item(field: OptionField, value: object) -> object:
+    if field.is_mapping:
+        value = _convert_pairs(field, value)
     if field.kind is bool:
         return _convert_bool(value)
     if field.kind in (int, float):
@@ -139,6 +145,8 @@ def _convert(field: OptionField, value: object) -> object:
 
 
 def _convert_text(field: OptionField, value: object) -> str:
+    if isinstance(value, bool) and field.setting.choices:  # YAML reads `on` as true
+        value = "on" if value else "off"
     if not isinstance(value, str) or "\0" in value:
         raise ValueError
     if not field.setting.choices:
@@ -170,7 +178,39 @@ def _convert_number(field: OptionField, value: object) -> int | float:
     return int(value) if is_whole else float(value)
 
 
-def _convert_list(field: OptionField, value: object) -> tuple[str, ...]:
+def _convert_pairs(field: OptionField, value: object) -> Mapping[object, object]:
+    """Convert texts of the form NAME=VALUE to a mapping; values are read like those of YAML."""
+    if isinstance(value, Mapping):
+        return value
+    if isinstance(value, str):
+        is_object = value.lstrip().startswith("{")
+        value = [value] if is_object else [part for part in value.split(",") if part.strip()]
+    if not isinstance(value, list | tuple):
+        raise ValueError
+    keeps_text = get_args(field.kind) == (str, str)
+    pairs: dict[object, object] = {}
+    for item in value:
+        if isinstance(item, str) and item.lstrip().startswith("{"):  # an object of JSON
+            pairs |= dict(_convert_pairs(field, _read_yaml(item)))
+            continue
+        name, equals, text = item.partition("=") if isinstance(item, str) else ("", "", "")
+        if not (name.strip() and equals):
+            raise ValueError
+        pairs[name.strip()] = text if keeps_text else _read_yaml(text)
+    return pairs
+
+
+def _read_yaml(text: str) -> object:
+    """Read a value as YAML; text that is not YAML is itself."""
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return text
+
+
+def _convert_list(field: OptionField, value: object) -> tuple[object, ...]:
     """Convert a list, a comma-separated text, or a mapping where elements are NAME=VALUE."""
     if isinstance(value, Mapping) and field.takes_pairs:
         pairs = list(value.items())
@@ -178,7 +218,7 @@ def _convert_list(field: OptionField, value: object) -> tuple[str, ...]:
             raise ValueError
         return tuple(f"{name}={item}" for name, item in pairs)
     if isinstance(value, str):
-        return tuple(part.strip() for part in value.split(",") if part.strip())
-    if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
-        raise ValueError
-    return tuple(value)
+        value = [part.strip() for part in value.split(",") if part.strip()]
+    elif not isinstance(value, list | tuple):
+        value = [value]
+    return tuple(_convert_item(field, item) for item in value)

@@ -1,0 +1,103 @@
+"""`dragoman config`: print the settings in effect, and where each comes from."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from urllib.parse import urlsplit
+
+from dragoman.cli.flags import add_command, add_flags
+from dragoman.config import GROUPS, Configuration, Origin, Settings, list_settings
+from dragoman.options import OptionField
+
+HIDDEN = "********"
+
+
+def add_parser(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+) -> argparse.ArgumentParser:
+    parser = add_command(
+        commands,
+        "config",
+        "print the settings in effect, and where each comes from",
+        examples=("dragoman config", "dragoman config --config ./other.yaml --json"),
+        usage="dragoman config [FLAGS]",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_flags(parser)
+    return parser
+
+
+def run(arguments: argparse.Namespace, settings: Settings) -> None:
+    configuration: Configuration = arguments.configuration
+    if arguments.json:
+        print(json.dumps(build_report(configuration), ensure_ascii=False, indent=2))
+    else:
+        print(format_report(configuration))
+
+
+def build_report(configuration: Configuration) -> dict[str, object]:
+    """Return value and origin of every setting, as JSON has it."""
+    return {
+        name: {
+            "value": mask(field, getattr(configuration.settings, name)),
+            "from": configuration.origins[name].kind,
+            "at": configuration.origins[name].name or None,
+        }
+        for name, field in list_settings().items()
+    }
+
+
+def format_report(configuration: Configuration) -> str:
+    """Write the settings in their groups, those that are not set by anyone included."""
+    settings = configuration.settings
+    lines = [f"file: {settings.config or 'none'}"]
+    for group in GROUPS:
+        fields = [field for field in list_settings().values() if field.setting.group == group]
+        rows = [
+            (
+                field.name,
+                _format(field, settings),
+                _format_origin(configuration.origins[field.name]),
+            )
+            for field in fields
+            if field.name != "config"
+        ]
+        if rows:
+            lines += ["", f"{group}:", *_align(rows)]
+    return "\n".join(lines)
+
+
+def mask(field: OptionField, value: object) -> object:
+    """Hide a secret: a key, or the password in the URL of a database."""
+    if field.setting.secret:
+        return [HIDDEN for _ in value] if isinstance(value, tuple) else HIDDEN
+    if isinstance(value, tuple):
+        return [mask_password(str(item)) if isinstance(item, str) else item for item in value]
+    return mask_password(value) if isinstance(value, str) else value
+
+
+def mask_password(text: str) -> str:
+    """Hide the password in a URL."""
+    try:
+        password = urlsplit(text).password
+    except ValueError:
+        return text
+    return text.replace(f":{password}@", f":{HIDDEN}@") if password else text
+
+
+def _format(field: OptionField, settings: Settings) -> str:
+    value = mask(field, getattr(settings, field.name))
+    if isinstance(value, dict):
+        return ", ".join(map(str, value)) or "-"
+    text = field.format_value(tuple(value) if isinstance(value, list) else value)
+    return text or field.setting.default or "-"
+
+
+def _format_origin(origin: Origin) -> str:
+    return origin.name or origin.kind
+
+
+def _align(rows: list[tuple[str, str, str]]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    return [f"  {name:<{widths[0]}}  {text:<{widths[1]}}  {origin}" for name, text, origin in rows]

@@ -1,0 +1,159 @@
+"""Reads dragoman.yaml: settings in sections, and models.
+
+    server: {port: 8080}
+    models:
+      writer: {path: models/writer.gguf, context: 16k}
+    keys: {api: [secret], admin: [other-secret]}
+    store: {url: "sqlite:///state.db", ttl: 7d}
+    limits: {memory: 12GB, keep_alive: 5m}
+
+The section of a setting is that of its group, and its key is its name without the prefix of the
+section (`store_ttl` is `ttl` in `store`). Relative paths start at the file. A key that does not
+exist is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from dragoman.config.paths import config_dir
+from dragoman.config.settings import GROUPS, Settings
+from dragoman.options import InvalidValue, OptionField, list_fields, parse_value, suggest
+from dragoman.options.yaml_file import YamlFile, YamlFileError, read_yaml_file
+
+FILE_NAME = "dragoman.yaml"
+MODELS = "models"  # the section that holds no settings
+
+
+class ConfigFileError(ValueError):
+    """dragoman.yaml cannot be read, or has a key or a value that it must not have."""
+
+
+def find_file(environment: Mapping[str, str]) -> Path | None:
+    """Return the configuration file of this directory, else of the user, if there is one."""
+    places = (Path(FILE_NAME), config_dir(environment) / FILE_NAME)
+    return next((path for path in places if path.is_file()), None)
+
+
+def name_key(field: OptionField) -> tuple[str, str]:
+    """Return section and key of a setting."""
+    if field.name == MODELS:
+        return (MODELS, "")
+    section = GROUPS.get(field.setting.group, field.setting.group)
+    return section, field.setting.key or field.name.removeprefix(f"{section}_")
+
+
+def list_keys() -> dict[str, dict[str, OptionField]]:
+    """Return the settings that a file may have, by section and key."""
+    sections: dict[str, dict[str, OptionField]] = {}
+    for field in list_fields(Settings).values():
+        if field.setting.in_file:
+            section, key = name_key(field)
+            sections.setdefault(section, {})[key] = field
+    return sections
+
+
+def read_config_file(path: Path) -> dict[str, tuple[object, str]]:
+    """Return the values of a file by the name of the setting, each with its file and line."""
+    try:
+        file = read_yaml_file(path)
+    except YamlFileError as error:
+        raise ConfigFileError(str(error)) from None
+    sections = list_keys()
+    values: dict[str, tuple[object, str]] = {}
+    for section, content in file.content.items():
+        if section not in sections or not isinstance(section, str):
+            raise ConfigFileError(f"{file.locate(str(section))}: {_explain_section(section)}")
+        if content is None:  # `server:` without a value
+            continue
+        if not isinstance(content, Mapping):
+            raise ConfigFileError(
+                f"{file.locate(section)}: `{section}` must be a mapping of settings, "
+                f"got {content!r}"
+            )
+        if section == MODELS:
+            values[MODELS] = dict(content), file.locate(section)
+        else:
+            values |= _read_section(file, section, content, sections)
+    return values
+
+
+def _read_section(
+    file: YamlFile,
+    section: str,
+    content: Mapping[object, object],
+    sections: dict[str, dict[str, OptionField]],
+) -> dict[str, tuple[object, str]]:
+    values: dict[str, tuple[object, str]] = {}
+    for key, value in content.items():
+        where = file.locate(section, str(key))
+        field = sections[section].get(key) if isinstance(key, str) else None
+        if field is None:
+            raise ConfigFileError(f"{where}: {_explain_key(section, str(key), sections)}")
+        if value is None:  # `port:` without a value
+            continue
+        try:
+            parsed = parse_value(field, _unwrap_keys(field, value))
+        except InvalidValue as error:
+            raise ConfigFileError(f"{where}: `{section}.{key}`: {error}") from None
+        values[field.name] = _resolve_paths(field, parsed, file.path.parent), where
+    return values
+
+
+def _unwrap_keys(field: OptionField, value: object) -> object:
+    """Return the text of API keys, which may be written as `{key: TEXT}`."""
+    if not (field.setting.secret and isinstance(value, list)):
+        return value
+    return [
+        item["key"] if isinstance(item, Mapping) and set(item) == {"key"} else item
+        for item in value
+    ]
+
+
+def _resolve_paths(field: OptionField, value: object, directory: Path) -> object:
+    """Resolve relative paths against the directory of the file."""
+    if not field.setting.is_path or not value:
+        return value
+    if isinstance(value, tuple):
+        pairs = [str(pair).partition("=") for pair in value]
+        return tuple(
+            f"{name}={_resolve(path, directory)}" if equals else name
+            for name, equals, path in pairs
+        )
+    return _resolve(str(value), directory)
+
+
+def _resolve(path: str, directory: Path) -> str:
+    return str(directory / Path(path).expanduser())
+
+
+def _explain_section(section: object) -> str:
+    sections = list_keys()
+    for name, keys in sections.items():
+        field = keys.get(str(section)) or list_fields(Settings).get(str(section))
+        if field is not None and field.setting.in_file:
+            name, key = name_key(field)
+            return f"`{section}` is not a section. Write it as `{key}` under `{name}:`."
+    known = ", ".join(sections)
+    return f"there is no section `{section}`.{suggest(str(section), sections) or f' Use {known}.'}"
+
+
+def _explain_key(section: str, key: str, sections: dict[str, dict[str, OptionField]]) -> str:
+    """Say that there is no such key, and which one is meant."""
+    message = f"there is no setting `{key}` in `{section}`."
+    field = list_fields(Settings).get(key)
+    if field is not None and field.setting.in_file and not field.setting.file_only:
+        other, right_key = name_key(field)
+        return f"{message} Did you mean `{right_key}` in `{other}`?"
+    for other, keys in sections.items():
+        if key in keys:
+            return f"{message} Did you mean `{key}` in `{other}`?"
+    if close := suggest(key, sections[section]):
+        return message + close
+    everywhere = {name: f for keys in sections.values() for name, f in keys.items() if name}
+    close = suggest(key, everywhere)
+    if not close:
+        return f"{message} It has {', '.join(sections[section])}."
+    name = close.split("`")[1]
+    return f"{message} Did you mean `{name}` in `{name_key(everywhere[name])[0]}`?"

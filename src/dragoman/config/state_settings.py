@@ -1,0 +1,91 @@
+"""Settings of stored responses and of remote tools."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from dragoman.config.logging_settings import LoggingSettings
+from dragoman.options import Setting
+
+
+class StateSettings(LoggingSettings, frozen=True, kw_only=True):
+    """The settings of the groups `stored responses` and `remote tools (MCP)`."""
+
+    store: Annotated[
+        str,
+        Setting(
+            help="database: sqlite:///PATH or postgresql://…",
+            group="stored responses",
+            metavar="URL",
+            default="~/.local/state/dragoman/state.db",
+            key="url",
+        ),
+    ] = ""
+    store_ttl: Annotated[
+        float,
+        Setting(
+            help="how long responses and conversations are stored",
+            group="stored responses",
+            unit="seconds",
+            minimum=0,
+        ),
+    ] = 30 * 24 * 3600.0
+    store_size: Annotated[
+        int,
+        Setting(
+            help="maximum size of the database",
+            group="stored responses",
+            unit="bytes",
+            minimum=0,
+        ),
+    ] = 1 << 30
+    recall: Annotated[
+        bool,
+        Setting(
+            help="put the tokens that the model wrote back into replayed conversations, instead of "
+            "the client's version of earlier turns",
+            group="stored responses",
+        ),
+    ] = True
+    mcp: Annotated[
+        tuple[str, ...],
+        Setting(
+            help="MCP server that requests may use by its label",
+            group="remote tools (MCP)",
+            metavar="LABEL=URL",
+            key="servers",
+        ),
+    ] = ()
+    mcp_hosts: Annotated[
+        tuple[str, ...],
+        Setting(
+            help="private host that requests may name as an MCP server",
+            group="remote tools (MCP)",
+            metavar="HOST[:PORT]",
+        ),
+    ] = ()
+    mcp_rounds: Annotated[
+        int,
+        Setting(
+            help="rounds of remote tool calls in one response",
+            group="remote tools (MCP)",
+            minimum=1,
+        ),
+    ] = 16
+    mcp_timeout: Annotated[
+        float,
+        Setting(
+            help="time limit of one call to an MCP server",
+            group="remote tools (MCP)",
+            unit="seconds",
+            minimum=0.001,
+        ),
+    ] = 60.0
+    mcp_output: Annotated[
+        int,
+        Setting(
+            help="characters of a remote tool's output that the model gets",
+            group="remote tools (MCP)",
+            minimum=0,
+        ),
+    ] = 64 * 1024

@@ -1,0 +1,78 @@
+"""Reads a YAML file and remembers the line of each key, so that a message can name it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import yaml
+from msgspec import Struct
+
+MAX_BYTES = 4 << 20
+MAX_DEPTH = 4  # of keys whose lines are remembered
+
+KeyPath = tuple[str, ...]
+
+
+class YamlFileError(ValueError):
+    """A file cannot be read, or is not a mapping in YAML. The message names file and line."""
+
+
+class YamlFile(Struct, frozen=True):
+    """The content of a file, and the line of each key."""
+
+    path: Path
+    content: Mapping[object, object]
+    lines: Mapping[KeyPath, int]
+
+    def locate(self, *keys: str) -> str:
+        """Return `FILE:LINE` of a key, or of the closest key around it that has a line."""
+        while keys and keys not in self.lines:
+            keys = keys[:-1]
+        return f"{self.path}:{self.lines[keys]}" if keys else str(self.path)
+
+
+def read_yaml_file(path: Path) -> YamlFile:
+    """Read a file that must hold a mapping; an empty file is an empty mapping."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise YamlFileError(f"{path}: {error.strerror or error}") from None
+    if len(data) > MAX_BYTES:
+        raise YamlFileError(f"{path}: the file is too large")
+    lines: dict[KeyPath, int] = {}
+    try:
+        loader = yaml.SafeLoader(data)
+        try:
+            node = loader.get_single_node()
+            content = {} if node is None else loader.construct_document(node)  # type: ignore[no-untyped-call]
+        finally:
+            loader.dispose()  # type: ignore[no-untyped-call]
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"{path}:{mark.line + 1}" if mark else str(path)
+        raise YamlFileError(f"{where}: invalid YAML: {error.problem or error.context}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        problem = str(error).splitlines()[0] if str(error) else "too deeply nested"
+        raise YamlFileError(f"{path}: invalid YAML: {problem}") from None
+    if content is None:
+        content = {}
+    if not isinstance(content, Mapping) or not isinstance(node, yaml.MappingNode | None):
+        raise YamlFileError(f"{path}: expected a mapping (`key: value` lines)")
+    if node is not None:
+        _collect_lines(path, node, (), lines)
+    return YamlFile(path, content, lines)
+
+
+def _collect_lines(
+    path: Path, node: yaml.MappingNode, prefix: KeyPath, lines: dict[KeyPath, int]
+) -> None:
+    """Remember the line of each key. A key that is there twice is an error."""
+    for key_node, value_node in node.value:
+        keys = (*prefix, str(key_node.value))
+        line = key_node.start_mark.line + 1
+        if keys in lines:
+            raise YamlFileError(f"{path}:{line}: `{keys[-1]}` is already set in line {lines[keys]}")
+        lines[keys] = line
+        if isinstance(value_node, yaml.MappingNode) and len(keys) < MAX_DEPTH:
+            _collect_lines(path, value_node, keys, lines)
