@@ -36,10 +36,11 @@ ALLOWED: dict[str, set[str]] = {
     "bounded_cache": set(),
     "_version": set(),
     "options": set(),
-    "config": {"engines"},
+    "config": {"engines", "presets"},
     "signing": set(),
     "processes": set(),
     "protocols": set(),
+    "presets": {"engines", "protocols"},
     "store": set(),
     "telemetry": set(),
     "mcp": {"telemetry"},
@@ -50,9 +51,11 @@ ALLOWED: dict[str, set[str]] = {
     "grammar": {"formats", "output", "processes"},
     "prompt": {"tokenizers"},
     "detection": {"formats", "output", "prompt"},
-    "models": {"detection", "engines", "formats", "grammar", "output", "prompt", "tokenizers"},
+    "models": {"detection", "engines", "formats", "grammar", "output", "presets", "prompt"}
+    | {"tokenizers"},
     "replay": {"models", "prompt", "store"},
-    "pipeline": {"telemetry", "engines", "grammar", "models", "output", "prompt", "replay"},
+    "pipeline": {"telemetry", "engines", "grammar", "models", "output", "presets", "prompt"}
+    | {"replay"},
     "responses": {
         "telemetry",
         "mcp",
@@ -64,6 +67,7 @@ ALLOWED: dict[str, set[str]] = {
         "store",
     },
     "runtime": {"telemetry", "config", "engines", "grammar", "mcp", "models", "pipeline", "replay"}
+    | {"presets"}
     | {"responses", "signing", "store"},
     "http": {
         "telemetry",

@@ -7,27 +7,16 @@ cross a process boundary unchanged. This module imports nothing of ours.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Hashable, Sequence
-from typing import (
-    Any,
-    ClassVar,
-    Generic,
-    Literal,
-    Protocol,
-    TypeAlias,
-    TypeVar,
-    runtime_checkable,
-)
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 from msgspec import Struct
 
 Json: TypeAlias = Any
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool", "function"]
-K = TypeVar("K", bound=Hashable)
-V = TypeVar("V")
 StepFinish: TypeAlias = Literal["stop", "length"]
+TraceLevel: TypeAlias = Literal["brick", "step", "layer"]  # the finer, the more an engine reports
 
 
 class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -38,10 +27,27 @@ class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
     top_k: int | None = None  # 0 is off
     min_p: float | None = None
     typical_p: float | None = None
+    top_n_sigma: float | None = None  # 0 and less are off
+    xtc_probability: float | None = None
+    xtc_threshold: float | None = None
+    dynatemp_range: float | None = None  # on both sides of `temperature`
+    dynatemp_exponent: float | None = None
+    mirostat: int | None = None  # version 1 or 2; 0 is off
+    mirostat_tau: float | None = None
+    mirostat_eta: float | None = None
+    adaptive_target: float | None = None  # below 0 is off
+    adaptive_decay: float | None = None
+    samplers: tuple[str, ...] | None = None  # in this order; those that are missing are off
+    min_keep: int | None = None  # tokens that every sampler leaves
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
     repeat_last_n: int | None = None  # -1 is the whole context
+    dry_multiplier: float | None = None
+    dry_base: float | None = None
+    dry_allowed_length: int | None = None
+    dry_penalty_last_n: int | None = None  # -1 is the whole context
+    dry_sequence_breakers: tuple[str, ...] | None = None
     seed: int | None = None
     logit_bias: dict[int, float] | None = None
     max_tokens: int | None = None
@@ -60,7 +66,16 @@ class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def greedy(self) -> bool:
-        return self.temperature == 0 or self.top_k == 1
+        """Whether each token is the most likely one that the other samplers leave."""
+        if self.mirostat:
+            return self.temperature == 0
+        is_cold = self.temperature == 0 and not self.dynatemp_range
+        return (is_cold and self.uses_sampler("temperature")) or (
+            self.top_k == 1 and self.uses_sampler("top_k")
+        )
+
+    def uses_sampler(self, name: str) -> bool:
+        return self.samplers is None or name in self.samplers
 
 
 DEFAULT_SAMPLING = Sampling(
@@ -77,6 +92,13 @@ DEFAULT_SAMPLING = Sampling(
     ignore_eos=False,
     stop_token_ids=(),
 )
+
+
+class BannedString(Struct, frozen=True):
+    """A text that the answer must not contain."""
+
+    text: str
+    ignore_case: bool = False
 
 
 class ReplayedTurn(Struct, frozen=True):
@@ -213,12 +235,35 @@ class Chat(Struct, frozen=True, kw_only=True, tag="chat"):
         """Return the client's name for a field, for errors."""
         return self.client_field_names.get(field, field)
 
+    def get_client_variable_name(self, name: str) -> str:
+        """Return the client's name for a variable in `template_kwargs`, for warnings."""
+        return self.client_field_names.get(
+            f"template_kwargs.{name}", f"chat_template_kwargs.{name}"
+        )
+
 
 class Prompt(Struct, frozen=True, kw_only=True, tag="prompt"):
     """Text or token ids that go to the model unchanged."""
 
     content: str | list[int]
     add_special_tokens: bool = True
+
+
+class ReportOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a client wants to know about its request, besides the answer."""
+
+    timings: bool = False  # tokens and milliseconds of prompt and answer
+    timings_per_token: bool = False  # in every chunk of a stream, too
+    trace: TraceLevel | None = None  # how long each stage took
+    prompt: bool = False  # the rendered prompt
+    prompt_ids: bool = False
+    output: bool = False  # the text that the model generated, before it is parsed
+
+    def __or__(self, other: ReportOptions) -> ReportOptions:
+        """Return what either of them asks for."""
+        return ReportOptions(
+            **{name: getattr(self, name) or getattr(other, name) for name in self.__struct_fields__}
+        )
 
 
 class Request(Struct, frozen=True, kw_only=True):
@@ -231,9 +276,13 @@ class Request(Struct, frozen=True, kw_only=True):
     model: str
     prompts: tuple[Chat | Prompt, ...]
     sampling: Sampling = Sampling()
+    api_defaults: Sampling = Sampling()  # of the wire API, where the operator sets none
     n: int = 1
     best_of: int | None = None
     stop: tuple[str, ...] = ()
+    banned_strings: tuple[BannedString, ...] = ()
+    text_biases: tuple[tuple[str, float], ...] = ()  # `logit_bias` of all tokens of a text
+    client_field_names: dict[str, str] = {}  # of sampling: our field -> the client's name for it
     logprobs: int | None = None  # alternatives for each token; None is no logprobs
     echo: bool = False
     constraint: Constraint | None = None
@@ -248,6 +297,7 @@ class Request(Struct, frozen=True, kw_only=True):
     store: bool = False  # the client wants the response stored
     owner: str = ""  # a digest of the API key; only the same owner can read what is stored
     response_id: str | None = None  # of a response that can be deleted by its id
+    report: ReportOptions = ReportOptions()
     warnings: tuple[str, ...] = ()  # one sentence for each field that has no effect
 
 
@@ -266,6 +316,15 @@ class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     grammar: str | None = None  # in the syntax of `llguidance`, with its header
     lora: tuple[Adapter, ...] = ()
     cache_prompt: bool = True
+    trace: TraceLevel | None = None  # report what the engine did, in `Step.trace`
+
+
+class TraceOperation(Struct, frozen=True, array_like=True):
+    """Something that an engine did for a job, and how long it took."""
+
+    name: str
+    seconds: float
+    details: str = ""
 
 
 class Logprob(Struct, frozen=True, array_like=True):
@@ -295,6 +354,7 @@ class Step(Struct, frozen=True, array_like=True):
     cached_tokens: int | None = None
     prompt_logprobs: list[Logprob] = []
     spans: list[tuple[int, int]] = []  # characters and tokens of each merged step
+    trace: tuple[TraceOperation, ...] = ()  # if the job asks for it, on any steps
 
 
 class Capabilities(Struct, frozen=True, kw_only=True):
@@ -311,6 +371,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     lora: tuple[str, ...] = ()
     tokenize: bool = False
     modalities: tuple[str, ...] = ("text",)
+    trace: tuple[TraceLevel, ...] = ()  # levels at which it traces itself
 
 
 @runtime_checkable
@@ -333,65 +394,3 @@ class Embedder(Protocol):
     async def embed(self, inputs: Sequence[list[int] | str]) -> list[list[float]]:
         """Return one vector for each input, in order."""
         ...
-
-
-class BoundedCache(Generic[K, V]):
-    """A cache that drops its least recently used entries, by number, by total size, or by both.
-
-    `measure` returns the size of an entry. An entry larger than `max_entry_size` is not stored, so
-    that it does not push out all others. `on_drop` is called for every entry that goes.
-    """
-
-    def __init__(
-        self,
-        *,
-        max_entries: int | None = None,
-        max_size: int | None = None,
-        max_entry_size: int | None = None,
-        measure: Callable[[K, V], int] = lambda key, value: 1,
-        on_drop: Callable[[K, V], None] = lambda key, value: None,
-    ) -> None:
-        self.size = 0
-        self._limits = max_entries, max_size, max_entry_size
-        self._measure = measure
-        self._on_drop = on_drop
-        self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def __contains__(self, key: K) -> bool:
-        return key in self._entries
-
-    def values(self) -> list[V]:
-        """List all values, the least recently used first."""
-        return [value for value, _ in self._entries.values()]
-
-    def get(self, key: K) -> V | None:
-        entry = self._entries.get(key)
-        if entry is None:
-            return None
-        self._entries.move_to_end(key)
-        return entry[0]
-
-    def put(self, key: K, value: V) -> None:
-        max_entries, max_size, max_entry_size = self._limits
-        size = self._measure(key, value)
-        if max_entry_size is not None and size > max_entry_size:
-            return
-        self.pop(key)
-        self._entries[key] = value, size
-        self.size += size
-        while (max_entries is not None and len(self._entries) > max_entries) or (
-            max_size is not None and self.size > max_size
-        ):
-            self.pop(next(iter(self._entries)))
-
-    def pop(self, key: K) -> V | None:
-        entry = self._entries.pop(key, None)
-        if entry is None:
-            return None
-        value, size = entry
-        self.size -= size
-        self._on_drop(key, value)
-        return value

@@ -27,6 +27,43 @@ VALUES: dict[str, Any] = {
     "logit_bias": {1: 2.0},
     "ignore_eos": True,
     "stop_token_ids": (1,),
+    "samplers": ("top_k",),
+    "dry_sequence_breakers": ("a",),
+}
+# fields that need another one to have a meaning
+MAIN_FIELDS = {
+    "xtc_threshold": "xtc_probability",
+    "dynatemp_exponent": "dynatemp_range",
+    "mirostat_tau": "mirostat",
+    "mirostat_eta": "mirostat",
+    "adaptive_decay": "adaptive_target",
+    "dry_base": "dry_multiplier",
+    "dry_allowed_length": "dry_multiplier",
+    "dry_penalty_last_n": "dry_multiplier",
+    "dry_sequence_breakers": "dry_multiplier",
+}
+LLAMA_CPP_SAMPLERS = {"top_n_sigma", "xtc_probability", "adaptive_target", "samplers", "min_keep"}
+LLAMA_CPP_SAMPLERS |= {"dynatemp_range", "mirostat", "dry_multiplier", *MAIN_FIELDS}
+OFF_VALUES: dict[str, Any] = {
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "min_p": 0.0,
+    "typical_p": 1.0,
+    "top_n_sigma": -1.0,
+    "xtc_probability": 0.0,
+    "dynatemp_range": 0.0,
+    "mirostat": 0,
+    "adaptive_target": -1.0,
+    "min_keep": 0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "repetition_penalty": 1.0,
+    "dry_multiplier": 0.0,
+    "logit_bias": {},
+    "min_tokens": 0,
+    "ignore_eos": False,
+    "stop_token_ids": (),
 }
 
 
@@ -69,14 +106,29 @@ FIELDS = {
 }
 
 
-def validate(fields: frozenset[str], sampling: Sampling) -> None:
+def make_sampling(field: str) -> Sampling:
+    """Make sampling in which a field is on."""
+    values = {field: VALUES.get(field, 2)}
+    if field in MAIN_FIELDS:
+        values[MAIN_FIELDS[field]] = 2
+    return Sampling(**values)
+
+
+def validate(
+    fields: frozenset[str], sampling: Sampling, names: dict[str, str] | None = None
+) -> None:
     model = Model(
         id="model",
         engine=ScriptedEngine(),
         capabilities=Capabilities(sampling=fields),
         renderer=PromptRenderer(None, None),
     )
-    request = Request(model="model", prompts=(Prompt(content="x"),), sampling=sampling)
+    request = Request(
+        model="model",
+        prompts=(Prompt(content="x"),),
+        sampling=sampling,
+        client_field_names=names or {},
+    )
     validate_request(request, model)
 
 
@@ -88,22 +140,22 @@ def test_every_listed_field_exists(engine: str) -> None:
 def test_today_every_engine_lists_what_it_honours() -> None:
     assert {name: ALL_FIELDS - fields for name, fields in FIELDS.items()} == {
         "llamacpp": set(),
-        "logits": set(),
-        "scripted": {"stop_token_ids", "logit_bias"},
-        "scripted with tokens": set(),
-        "generate only": set(),
-        "generate_request only": {"typical_p", "repeat_last_n", "logit_bias"},
+        "logits": LLAMA_CPP_SAMPLERS,
+        "scripted": {"stop_token_ids", "logit_bias"} | LLAMA_CPP_SAMPLERS,
+        "scripted with tokens": LLAMA_CPP_SAMPLERS,
+        "generate only": LLAMA_CPP_SAMPLERS,
+        "generate_request only": {"typical_p", "repeat_last_n", "logit_bias"} | LLAMA_CPP_SAMPLERS,
     }
 
 
 @pytest.mark.parametrize("field", sorted(ALL_FIELDS))
 @pytest.mark.parametrize("engine", FIELDS)
 def test_a_field_that_is_not_listed_is_rejected_by_name(engine: str, field: str) -> None:
-    sampling = Sampling(**{field: VALUES.get(field, 1)})
+    sampling = make_sampling(field)
     if field in FIELDS[engine]:
         validate(FIELDS[engine], sampling)
     with pytest.raises(Unsupported) as rejected:
-        validate(FIELDS[engine] - {field}, sampling)
+        validate((FIELDS[engine] | set(MAIN_FIELDS.values())) - {field}, sampling)
     assert (rejected.value.status, rejected.value.param) == (400, field)
     assert f"`{field}`" in rejected.value.message
 
@@ -119,4 +171,19 @@ def test_an_engine_that_lists_nothing_honours_nothing() -> None:
     validate(Capabilities().sampling, Sampling())
     for field in ALL_FIELDS:
         with pytest.raises(Unsupported):
-            validate(Capabilities().sampling, Sampling(**{field: VALUES.get(field, 1)}))
+            validate(Capabilities().sampling, make_sampling(field))
+
+
+@pytest.mark.parametrize("field", OFF_VALUES)
+def test_every_engine_takes_a_field_that_is_off(field: str) -> None:
+    dependent = [name for name, main in MAIN_FIELDS.items() if main == field]
+    settings = {name: VALUES.get(name, 2) for name in dependent}
+    validate(frozenset(), Sampling(**{field: OFF_VALUES[field]}, **settings))
+
+
+def test_an_error_names_the_field_as_the_client_does() -> None:
+    names = {"repetition_penalty": "rep_pen"}
+    with pytest.raises(Unsupported) as rejected:
+        validate(frozenset(), Sampling(repetition_penalty=1.2), names)
+    assert rejected.value.param == "rep_pen"
+    assert "`rep_pen`" in rejected.value.message

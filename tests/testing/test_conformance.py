@@ -302,6 +302,27 @@ class ClosesOnce(ScriptedEngine):
         await super().aclose()
 
 
+class MisspellsField(ScriptedEngine):
+    """Lists a sampling field that does not exist, which would never be honoured."""
+
+    def __init__(self) -> None:
+        super().__init__(TEXT)
+        self.capabilities = replace(self.capabilities, sampling=frozenset({"temprature"}))
+
+
+class RejectsListedField(ScriptedEngine):
+    """Lists a sampling field but cannot take it."""
+
+    def __init__(self) -> None:
+        super().__init__(TEXT)
+        fields = self.capabilities.sampling | {"mirostat"}
+        self.capabilities = replace(self.capabilities, sampling=fields)
+
+    async def admit(self, job: Job) -> None:
+        if job.sampling.mirostat:
+            raise ValueError("no mirostat")
+
+
 class Minimal:
     """Promises vectors and tokens but has no method for them."""
 
@@ -345,6 +366,8 @@ BROKEN: list[tuple[Callable[[], Any], str, str]] = [
     (MixesUpJobs, "isolates_jobs", "beside other"),
     (lambda: IgnoresStopTokens(TEXT, tokens=True), "stops_at_a_stop_token", "finish 'length'"),
     (lambda: ShowsStopToken(tokens=True), "stops_at_a_stop_token", "as stop token"),
+    (MisspellsField, "lists_sampling_fields", "no field temprature"),
+    (RejectsListedField, "takes_listed_sampling_fields", "no mirostat"),
     (lambda: ClosesSlowly(TEXT), "closing_cancels", "half way did not return"),
     (BusyAfterClose, "closing_cancels", "no step came"),
     (SwallowsCancel, "cancelling_the_task_cancels", "swallowed"),

@@ -29,11 +29,12 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
+from dragoman.bounded_cache import BoundedCache
 from dragoman.engines.llamacpp import gguf
 from dragoman.errors import ModelBroken
 from dragoman.models.mapping import ModelOptions, read_mapping
 from dragoman.models.pull import DEFAULT_ALIASES, DEFAULT_FILE
-from dragoman.types import BoundedCache
+from dragoman.options import suggest
 
 log = logging.getLogger("dragoman.catalog")
 
@@ -72,6 +73,11 @@ class ModelSource(Struct, frozen=True, kw_only=True):
     def key(self) -> str:
         """Sources with the same key are one model in memory."""
         return f"{self.real_path or self.path}\0{msgspec.json.encode(self.options).decode()}"
+
+
+def list_names(source: ModelSource) -> tuple[str, ...]:
+    """List the names under which a model is known."""
+    return (source.id, *source.aliases)
 
 
 def read_stamp(path: Path) -> FileStamp:
@@ -124,6 +130,10 @@ class ModelCatalog:
                 if len(matches) == 1:
                     return matches[0]
         return None
+
+    def suggest(self, name: str) -> str:
+        """Return a question that names the model with the most similar name, or ""."""
+        return suggest(name, [item for source in self._sources for item in list_names(source)])
 
     def resolve(self, name: str, *, paths: bool = False) -> ModelSource | None:
         """Find a model; with `paths`, an unknown name may be the path of a model."""

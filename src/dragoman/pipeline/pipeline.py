@@ -16,107 +16,39 @@ import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import TypeAlias, cast
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.errors import BadRequest, EngineFailed, Unsupported
 from dragoman.events import Completion, Delta
-from dragoman.grammar.grammar_spec import CompiledGrammar
 from dragoman.models.model import Model
 from dragoman.models.output_format import AnswerStart, OutputFormat
-from dragoman.models.registry import Lease
-from dragoman.pipeline.admission import Ticket
+from dragoman.pipeline.adapt_chat import adapt_chat
 from dragoman.pipeline.best_of import select_best
-from dragoman.pipeline.constrain import UNCONSTRAINED, attribute_grammar_errors, constrain
+from dragoman.pipeline.constrain import attribute_grammar_errors, constrain
 from dragoman.pipeline.detokenize import Detokenizer
 from dragoman.pipeline.merge import close_at_end, generate_merged
+from dragoman.pipeline.plan import OutputReading, Plan, PreparedPrompt
 from dragoman.pipeline.reader import ChatReader, Reader, ReaderOptions
 from dragoman.pipeline.reasoning_budget import extend_prompt, generate_within_budget
 from dragoman.pipeline.render import make_replay_scope, render_with_replay
+from dragoman.pipeline.sampling import resolve_text_biases, warn_about_unused
 from dragoman.pipeline.services import Services
 from dragoman.pipeline.validate import (
     check_context_length,
-    drop_unsupported,
     get_reasoning_budget,
     validate_media,
     validate_request,
 )
-from dragoman.replay import PromptReuse, ReplayRecorder, ReplayService
+from dragoman.presets.apply import apply_sampling
+from dragoman.replay import ReplayRecorder
+from dragoman.telemetry.access_log import log_parameters
+from dragoman.telemetry.raw_output import RawOutputs, collect_steps, format_prompt
+from dragoman.telemetry.record import Generation, RequestRecord, get_record
 from dragoman.types import DEFAULT_SAMPLING, Chat, Job, Prompt, Request, Sampling, Step
 
 PLAIN_TEXT = OutputFormat()
 # Takes a delta; the awaitable it may return is awaited before the next delta.
 Deliver: TypeAlias = Callable[[Delta], Awaitable[None] | None]
-
-
-class OutputReading(Struct):
-    """How to read the answer to a chat."""
-
-    chat: Chat
-    output_format: OutputFormat
-    start: AnswerStart
-    budget: int | None = None  # maximum number of reasoning tokens, if the pipeline enforces it
-    grammar_after_reasoning: str | None = None  # for the rest, once reasoning is cut short
-
-
-class PreparedPrompt(Struct):
-    """A prompt as the engine takes it."""
-
-    content: list[int] | str
-    echo: str = ""  # the prompt as text, when the client wants it back
-    reading: OutputReading | None = None
-    grammar: CompiledGrammar = UNCONSTRAINED
-    warnings: tuple[str, ...] = ()  # one sentence for each field that has no effect
-    answer_start: int | None = None  # index of the token where the template opens the answer
-    reuse: PromptReuse | None = None
-
-
-class Plan(Struct):
-    """A request that is ready to run."""
-
-    request: Request
-    lease: Lease
-    jobs: list[Job]
-    prompts: list[PreparedPrompt]
-    ticket: Ticket
-    replay: ReplayService | None = None
-
-    @property
-    def model(self) -> Model:
-        return self.lease.model
-
-    @property
-    def model_name(self) -> str:
-        """The name of the model in the response: the alias the client used, else its id."""
-        requested = self.request.model.strip()
-        return requested if requested in self.model.aliases else self.model.id
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """One sentence for each field of the request that has no effect."""
-        warnings = list(self.request.warnings)
-        for prompt in self.prompts:
-            warnings += (*prompt.warnings, *prompt.grammar.warnings)
-        return tuple(warnings)
-
-    @property
-    def reuse(self) -> PromptReuse | None:
-        """How much of a chat's prompt earlier requests have sent, where that is known."""
-        return self.prompts[0].reuse if self.prompts else None
-
-    @property
-    def choice_count(self) -> int:
-        """How many choices the answer has."""
-        return self.request.n * len(self.jobs)
-
-    @property
-    def prompt_tokens(self) -> int:
-        """How many tokens all prompts have, as far as that is known."""
-        return sum(len(job.prompt) for job in self.jobs if isinstance(job.prompt, list))
-
-    def close(self) -> None:
-        self.ticket.release()
-        self.lease.release()
 
 
 async def prepare(request: Request, services: Services, already_admitted: bool = False) -> Plan:
@@ -125,12 +57,19 @@ async def prepare(request: Request, services: Services, already_admitted: bool =
     With `already_admitted` the request continues an answer that has started, and a full queue does
     not reject it.
     """
-    lease = await services.models.acquire(request.model)
+    record = get_record()
+    record.set_request(request)
+    with record.measure("resolve"):
+        lease = await services.models.acquire(request.model)
     try:
         model = lease.model
-        validate_request(request, model)
-        choices = count_choices(request) * len(request.prompts)
-        ticket = services.admission.get_gate(model).enter(choices, already_admitted)
+        record.model = model.id
+        with record.measure("validate"):
+            validate_request(request, model)
+            sent, request = request, apply_sampling(request, model.preset)
+            request = await resolve_text_biases(request, model)
+            choices = count_choices(request) * len(request.prompts)
+            ticket = services.admission.get_gate(model).enter(choices, already_admitted)
     except BaseException:
         lease.release()
         raise
@@ -141,14 +80,35 @@ async def prepare(request: Request, services: Services, already_admitted: bool =
             param = "messages" if isinstance(prompt, Chat) else "prompt"
             tokens_left = check_context_length(prepared.content, model, param)
             job = make_job(request, prepared, model, tokens_left)
-            with attribute_grammar_errors(request):
+            with attribute_grammar_errors(request), record.measure("admit"):
                 await model.engine.admit(job)
+            prepared.warnings += warn_about_unused(sent, job.sampling)
+            prepared.warnings += warn_about_trace(job, record)
             plan.jobs.append(job)
             plan.prompts.append(prepared)
     except BaseException:
         plan.close()
         raise
+    report_plan(plan, record)
     return plan
+
+
+def report_plan(plan: Plan, record: RequestRecord) -> None:
+    """Note what is known about a request before it runs."""
+    record.warnings = tuple(dict.fromkeys((*record.warnings, *plan.warnings)))
+    record.response_id = plan.request.response_id or ""
+    if record.wants_prompt:
+        for job in plan.jobs:
+            record.prompts.append(format_prompt(job.prompt, get_pieces(plan.model)))
+            record.prompt_ids.append(job.prompt if isinstance(job.prompt, list) else [])
+    log_parameters(record)
+
+
+def warn_about_trace(job: Job, record: RequestRecord) -> tuple[str, ...]:
+    level = record.options.trace
+    if level in (None, "step", job.trace):
+        return ()
+    return (f"`{level}` trace: this engine does not trace itself, so only stages are reported.",)
 
 
 def count_choices(request: Request) -> int:
@@ -163,7 +123,8 @@ async def render_prompt(
     if isinstance(prompt, Chat):
         return await render_chat(prompt, model, request, services)
     grammar = await constrain(None, request, model, AnswerStart(), services.compiler)
-    content = await model.renderer.encode_prompt(prompt)
+    with get_record().measure("render"):
+        content = await model.renderer.encode_prompt(prompt)
     if not content:
         raise BadRequest("The prompt is empty.", param="prompt")
     echo = ""
@@ -176,7 +137,7 @@ async def render_chat(
     chat: Chat, model: Model, request: Request, services: Services
 ) -> PreparedPrompt:
     """Render a chat. The rendered prompt decides whether the answer starts in reasoning."""
-    chat, warnings = drop_unsupported(chat, model)
+    chat, warnings = adapt_chat(chat, model)
     output_format = model.output_format.for_chat(chat)
     budget = get_reasoning_budget(chat, model, request)
     scope = make_replay_scope(model, request)
@@ -232,6 +193,7 @@ def make_job(
     if request.prefill_only:
         sampling = Sampling(max_tokens=1).with_defaults(sampling)
     n = count_choices(request)
+    trace = get_record().options.trace
     cache_prompt = request.cache_prompt
     if cache_prompt is None:
         # A cached prefix changes the last bits of the logits, so a seeded answer would not repeat.
@@ -249,6 +211,7 @@ def make_job(
         grammar=prepared.grammar.grammar,
         lora=request.lora or (),
         cache_prompt=cache_prompt,
+        trace=trace if trace is not None and model.can_trace(trace) else None,
     )
 
 
@@ -276,18 +239,36 @@ async def await_delivery(pending: Awaitable[None] | None) -> None:
 
 
 async def run_jobs(plan: Plan, deliver: Deliver) -> None:
-    """Run the jobs and read their steps until every choice has finished."""
+    """Run the jobs, as soon as the request is admitted, and read what they generate."""
     readers = make_readers(plan)
-    recorder = make_recorder(plan)
+    record = get_record()
+    with record.measure("queue"):
+        await plan.ticket.wait()
+    plan.ticket.count_tokens = lambda: (
+        plan.prompt_tokens + sum(reader.completion_tokens for reader in readers)
+    )
+    with record.measure_generation(readers) as generation:
+        await read_steps(plan, readers, deliver, generation)
+
+
+async def read_steps(
+    plan: Plan, readers: list[Reader], deliver: Deliver, generation: Generation
+) -> None:
+    """Read the steps of the jobs until every choice has finished."""
+    record, recorder = get_record(), make_recorder(plan)
+    feeds = [reader.feed for reader in readers]
+    if record.options.trace is not None:
+        feeds = [record.time_calls("parse", feed) for feed in feeds]
+        deliver = record.time_calls("encode", deliver)
     unfinished = len(readers)
-    await plan.ticket.wait()
-    async with close_at_end(start_jobs(plan, readers)) as steps:
+    async with close_at_end(start_jobs(plan, readers, record)) as steps:
         async for step in steps:
             if not 0 <= step.choice < len(readers):
                 raise EngineFailed("The engine answered with a choice that was not requested.")
             if step.prompt_tokens is not None or step.prompt_logprobs:
+                generation.mark_first_step()
                 share_prompt_counts(step, readers, plan.jobs[0].n)
-            for delta in readers[step.choice].feed(step):
+            for delta in feeds[step.choice](step):
                 if recorder is not None:
                     record_delta(recorder, delta, readers[delta.choice])
                 pending = deliver(delta)
@@ -299,14 +280,24 @@ async def run_jobs(plan: Plan, deliver: Deliver) -> None:
     raise EngineFailed("The engine stopped before the answer was finished.")
 
 
-def start_jobs(plan: Plan, readers: list[Reader]) -> AsyncGenerator[Step, None]:
+def start_jobs(
+    plan: Plan, readers: list[Reader], record: RequestRecord
+) -> AsyncGenerator[Step, None]:
     """Start the jobs, within the reasoning budget if the request has one."""
     reading, reader = plan.prompts[0].reading, readers[0]
     if reading is not None and reading.budget is not None and isinstance(reader, ChatReader):
-        return generate_within_budget(
+        steps = generate_within_budget(
             plan.model, plan.jobs[0], reader, reading.grammar_after_reasoning
         )
-    return generate_merged(plan.model.engine, plan.jobs)
+    else:
+        steps = generate_merged(plan.model.engine, plan.jobs)
+    if record.wants_output or record.options.trace is not None:
+        return collect_steps(steps, RawOutputs(record, get_pieces(plan.model)))
+    return steps
+
+
+def get_pieces(model: Model) -> Sequence[bytes] | None:
+    return None if model.tokenizer is None else model.tokenizer.pieces
 
 
 def make_recorder(plan: Plan) -> ReplayRecorder | None:
@@ -376,7 +367,7 @@ async def count_prompt_tokens(request: Request, services: Services) -> int:
     chat = cast(Chat, request.prompts[0])
     with await services.models.acquire(request.model) as model:
         validate_media(chat, model)
-        chat, _ = drop_unsupported(chat, model)
+        chat, _ = adapt_chat(chat, model)
         scope = make_replay_scope(model, request)
         rendered = (await render_with_replay(chat, scope, services.replay)).rendered
     if rendered.ids is None:

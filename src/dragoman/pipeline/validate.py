@@ -1,23 +1,21 @@
 """Checks a request against what its model and engine can do, before anything runs.
 
-A field that would change the answer and cannot be honoured is rejected by name. Agents send
-every model the reasoning fields of the model they were made for, so fields that are optional for
-the client are dropped with a warning instead.
+A field that would change the answer and cannot be honoured is rejected by name. Fields that are
+optional for the client are dropped with a warning instead (`adapt_chat`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from msgspec.structs import replace
-
 from dragoman.engines.limits import (
     check_adapters,
     check_logprobs,
     check_prompt_length,
 )
-from dragoman.errors import BadRequest, Unsupported
+from dragoman.errors import Unsupported
 from dragoman.models.model import Model
+from dragoman.pipeline.sampling import check_sampling
 from dragoman.types import Chat, MediaPart, Message, Request, TextPart
 
 BUDGET_UNSUPPORTED = "This model's reasoning cannot be limited."
@@ -33,10 +31,7 @@ def validate_request(request: Request, model: Model) -> None:
     if request.echo and request.logprobs is not None and not capabilities.prompt_logprobs:
         raise Unsupported("This model's engine cannot report logprobs of a prompt.", param="echo")
     check_adapters(request.lora or (), capabilities.lora)
-    for name in request.sampling.__struct_fields__:
-        is_set = getattr(request.sampling, name) is not None
-        if is_set and name not in capabilities.sampling:
-            raise Unsupported(f"`{name}` is not supported by this model's engine.", param=name)
+    check_sampling(request, model)
 
 
 def validate_media(chat: Chat, model: Model) -> None:
@@ -78,29 +73,6 @@ def get_reasoning_budget(chat: Chat, model: Model, request: Request) -> int | No
     return chat.thinking_budget
 
 
-def drop_unsupported(chat: Chat, model: Model) -> tuple[Chat, tuple[str, ...]]:
-    """Remove fields this model cannot honour and return a warning for each."""
-    warnings = warn_about_tool_media(chat, model)
-    if "reasoning_effort" in chat.optional_fields:
-        try:
-            model.renderer.check_reasoning_effort(chat)
-        except BadRequest as error:
-            warnings.append(_make_warning(chat, "reasoning_effort", error.message))
-            chat = replace(chat, reasoning_effort=None)
-    is_optional = "thinking_budget" in chat.optional_fields and chat.thinking_budget is not None
-    if is_optional and not _can_limit_reasoning(model):
-        if model.output_format.reasoning is not None:  # else there is nothing to limit
-            warnings.append(_make_warning(chat, "thinking_budget", BUDGET_UNSUPPORTED))
-        chat = replace(chat, thinking_budget=None)
-    return chat, tuple(warnings)
-
-
-def _can_limit_reasoning(model: Model) -> bool:
-    return (
-        model.renderer.template_enforces_budget or model.output_format.reasoning_close is not None
-    )
-
-
 def find_unsupported_media(chat: Chat, model: Model) -> Iterator[tuple[Message, MediaPart]]:
     """Yield the media parts that the model's engine cannot read, with their messages."""
     modalities = model.capabilities.modalities
@@ -117,7 +89,3 @@ def warn_about_tool_media(chat: Chat, model: Model) -> list[str]:
     )
     types = dict.fromkeys(part.wire_type for part in parts)
     return [f"`{name}` in tool results is not shown to the model." for name in types]
-
-
-def _make_warning(chat: Chat, field: str, reason: str) -> str:
-    return f"`{chat.get_client_field_name(field)}` has no effect: {reason}"

@@ -24,8 +24,22 @@ from dragoman.testing.subject import (
     get_output,
     get_prompt_tokens,
 )
-from dragoman.types import Adapter, Job, Logprob, Step
+from dragoman.types import Adapter, Job, Json, Logprob, Sampling, Step
 
+# a value for each optional sampling field
+SAMPLING_VALUES: dict[str, Json] = {
+    "top_n_sigma": 1.0,
+    "xtc_probability": 0.5,
+    "dynatemp_range": 0.5,
+    "mirostat": 2,
+    "adaptive_target": 0.5,
+    "samplers": ("top_k", "temperature"),
+    "min_keep": 2,
+    "dry_multiplier": 0.8,
+    "dry_sequence_breakers": ("\n",),
+    "typical_p": 0.9,
+    "repetition_penalty": 1.1,
+}
 Check: TypeAlias = Callable[[EngineUnderTest], Coroutine[object, object, None]]
 CHECKS: list[Check] = []
 
@@ -217,6 +231,21 @@ async def isolates_jobs(subject: EngineUnderTest) -> None:
             assert outputs[0] == outputs[1], (
                 f"{outputs[0]!r} became {outputs[1]!r} beside other jobs"
             )
+
+
+@check
+async def lists_sampling_fields(subject: EngineUnderTest) -> None:
+    """Every field in `Capabilities.sampling` exists; those that are missing never get here."""
+    unknown = sorted(subject.capabilities.sampling - set(Sampling.__struct_fields__))
+    assert not unknown, f"`Sampling` has no field {', '.join(unknown)}"
+
+
+@check
+async def takes_listed_sampling_fields(subject: EngineUnderTest) -> None:
+    """A job with each of the listed sampling fields runs."""
+    for name in sorted(subject.capabilities.sampling & SAMPLING_VALUES.keys()):
+        steps = await subject.collect(await subject.make_job(**{name: SAMPLING_VALUES[name]}))
+        assert get_finish(steps) is not None, f"a job with `{name}` does not finish"
 
 
 @check

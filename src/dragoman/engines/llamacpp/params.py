@@ -21,23 +21,18 @@ SEED_STRIDE = 0x9E3779B1  # between the seeds of an answer's successive requests
 MIN_LOGPROB = -9999.0
 DOMINANT_BIAS = 1e6  # no other token can beat it
 
-# the order in which the server narrows down the candidates
-SAMPLERS = ("penalties", "top_k", "typ_p", "top_p", "min_p", "temperature")
+# The order in which the server narrows down the candidates; `adaptive_p` picks the token itself.
+NARROWING_SAMPLERS = ("top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc")
+SAMPLERS = ("penalties", "dry", *NARROWING_SAMPLERS, "temperature")
+SERVER_NAMES = {"typical_p": "typ_p"}  # our names of samplers -> the server's
 FINAL_FIELDS = ("index", "tokens", "stop", "stop_type", "tokens_predicted")
 FIXED_FIELDS: dict[str, Json] = {
     "stream": True,
     "return_tokens": True,
     "return_progress": True,  # a write after every batch: a closed connection is noticed in prefill
     "sse_ping_interval": -1,
-    "samplers": SAMPLERS,
     "stop": [],
     "response_fields": FINAL_FIELDS,
-    "dynatemp_range": 0.0,
-    "mirostat": 0,
-    "xtc_probability": 0.0,
-    "dry_multiplier": 0.0,
-    "top_n_sigma": -1.0,
-    "min_keep": 0,
     "n_keep": 0,
     "n_discard": 0,
     "n_cache_reuse": 0,
@@ -90,6 +85,26 @@ class NativeEvent(Struct):
     error: NativeError | None = None
 
 
+# Fields that are sent as they are, with the values of those that a job leaves unset.
+OPTIONAL_FIELDS: dict[str, Json] = {
+    "top_n_sigma": -1.0,
+    "xtc_probability": 0.0,
+    "xtc_threshold": 0.1,
+    "dynatemp_range": 0.0,
+    "dynatemp_exponent": 1.0,
+    "mirostat": 0,
+    "mirostat_tau": 5.0,
+    "mirostat_eta": 0.1,
+    "adaptive_target": -1.0,
+    "adaptive_decay": 0.9,
+    "min_keep": 0,
+    "dry_multiplier": 0.0,
+    "dry_base": 1.75,
+    "dry_allowed_length": 2,
+    "dry_penalty_last_n": -1,
+    "dry_sequence_breakers": ("\n", ":", '"', "*"),
+}
+
 event_decoder: msgspec.json.Decoder[NativeEvent] = msgspec.json.Decoder(NativeEvent)
 
 
@@ -98,7 +113,8 @@ def build_payload(
 ) -> dict[str, Json]:
     """Return the body of a request, with every field that affects the answer."""
     sampling = job.sampling.with_defaults(DEFAULT_SAMPLING)
-    body = FIXED_FIELDS | {
+    body = FIXED_FIELDS | _build_optional_fields(sampling, context)
+    body |= {
         "prompt": request.prompt,
         "n_predict": request.max_tokens,
         "n_cmpl": request.choices,
@@ -113,7 +129,7 @@ def build_payload(
         "presence_penalty": sampling.presence_penalty,
         "frequency_penalty": sampling.frequency_penalty,
         "repeat_penalty": sampling.repetition_penalty,
-        "repeat_last_n": get_penalty_window(sampling, context),
+        "repeat_last_n": limit_window(sampling.repeat_last_n, context),
         "ignore_eos": bool(sampling.ignore_eos) or request.forbid_end,
         "logit_bias": build_logit_bias(
             sampling, request.forbid_end, has_grammar=job.grammar is not None
@@ -125,9 +141,29 @@ def build_payload(
     return body
 
 
-def get_penalty_window(sampling: Sampling, context: int) -> int:
-    """Return how many of the last tokens the penalties look at."""
-    last_n = sampling.repeat_last_n
+def _build_optional_fields(sampling: Sampling, context: int) -> dict[str, Json]:
+    fields = {
+        name: default if (value := getattr(sampling, name)) is None else value
+        for name, default in OPTIONAL_FIELDS.items()
+    }
+    fields["dry_penalty_last_n"] = limit_window(fields["dry_penalty_last_n"], context)
+    fields["samplers"] = list_samplers(sampling)
+    return fields
+
+
+def list_samplers(sampling: Sampling) -> list[str]:
+    """Return the server's names of the samplers to apply, in their order.
+
+    The server applies `adaptive_p` only if it is named, so it is named where a target is set.
+    """
+    if sampling.samplers is not None:
+        return [SERVER_NAMES.get(name, name) for name in sampling.samplers]
+    is_adaptive = sampling.adaptive_target is not None and sampling.adaptive_target >= 0
+    return [*SAMPLERS, *(["adaptive_p"] if is_adaptive else [])]
+
+
+def limit_window(last_n: int | None, context: int) -> int:
+    """Return how many of the last tokens a penalty looks at; the server rejects -1."""
     return context if last_n is None or last_n < 0 else min(last_n, context)
 
 

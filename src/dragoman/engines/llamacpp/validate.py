@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from dragoman.bounded_cache import BoundedCache
 from dragoman.engines.limits import (
     check_adapters,
     check_grammar_sampling,
@@ -15,7 +16,7 @@ from dragoman.engines.limits import (
 )
 from dragoman.engines.llamacpp.params import DOMINANT_BIAS, NativeRequest
 from dragoman.errors import BadRequest, InvalidGrammar
-from dragoman.types import BoundedCache, Job, Sampling
+from dragoman.types import Job, Sampling
 
 if TYPE_CHECKING:
     from dragoman.engines.llamacpp.engine import LlamaCppEngine

@@ -16,6 +16,7 @@ from dragoman.protocols.chat.tools import (
 )
 from dragoman.protocols.shared import openai, response_format
 from dragoman.protocols.shared.content import ContentPartFields, decode_content
+from dragoman.protocols.shared.generation import make_request
 from dragoman.protocols.shared.json_body import decode_body
 from dragoman.types import Chat, Json, Message, Request, Role, ToolCall, text_content
 
@@ -71,6 +72,7 @@ class ChatRequest(response_format.ConstraintFields, kw_only=True):
     thinking_token_budget: openai.Count | None = None
     reasoning: ChatReasoningOptions | None = None
     chat_template_kwargs: dict[str, Json] | None = None
+    enable_thinking: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     response_prefix: str | None = None
@@ -101,7 +103,7 @@ def decode_request(body: bytes, strict: bool = False) -> Request:
     constraint, warnings = response_format.decode_constraint(
         fields, requires_call=chat.tool_choice == "required"
     )
-    return openai.make_request(
+    return make_request(
         fields,
         strict,
         fields.max_tokens if max_tokens is None else max_tokens,
@@ -121,6 +123,8 @@ def _warn_about_ignored(fields: ChatRequest) -> list[str]:
         warnings.append(openai.warn_about_verbosity("verbosity"))
     if fields.moderation:
         warnings.append(openai.MODERATION_WARNING)
+    if fields.response_prefix and not _get_prefix(fields):
+        warnings.append("`response_prefix` has no effect: `add_generation_prompt` is false.")
     return warnings
 
 
@@ -130,6 +134,10 @@ def decode_chat(fields: ChatRequest) -> Chat:
     tools = decode_tools(fields.tools)
     choice = decode_tool_choice(fields.tool_choice, tools)
     parallel = fields.parallel_tool_calls is not False and not choice.forces_named_tool
+    names = {"reasoning_effort": effort_name, "thinking_budget": budget_name}
+    if prefix := _get_prefix(fields):
+        names["continue_final_message"] = "response_prefix"
+    variables, variable_names = openai.decode_template_variables(fields)
     return Chat(
         messages=_decode_messages(fields),
         tools=tools,
@@ -138,12 +146,12 @@ def decode_chat(fields: ChatRequest) -> Chat:
         parallel_tool_calls=parallel,
         forces_named_tool=choice.forces_named_tool,
         response_format=response_format.to_template_format(fields.response_format),
-        template_kwargs=dict(fields.chat_template_kwargs or {}),
+        template_kwargs=variables,
         reasoning_effort=effort,
         thinking_budget=budget,
         add_generation_prompt=_adds_generation_prompt(fields),
-        continue_final_message=bool(fields.continue_final_message or fields.response_prefix),
-        client_field_names={"reasoning_effort": effort_name, "thinking_budget": budget_name},
+        continue_final_message=bool(fields.continue_final_message or prefix),
+        client_field_names=names | variable_names,
     )
 
 
@@ -205,13 +213,24 @@ def _includes_reasoning(fields: ChatRequest) -> bool:
 
 
 def _adds_generation_prompt(fields: ChatRequest) -> bool:
-    continues = fields.continue_final_message or fields.response_prefix
-    if continues and fields.add_generation_prompt:
+    if fields.continue_final_message and fields.response_prefix:
+        raise BadRequest(
+            "`response_prefix` and `continue_final_message` cannot be combined.",
+            param="response_prefix",
+        )
+    if fields.continue_final_message and fields.add_generation_prompt:
         raise BadRequest(
             "`continue_final_message` and `add_generation_prompt` cannot be combined.",
             param="add_generation_prompt",
         )
-    return not continues if fields.add_generation_prompt is None else fields.add_generation_prompt
+    if fields.continue_final_message or _get_prefix(fields):
+        return False
+    return fields.add_generation_prompt is not False
+
+
+def _get_prefix(fields: ChatRequest) -> str:
+    """Return the text with which the answer must start, which needs a generation prompt."""
+    return "" if fields.add_generation_prompt is False else fields.response_prefix or ""
 
 
 def _decode_messages(fields: ChatRequest) -> tuple[Message, ...]:
@@ -220,9 +239,8 @@ def _decode_messages(fields: ChatRequest) -> tuple[Message, ...]:
     messages = tuple(
         _decode_message(message, f"messages[{i}]") for i, message in enumerate(fields.messages)
     )
-    if fields.response_prefix:
-        prefix = text_content(fields.response_prefix)
-        messages = (*messages, Message(role="assistant", content=prefix))
+    if prefix := _get_prefix(fields):
+        messages = (*messages, Message(role="assistant", content=text_content(prefix)))
     return messages
 
 

@@ -7,10 +7,11 @@ from typing import Annotated
 from msgspec import Meta
 
 from dragoman.errors import BadRequest, Unsupported
-from dragoman.protocols.shared import openai, response_format
+from dragoman.protocols.shared import response_format
+from dragoman.protocols.shared.generation import make_request
 from dragoman.protocols.shared.json_body import decode_body
 from dragoman.protocols.shared.prompts import PromptFields, decode_prompts
-from dragoman.types import Prompt, Request
+from dragoman.types import Prompt, Request, Sampling
 
 DEFAULT_MAX_TOKENS = 16
 MAX_CHOICES = 2048
@@ -43,12 +44,12 @@ def decode_request(body: bytes, strict: bool = False) -> Request:
         raise BadRequest(
             f"`n` times the number of prompts must be at most {MAX_CHOICES}.", param="n"
         )
-    max_tokens = DEFAULT_MAX_TOKENS if fields.max_tokens is None else fields.max_tokens
     constraint, warnings = response_format.decode_constraint(fields)
-    return openai.make_request(
+    return make_request(
         fields,
         strict,
-        max_tokens,
+        fields.max_tokens,
+        api_defaults=Sampling(max_tokens=DEFAULT_MAX_TOKENS),
         constraint=constraint,
         warnings=warnings,
         prompts=tuple(

@@ -7,13 +7,22 @@ with `param` as a path like `messages[2].role`.
 Decoding blocks the event loop, and a schema consists of many small objects, so the sizes of all
 fields are checked first. Only fields that are mostly text may be as large as the body, and even
 those may not consist of nested lists throughout.
+
+A field that the Struct does not have is rejected if the server is strict. Otherwise it is ignored,
+and a warning that says so goes to whoever decodes inside `collect_warnings`. Both suggest the field
+that was probably meant. Objects directly in the body are checked like the body itself.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+from itertools import islice
+from typing import Any, TypeAlias, TypeVar, get_args, get_type_hints
 
 import msgspec
 from msgspec import Struct
@@ -26,6 +35,7 @@ from dragoman.errors import (
     MissingParameter,
     UnknownParameter,
 )
+from dragoman.options import suggest
 from dragoman.types import Json
 
 log = logging.getLogger("dragoman.protocols")
@@ -36,6 +46,7 @@ RawFields: TypeAlias = dict[str, msgspec.Raw]
 
 MAX_FIELD_SIZE = 1 << 19  # bytes
 MAX_CONTAINERS = 500_000  # lists and objects of a body, counted in strings, too
+MAX_WARNINGS, MAX_NAME = 16, 64  # unknown fields that are reported, characters of their names
 MAX_DEPTH = 256  # of JSON that is stored as sent: it is encoded again from deeper call stacks
 TEXT_FIELDS = frozenset(
     {"messages", "prompt", "input", "instructions", "items", "system", "tokens"}
@@ -57,8 +68,22 @@ _UNITS = {"str": "characters", "array": "entries", "object": "entries"}
 _RELATIONS = {"<=": "at most", ">=": "at least", "<": "less than", ">": "more than"}
 
 
+# Set while a request is decoded, so that no decoder needs a parameter for it.
+_collected_warnings: ContextVar[list[str] | None] = ContextVar("collected_warnings", default=None)
+
+
+@contextmanager
+def collect_warnings(warnings: list[str]) -> Iterator[None]:
+    """Add a sentence to `warnings` for each field that is unknown to a decoder in this block."""
+    token = _collected_warnings.set(warnings)
+    try:
+        yield
+    finally:
+        _collected_warnings.reset(token)
+
+
 def decode_body(body: bytes, kind: type[StructT], strict: bool = False) -> StructT:
-    """Decode a body. Fields that the Struct does not have are logged, or rejected if `strict`."""
+    """Decode a body. Fields that the Struct does not have are ignored, or rejected if `strict`."""
     try:
         if not body.isascii():
             body.decode()  # the decoder does not check what it skips or keeps as raw JSON
@@ -71,12 +96,50 @@ def decode_body(body: bytes, kind: type[StructT], strict: bool = False) -> Struc
         raise _reword(str(error)) from None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         raise InvalidJson("The body is not valid JSON.") from None
-    unknown = [name for name in fields if name not in known]
-    if unknown and strict:
-        raise UnknownParameter(f"Unrecognized field `{unknown[0]}`.", param=unknown[0])
-    if unknown:
-        log.info("ignored unknown fields: %s", ", ".join(repr(name[:64]) for name in unknown[:16]))
+    for path, suggestion in _find_unknown_fields(fields, kind):
+        if strict and "." not in path:
+            raise UnknownParameter(f"Unrecognized field `{path}`.{suggestion}", param=path)
+        _warn_about_unknown_field(path, suggestion)
     return decoded
+
+
+def _find_unknown_fields(fields: RawFields, kind: type[Struct]) -> Iterator[tuple[str, str]]:
+    """Yield the paths of unknown fields, each with a question that suggests another name."""
+    yield from _compare_names(fields, frozenset(kind.__struct_encode_fields__))
+    for name, known in _list_object_fields(kind).items():
+        value = fields.get(name)
+        if value is not None and bytes(memoryview(value)[:1]) == b"{":
+            yield from _compare_names(msgspec.json.decode(value, type=RawFields), known, f"{name}.")
+
+
+def _compare_names(
+    names: Iterable[str], known: Collection[str], prefix: str = ""
+) -> Iterator[tuple[str, str]]:
+    unknown = (name[:MAX_NAME] for name in names if name not in known)
+    for name in islice(unknown, MAX_WARNINGS):
+        yield prefix + name, suggest(name, known)
+
+
+@cache
+def _list_object_fields(kind: type[Struct]) -> dict[str, frozenset[str]]:
+    """Return the fields that are objects of one type, and the names that each may contain."""
+    known = {}
+    for name, hint in get_type_hints(kind).items():
+        structs = [item for item in get_args(hint) or [hint] if _is_struct(item)]
+        if len(structs) == 1 and not structs[0].__struct_config__.forbid_unknown_fields:
+            known[name] = frozenset(structs[0].__struct_encode_fields__)
+    return known
+
+
+def _is_struct(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Struct)
+
+
+def _warn_about_unknown_field(path: str, suggestion: str) -> None:
+    log.debug("ignored unknown field %r", path)
+    warnings = _collected_warnings.get()
+    if warnings is not None:
+        warnings.append(f"`{path}` is unknown and has no effect.{suggestion}")
 
 
 def _check_sizes(body: bytes, fields: RawFields, small: set[str]) -> None:

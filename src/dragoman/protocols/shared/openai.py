@@ -1,4 +1,4 @@
-"""What the OpenAI APIs have in common: sampling fields, usage, logprobs, errors, pages and chunks.
+"""What the OpenAI APIs have in common: types of fields, usage, logprobs, errors, pages and chunks.
 
 The annotations of the fields carry their ranges. A chunk of a stream is a prefix and a suffix,
 built once per answer, with the escaped text between them; unusual chunks go through the encoder.
@@ -10,15 +10,16 @@ import secrets
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Protocol, TypeAlias
 
 import msgspec
 from msgspec import Meta, Struct
 
-from dragoman.errors import BadRequest, DragomanError, InvalidValue, Unsupported
+from dragoman.errors import DragomanError, Unsupported
 from dragoman.events import Delta, Token, Usage
 from dragoman.protocols.shared.json_body import make_missing_field_error
-from dragoman.types import Adapter, Json, Request, Sampling
+from dragoman.protocols.shared.report import MakeReport, add_report_to_frame
+from dragoman.types import Json, Request
 
 encode = msgspec.json.Encoder().encode
 DONE = b"data: [DONE]\n\n"
@@ -47,128 +48,10 @@ class StreamOptions(Struct):
     include_obfuscation: bool = False
 
 
-class AdapterChoice(Struct, forbid_unknown_fields=True):
-    """A LoRA adapter and its strength."""
-
-    name: Name
-    scale: Annotated[float, Meta(ge=-16, le=16)] = 1.0
-
-
-class SamplingFields(Struct, kw_only=True):
-    """Fields of every generating request. Absent and null mean the model's default."""
-
-    model: Annotated[str, Meta(max_length=512)]
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Unit | None = None
-    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
-    min_p: Unit | None = None
-    typical_p: Unit | None = None
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
-    repeat_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
-    repeat_last_n: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
-    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
-    logit_bias: (
-        Annotated[dict[str, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=4096)] | None
-    ) = None
-    stop: StopText | Annotated[list[StopText], Meta(max_length=64)] | None = None
-    stop_token_ids: Annotated[list[TokenId], Meta(max_length=1024)] | None = None
-    max_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
-    min_tokens: Count | None = None
-    ignore_eos: bool | None = None
-    n: Annotated[int, Meta(ge=1, le=128)] | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    user: str | None = None
-    lora: Name | Annotated[list[AdapterChoice], Meta(max_length=32)] | None = None
-    cache_prompt: bool | None = None
-
-
-def decode_sampling(fields: SamplingFields, max_tokens: int | None) -> Sampling:
-    """Return the sampling fields of a request; those that are absent stay unset."""
-    top_k = 0 if fields.top_k == -1 else fields.top_k
-    repetition, alias = fields.repetition_penalty, fields.repeat_penalty
-    if repetition is not None and alias is not None and repetition != alias:
-        raise BadRequest(
-            "`repeat_penalty` and `repetition_penalty` mean the same: send one of them.",
-            param="repeat_penalty",
-        )
-    return Sampling(
-        temperature=fields.temperature,
-        top_p=fields.top_p,
-        top_k=top_k,
-        min_p=fields.min_p,
-        typical_p=fields.typical_p,
-        presence_penalty=fields.presence_penalty,
-        frequency_penalty=fields.frequency_penalty,
-        repetition_penalty=alias if repetition is None else repetition,
-        repeat_last_n=fields.repeat_last_n,
-        seed=fields.seed,
-        logit_bias=_decode_logit_bias(fields.logit_bias),
-        max_tokens=max_tokens,
-        min_tokens=fields.min_tokens,
-        ignore_eos=fields.ignore_eos,
-        stop_token_ids=None if fields.stop_token_ids is None else tuple(fields.stop_token_ids),
-    )
-
-
-def _decode_logit_bias(bias: dict[str, float] | None) -> dict[int, float] | None:
-    if bias is None:
-        return None
-    for key in bias:
-        if not (key.isascii() and key.isdigit() and len(key) < 10):
-            raise InvalidValue("Keys of `logit_bias` must be token ids.", param="logit_bias")
-    return {int(key): value for key, value in bias.items()}
-
-
-def decode_stops(stop: str | list[str] | None, strict: bool) -> tuple[str, ...]:
-    """Return the stop strings. Empty ones are dropped, or rejected if the server is strict."""
-    stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
-    if strict and (len(stops) > 4 or "" in stops):
-        raise BadRequest("`stop` takes up to 4 strings that are not empty.", param="stop")
-    return tuple(text for text in stops if text)
-
-
-def decode_adapters(lora: str | list[AdapterChoice] | None) -> tuple[Adapter, ...] | None:
-    if lora is None:
-        return None
-    if isinstance(lora, str):
-        return (Adapter(lora),)
-    return tuple(Adapter(choice.name, choice.scale) for choice in lora)
-
-
-def make_request(
-    fields: SamplingFields, strict: bool, max_tokens: int | None, **others: Any
-) -> Request:
-    """Build a request from the fields that all APIs share, and `others` of the API's own."""
-    options = decode_stream_options(fields)
-    return Request(
-        model=check_model(fields.model),
-        sampling=decode_sampling(fields, max_tokens),
-        n=fields.n or 1,
-        stop=decode_stops(fields.stop, strict),
-        lora=decode_adapters(fields.lora),
-        cache_prompt=fields.cache_prompt,
-        stream=bool(fields.stream),
-        include_usage=options.include_usage,
-        obfuscate=options.include_obfuscation,
-        **others,
-    )
-
-
 def check_model(name: str) -> str:
     if not name.strip():
         raise make_missing_field_error("model")
     return name
-
-
-def decode_stream_options(fields: SamplingFields) -> StreamOptions:
-    if fields.stream_options is not None and not fields.stream:
-        raise BadRequest(
-            "`stream_options` is only allowed when `stream` is true.", param="stream_options"
-        )
-    return fields.stream_options or StreamOptions()
 
 
 def reject_unsupported(fields: Mapping[str, object], why: str) -> None:
@@ -176,6 +59,22 @@ def reject_unsupported(fields: Mapping[str, object], why: str) -> None:
     for name, value in fields.items():
         if value is not None and value is not False and value != []:
             raise Unsupported(f"`{name}` is not supported: {why}.", param=name)
+
+
+class TemplateFields(Protocol):
+    """Fields of a request that set variables of the model's chat template."""
+
+    chat_template_kwargs: dict[str, Json] | None
+    enable_thinking: bool | None
+
+
+def decode_template_variables(fields: TemplateFields) -> tuple[dict[str, Json], dict[str, str]]:
+    """Return the variables, and the client's names for those with a field of their own."""
+    variables = dict(fields.chat_template_kwargs or {})
+    if fields.enable_thinking is None or "enable_thinking" in variables:
+        return variables, {}
+    variables["enable_thinking"] = fields.enable_thinking
+    return variables, {"template_kwargs.enable_thinking": "enable_thinking"}
 
 
 def warn_about_verbosity(name: str) -> str:
@@ -242,6 +141,20 @@ def _encode_logprob(token: Token) -> TokenLogprob:
     return TokenLogprob(token.text, token.logprob or 0.0, list(token.data), top)
 
 
+StopFields: TypeAlias = tuple[str | int | msgspec.UnsetType, str | msgspec.UnsetType]
+
+
+def make_stop_fields(request: Request, stop: str | int | None) -> StopFields:
+    """Return `stop_reason` and `stop_str`: the stop string or token of the client that was found.
+
+    Both are absent if the model ended the answer itself, or if it was cut.
+    """
+    if isinstance(stop, str):
+        return stop, stop
+    is_requested = stop is not None and stop in (request.sampling.stop_token_ids or ())
+    return stop if is_requested and stop is not None else msgspec.UNSET, msgspec.UNSET
+
+
 class ErrorBody(Struct):
     """What went wrong, and which field caused it."""
 
@@ -282,11 +195,11 @@ class ChunkEnvelope:
         self.id = name
         self.created = int(time.time())
         self.model = model
-        self._include_usage = options.include_usage
+        self.include_usage = options.include_usage
         self._pad = options.include_obfuscation
         head = {"id": self.id, "object": kind, "created": self.created, "model": model}
         self._head = b"data: " + encode(head)[:-1] + b',"choices":['
-        self._tail = b'],"usage":null}\n\n' if self._include_usage else b"]}\n\n"
+        self._tail = b'],"usage":null}\n\n' if self.include_usage else b"]}\n\n"
 
     def make_frame(self, before: bytes, after: bytes) -> tuple[bytes, bytes]:
         """Return the two halves of an ordinary chunk, around its text."""
@@ -303,12 +216,9 @@ class ChunkEnvelope:
         chunk = self._head + encode(choice) + self._tail
         return pad_frame(chunk) if self._pad else chunk
 
-    def encode_end(self, usage: Usage) -> list[bytes]:
-        """Encode the chunk with the usage, if it was requested, and the end of the stream."""
-        if not self._include_usage:
-            return [DONE]
-        chunk = self._head + b'],"usage":' + encode(encode_usage(usage)) + b"}\n\n"
-        return [chunk, DONE]
+    def encode_usage(self, usage: Usage) -> bytes:
+        """Encode the chunk with the usage."""
+        return self._head + b'],"usage":' + encode(encode_usage(usage)) + b"}\n\n"
 
 
 class ChunkEncoder:
@@ -318,11 +228,20 @@ class ChunkEncoder:
     """
 
     def __init__(
-        self, request: Request, envelope: ChunkEnvelope, frames: list[tuple[bytes, bytes]]
+        self,
+        request: Request,
+        envelope: ChunkEnvelope,
+        frames: list[tuple[bytes, bytes]],
+        make_report: MakeReport | None,
     ) -> None:
         self.envelope = envelope
+        self.request = request
         self._frames = frames
-        self._is_plain = request.logprobs is None and not request.obfuscate
+        self._make_report = make_report
+        self._unfinished_choices = len(frames)
+        self._reports_always = request.report.timings_per_token and make_report is not None
+        is_ordinary = request.logprobs is None and not request.obfuscate
+        self._is_plain = is_ordinary and not self._reports_always
 
     def make_text_choice(self, delta: Delta) -> Struct:
         """Build the choice of a chunk that carries text."""
@@ -341,10 +260,25 @@ class ChunkEncoder:
             chunks.append(self.envelope.encode_chunk(self.make_text_choice(delta)))
         if delta.finish is not None:
             chunks.append(self.envelope.encode_chunk(self.make_final_choice(delta)))
-        return chunks
+            self._unfinished_choices -= 1
+            if not (self._unfinished_choices or self.envelope.include_usage):
+                return self.add_report(chunks)
+        return self.add_report(chunks) if self._reports_always else chunks
+
+    def add_report(self, chunks: list[bytes]) -> list[bytes]:
+        """Add what the client wants to know about its request to the last of some chunks."""
+        if self._make_report is None or not chunks:
+            return chunks
+        return [*chunks[:-1], add_report_to_frame(chunks[-1], self._make_report())]
+
+    def make_report(self) -> dict[str, Json]:
+        """Return the report for a whole answer; empty if the client wants none."""
+        return {} if self._make_report is None else self._make_report()
 
     def end(self, usage: Usage) -> list[bytes]:
-        return self.envelope.encode_end(usage)
+        if not self.envelope.include_usage:
+            return [DONE]
+        return [*self.add_report([self.envelope.encode_usage(usage)]), DONE]
 
     def fail(self, error: DragomanError) -> list[bytes]:
         return [b"data: " + encode_error(error) + b"\n\n", DONE]

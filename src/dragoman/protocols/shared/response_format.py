@@ -17,6 +17,7 @@ from msgspec import Meta, Struct
 
 from dragoman.errors import BadRequest, InvalidJson, InvalidValue
 from dragoman.protocols.shared import openai
+from dragoman.protocols.shared.generation import GenerationFields
 from dragoman.protocols.shared.json_body import convert_value, make_missing_field_error
 from dragoman.types import Constraint, Json
 
@@ -74,7 +75,7 @@ class StructuredOutputs(Struct, forbid_unknown_fields=True):
     backend: Json = None
 
 
-class ConstraintFields(openai.SamplingFields, kw_only=True):
+class ConstraintFields(GenerationFields, kw_only=True):
     """Sampling, and what the answer must satisfy."""
 
     response_format: ResponseFormat | None = None

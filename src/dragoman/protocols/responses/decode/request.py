@@ -27,6 +27,7 @@ from dragoman.protocols.responses.decode.fields import (
 from dragoman.protocols.responses.decode.messages import MessageBuilder
 from dragoman.protocols.responses.types import Item, ToolOrigin
 from dragoman.protocols.shared import openai, response_format
+from dragoman.protocols.shared.generation import decode_stops, make_request
 from dragoman.protocols.shared.json_body import check_depth, decode_body, make_missing_field_error
 from dragoman.protocols.shared.signer import ContentPacker
 from dragoman.protocols.shared.tool_choice import make_duplicate_tool_error
@@ -48,7 +49,7 @@ PROMPT_FIELDS = frozenset(
         *("model", "input", "instructions", "previous_response_id", "conversation", "tools"),
         *("tool_choice", "parallel_tool_calls", "reasoning", "text", "truncation", "image"),
         *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "service_tier"),
-        *("personality", "client_metadata", "chat_template_kwargs"),
+        *("personality", "client_metadata", "chat_template_kwargs", "enable_thinking"),
     }
 )
 
@@ -107,7 +108,7 @@ def _decode(fields: ResponseRequest, strict: bool) -> DecodedRequest:
     _check_combinations(fields)
     if strict:
         _check_include(fields.include or [])
-    openai.decode_stops(fields.stop, strict)
+    decode_stops(fields.stop, strict)
     request = DecodedRequest(fields, items.normalize_items(fields.input))
     if not (request.items or fields.previous_response_id or fields.conversation):
         raise make_missing_field_error("input")
@@ -245,6 +246,7 @@ def _make_request(
         fields, _decode_constraint(fields), "text.format", choice.mode == "required"
     )
     parallel = fields.parallel_tool_calls is not False and not choice.forces_named_tool
+    variables, variable_names = openai.decode_template_variables(fields)
     chat = Chat(
         messages=messages,
         tools=_join_tools(declared, remote),
@@ -253,13 +255,12 @@ def _make_request(
         parallel_tool_calls=parallel,
         forces_named_tool=choice.forces_named_tool,
         response_format=response_format.to_template_format(_to_response_format(fields)),
-        template_kwargs=dict(fields.chat_template_kwargs or {}),
+        template_kwargs=variables,
         reasoning_effort=None if fields.reasoning is None else fields.reasoning.effort,
         thinking_budget=fields.thinking_budget,
-        client_field_names={"reasoning_effort": "reasoning.effort"},
-        optional_fields=("reasoning_effort",),
+        client_field_names={"reasoning_effort": "reasoning.effort"} | variable_names,
     )
-    return openai.make_request(
+    return make_request(
         fields,
         False,
         fields.max_output_tokens,
@@ -293,6 +294,8 @@ def _warn_about_ignored(request: DecodedRequest) -> list[str]:
             "`context_management` is not supported and has no effect; "
             "use `truncation` or `/v1/responses/compact`."
         )
+    if fields.timings_per_token:
+        warnings.append("`timings_per_token`: this API sends `timings` once, at the end.")
     if fields.moderation:
         warnings.append(openai.MODERATION_WARNING)
     reasoning = fields.reasoning or ResponseReasoningOptions()

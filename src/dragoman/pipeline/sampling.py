@@ -1,0 +1,145 @@
+"""What a request's sampling fields mean for its model: which are off, unused, or need its tokens.
+
+Clients send many fields with the value that turns them off. Such a field is accepted by every
+engine. A field that is on and has no effect, because another one replaces its sampler or does not
+list it, draws a warning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from msgspec.structs import replace
+
+from dragoman.errors import Unsupported
+from dragoman.models.model import Model
+from dragoman.types import Request, Sampling
+
+# the values with which fields change nothing
+OFF_VALUES: dict[str, Any] = {
+    "temperature": 1,
+    "top_p": 1,
+    "top_k": 0,
+    "min_p": 0,
+    "typical_p": 1,
+    "xtc_probability": 0,
+    "dynatemp_range": 0,
+    "mirostat": 0,
+    "min_keep": 0,
+    "presence_penalty": 0,
+    "frequency_penalty": 0,
+    "repetition_penalty": 1,
+    "dry_multiplier": 0,
+    "logit_bias": {},
+    "min_tokens": 0,
+    "ignore_eos": False,
+    "stop_token_ids": (),
+}
+# fields without a meaning while another one is off or unset
+MAIN_FIELDS = {
+    "xtc_threshold": "xtc_probability",
+    "dynatemp_exponent": "dynatemp_range",
+    "mirostat_tau": "mirostat",
+    "mirostat_eta": "mirostat",
+    "adaptive_decay": "adaptive_target",
+    "dry_base": "dry_multiplier",
+    "dry_allowed_length": "dry_multiplier",
+    "dry_penalty_last_n": "dry_multiplier",
+    "dry_sequence_breakers": "dry_multiplier",
+}
+# the sampler of each field, as `samplers` names it
+SAMPLER_NAMES = {
+    "temperature": "temperature",
+    "dynatemp_range": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "typical_p": "typical_p",
+    "top_n_sigma": "top_n_sigma",
+    "xtc_probability": "xtc",
+    "adaptive_target": "adaptive_p",
+    "presence_penalty": "penalties",
+    "frequency_penalty": "penalties",
+    "repetition_penalty": "penalties",
+    "dry_multiplier": "dry",
+}
+
+
+def is_off(sampling: Sampling, name: str) -> bool:
+    """Whether a field that is set changes nothing."""
+    value = getattr(sampling, name)
+    main = MAIN_FIELDS.get(name)
+    if main is not None:
+        return getattr(sampling, main) is None or is_off(sampling, main)
+    if name == "top_n_sigma":
+        return bool(value <= 0)
+    if name == "adaptive_target":
+        return bool(value < 0)
+    return name in OFF_VALUES and value == OFF_VALUES[name]
+
+
+def check_sampling(request: Request, model: Model) -> None:
+    """Reject the sampling fields that this model's engine does not honour."""
+    supported = model.capabilities.sampling
+    sampling = request.sampling
+    for name in sampling.__struct_fields__:
+        if name in supported or getattr(sampling, name) is None or is_off(sampling, name):
+            continue
+        raise _make_error(request, name)
+    if request.text_biases and "logit_bias" not in supported:
+        raise _make_error(request, "logit_bias")
+
+
+def _make_error(request: Request, name: str) -> Unsupported:
+    client_name = request.client_field_names.get(name, name)
+    return Unsupported(
+        f"`{client_name}` is not supported by this model's engine.", param=client_name
+    )
+
+
+async def resolve_text_biases(request: Request, model: Model) -> Request:
+    """Return the request with its biases of texts as biases of all tokens of these texts."""
+    if not request.text_biases:
+        return request
+    if model.tokenizer is None:
+        raise Unsupported(
+            "`logit_bias` takes token ids only: this model's tokenizer is unknown.",
+            param="logit_bias",
+        )
+    biases: dict[int, float] = {}
+    for text, bias in request.text_biases:
+        biases |= dict.fromkeys(await model.tokenizer.encode(text), bias)
+    biases |= request.sampling.logit_bias or {}
+    sampling = replace(request.sampling, logit_bias=biases)
+    return replace(request, sampling=sampling, text_biases=())
+
+
+def warn_about_unused(request: Request, sampling: Sampling) -> tuple[str, ...]:
+    """Return a warning for each field of the request that has no effect on its own sampling.
+
+    `sampling` is complete: it includes the defaults of the model.
+    """
+    names = request.client_field_names
+    return tuple(
+        f"`{names.get(name, name)}` has no effect: {reason}"
+        for name, reason in _find_unused(request.sampling, sampling)
+    )
+
+
+def _find_unused(requested: Sampling, sampling: Sampling) -> Iterator[tuple[str, str]]:
+    if sampling.mirostat and requested.samplers is not None:
+        yield "samplers", "`mirostat` replaces all samplers but the temperature."
+    for name in requested.__struct_fields__:
+        if getattr(requested, name) is None:
+            continue
+        main = MAIN_FIELDS.get(name)
+        if main is not None and getattr(sampling, main) is None:
+            yield name, f"`{main}` is not set."
+        if name not in SAMPLER_NAMES or is_off(sampling, name):
+            continue
+        if sampling.mirostat:
+            if name != "temperature":
+                yield name, "`mirostat` replaces all samplers but the temperature."
+        elif not sampling.uses_sampler(SAMPLER_NAMES[name]):
+            yield name, "`samplers` does not list its sampler."
