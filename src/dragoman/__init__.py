@@ -64,9 +64,10 @@ def app(engine: object, **options: object) -> App:
     """Return an ASGI app for this engine, which can be mounted at any path.
 
     Options are `name` (of the model), `chat_template` (Jinja source, or a `Path` to a file with
-    it), and every field of `dragoman.config.Settings`; `tool_parser` and `reasoning_parser` mean
-    `format` and `reasoning_format`. An engine with a `tokenizer` gets token ids, any other engine
-    the rendered text.
+    it), `tracer_provider` (of OpenTelemetry, for spans), and every field of
+    `dragoman.config.Settings`; `tool_parser` and `reasoning_parser` mean `format` and
+    `reasoning_format`. An engine with a `tokenizer` gets token ids, any other engine the rendered
+    text.
     """
     from dragoman.http.server import make_app
     from dragoman.runtime import build_engine_runtime
@@ -75,18 +76,23 @@ def app(engine: object, **options: object) -> App:
 
 
 def serve(engine: object, host: str = "127.0.0.1", port: int = 8000, **options: object) -> None:
-    """Serve this engine until a signal stops the server. Options are those of `app`."""
-    from dragoman.http.server import run_event_loop
+    """Serve this engine until Ctrl-C or SIGTERM stops the server. Options are those of `app`.
 
-    run_event_loop(serve_async(engine, host, port, **options))
+    Prints the address and the name of the model, and logs each request to standard error unless
+    the program has configured `logging` itself.
+    """
+    from dragoman.cli.serve_engine import run
+
+    run(engine, {**options, "host": host, "port": port})
 
 
 async def serve_async(
     engine: object, host: str = "127.0.0.1", port: int = 8000, **options: object
 ) -> None:
-    """Serve this engine in a running event loop, like `serve`."""
-    from dragoman.http import server
-    from dragoman.runtime import build_engine_runtime
+    """Serve this engine in a running event loop, like `serve`.
 
-    options |= {"host": host, "port": port}
-    await server.serve(server.make_app(build_engine_runtime(engine, options), local=True))
+    A signal that stops the server is raised again for the program around it.
+    """
+    from dragoman.cli.serve_engine import serve
+
+    await serve(engine, {**options, "host": host, "port": port})

@@ -6,7 +6,8 @@ services on explicitly.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from msgspec import Struct
@@ -16,23 +17,33 @@ from dragoman import config
 from dragoman.config import Settings
 from dragoman.engines import get_factory
 from dragoman.engines.adapter import adapt
+from dragoman.engines.options import EngineOptions
 from dragoman.grammar.compiler.compiler_pool import CompilerPool
 from dragoman.mcp import client
 from dragoman.mcp.url_guard import UrlGuard, UrlRejected
 from dragoman.models.catalog import ModelCatalog
 from dragoman.models.loaders.gguf import load
 from dragoman.models.mapping import ModelOptions
+from dragoman.models.model_preset import make_preset
 from dragoman.models.output_format import FormatOverrides, check_names
 from dragoman.models.registry import ModelPolicy, ModelRegistry
 from dragoman.pipeline.admission import Admission
+from dragoman.pipeline.fit_preset import fit_preset
 from dragoman.pipeline.services import Services
+from dragoman.presets import PresetError, expand_preset, parse_preset
+from dragoman.presets.options import PRESET_FIELDS
 from dragoman.replay import ReplayService
 from dragoman.responses.service import RemoteToolsConfig
 from dragoman.responses.state import PersistentState
 from dragoman.responses.tool_rounds import RemoteToolLimits
 from dragoman.store.rows import StoreLimits
+from dragoman.telemetry.spans import make_provider
 
-ENGINE_OPTIONS = ("name", "chat_template")  # options of `dragoman.app` that are not settings
+ENGINE_OPTIONS = (
+    "name",
+    "chat_template",
+    "tracer_provider",
+)  # options of `dragoman.app` that are not settings
 # Names of the same settings in other servers.
 SETTING_ALIASES = {"tool_parser": "format", "reasoning_parser": "reasoning_format"}
 
@@ -48,13 +59,16 @@ class Runtime(Struct, frozen=True, kw_only=True, eq=False):
     services: Services
     state: PersistentState
     remote_tools: RemoteToolsConfig
+    tracer_provider: object | None = None  # of OpenTelemetry; None is that of the program
 
     async def aclose(self) -> None:
         await self.services.aclose()  # the replay service writes to the store when it closes
         await self.state.aclose()
 
 
-def build_runtime(models: ModelRegistry, settings: Settings) -> Runtime:
+def build_runtime(
+    models: ModelRegistry, settings: Settings, tracer_provider: object | None = None
+) -> Runtime:
     """Build all services around a model registry."""
     limits = StoreLimits(ttl=settings.store_ttl, size=settings.store_size)
     state = PersistentState(settings.store_url, limits)
@@ -66,6 +80,7 @@ def build_runtime(models: ModelRegistry, settings: Settings) -> Runtime:
         services=build_services(models, settings, replay),
         state=state,
         remote_tools=make_remote_tools(settings),
+        tracer_provider=tracer_provider or make_tracer_provider(settings),
     )
 
 
@@ -94,7 +109,11 @@ def build_engine_runtime(engine: object, options: Mapping[str, object]) -> Runti
         formats=get_format_overrides(settings),
         policy=make_policy(settings),
     )
-    return build_runtime(models, settings)
+    for model in models.list_loaded():
+        with report_preset_errors():
+            preset = make_preset(settings, model.renderer, model.id)
+            model.preset = fit_preset(preset, model.capabilities)
+    return build_runtime(models, settings, options.get("tracer_provider"))
 
 
 def build_models(settings: Settings, model: str) -> ModelRegistry:
@@ -112,12 +131,17 @@ def open_catalog(settings: Settings, model: str | None = None) -> ModelCatalog:
     if model is not None:
         source = catalog.resolve(model, paths=True)
         if source is None:
-            raise StartupError(
-                f"There is no model {model!r}. `dragoman list` lists the installed models."
-            )
+            raise make_unknown_model_error(catalog, model)
         catalog.add(source, settings.served_name)
         catalog.refresh()
     return catalog
+
+
+def make_unknown_model_error(catalog: ModelCatalog, name: str) -> StartupError:
+    return StartupError(
+        f"There is no model {name!r}.{catalog.suggest(name)} "
+        "`dragoman list` lists the installed models."
+    )
 
 
 def make_model_options(settings: Settings) -> ModelOptions:
@@ -127,17 +151,29 @@ def make_model_options(settings: Settings) -> ModelOptions:
     except ValueError as error:
         raise StartupError(str(error)) from None
     tools, reasoning = get_format_overrides(settings)
+    with report_preset_errors():
+        expanded = expand_preset(settings)
+        parse_preset(expanded)
     return ModelOptions(
+        **{name: getattr(expanded, name) for name in PRESET_FIELDS},
+        **{name: getattr(settings, name) for name in EngineOptions.__struct_fields__},
         engine=settings.engine,
-        context=settings.context or None,
-        slots=settings.slots,
-        threads=settings.threads or None,
-        gpu_layers=settings.gpu_layers if settings.gpu_layers >= 0 else None,
         chat_template=settings.chat_template or None,
         format=tools,
         reasoning_format=reasoning,
         lora=dict(_split_adapter(pair) for pair in settings.lora),
     )
+
+
+@contextmanager
+def report_preset_errors() -> Iterator[None]:
+    """Turn an invalid option of a preset into a `StartupError`."""
+    try:
+        yield
+    except PresetError as error:
+        message = str(error)
+        end = "" if message.endswith("?") else "."
+        raise StartupError(f"{message[0].upper()}{message[1:]}{end}") from None
 
 
 def make_policy(settings: Settings) -> ModelPolicy:
@@ -181,6 +217,16 @@ def make_remote_tools(settings: Settings) -> RemoteToolsConfig:
         rounds=settings.mcp_rounds, seconds=5 * timeout, output_chars=max(settings.mcp_output, 0)
     )
     return RemoteToolsConfig(lambda: client.McpClient(url_guard, timeout), servers, limits)
+
+
+def make_tracer_provider(settings: Settings) -> object | None:
+    """Return what makes spans, if the operator wants them to be sent to a collector."""
+    if not settings.otlp_endpoint:
+        return None
+    try:
+        return make_provider(settings.otlp_endpoint)
+    except ImportError:
+        raise StartupError("--otlp-endpoint needs `pip install dragoman[otel]`.") from None
 
 
 def _rename_aliases(options: Mapping[str, object]) -> dict[str, object]:

@@ -379,7 +379,8 @@ class Engine(Protocol):
     """Prompt in, tokens out. Knows nothing of HTTP, chat, tools or JSON.
 
     An engine may also have `capabilities` (a `Capabilities`), `embed(inputs, adapters)`,
-    `tokenize(text, special)` and `aclose()`; `engines.adapter` fills in the missing ones.
+    `tokenize(text, special)` and `aclose()`; `engines.adapter` fills in the missing ones. One with
+    `should_trace(level)` is asked whether it traces itself (`Job.trace`, `Step.trace`).
     """
 
     async def admit(self, job: Job) -> None:

@@ -415,10 +415,11 @@ def test_conversation_is_compacted(server: RunningServer, client: OpenAI) -> Non
 
 
 def test_compaction_disables_reasoning(server: RunningServer, client: OpenAI) -> None:
-    before = server.app.metrics.usage
+    metrics = server.app.observer.get_model("scripted")
+    before = metrics.usage
     client.responses.compact(model="scripted", input="x")
     assert last_prompt(server).endswith("<think>\n\n</think>\n\n")
-    usage = server.app.metrics.usage
+    usage = metrics.usage
     assert usage.prompt > before.prompt
     assert usage.completion > before.completion
 

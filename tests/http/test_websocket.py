@@ -78,7 +78,7 @@ def connect_to(server: RunningServer, path: str = PATH, **fields: Any) -> connec
 
 
 def count_requests(app: App, status: int) -> int:
-    return app.metrics.requests[PATH, status]
+    return app.metrics.requests[PATH, status, ""]
 
 
 def is_idle(server: RunningServer) -> bool:

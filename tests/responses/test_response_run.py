@@ -19,6 +19,7 @@ from dragoman.events import Delta
 from dragoman.http.app import App
 from dragoman.http.server import make_app
 from dragoman.pipeline import pipeline
+from dragoman.pipeline.plan import Plan
 from dragoman.protocols import responses
 from dragoman.protocols.responses.types import UniqueNames
 from dragoman.responses.run import Sink
@@ -235,7 +236,7 @@ def test_truncating_a_long_conversation_takes_few_attempts(monkeypatch: pytest.M
     attempts: list[int] = []
     original = pipeline.prepare
 
-    async def count_attempts(request: Request, services: Any, admitted: bool) -> pipeline.Plan:
+    async def count_attempts(request: Request, services: Any, admitted: bool) -> Plan:
         chat = request.prompts[0]
         assert isinstance(chat, Chat)
         attempts.append(len(chat.messages))

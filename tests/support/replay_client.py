@@ -13,6 +13,7 @@ from dragoman.grammar.compiler.compiler_pool import CompilerPool
 from dragoman.models.registry import ModelRegistry
 from dragoman.pipeline import pipeline
 from dragoman.pipeline.admission import Admission
+from dragoman.pipeline.plan import Plan
 from dragoman.pipeline.services import Services
 from dragoman.replay import ReplayService
 from dragoman.testing import ByteTokenizer, Reply, ScriptedEngine
@@ -106,7 +107,7 @@ class ReplayClient:
         self.engine = engine
         self.fields = {"tools": (WEATHER,)} | fields
         self.messages: list[Message] = []
-        self.plan: pipeline.Plan | None = None
+        self.plan: Plan | None = None
         self.sampling = Sampling()
         self.request: dict[str, Any] = {}
 

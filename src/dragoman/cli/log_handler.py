@@ -10,10 +10,15 @@ from __future__ import annotations
 import logging
 import os
 import select
+import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from queue import SimpleQueue
 
-LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
+from dragoman.config import Settings
+from dragoman.telemetry.log_format import make_formatter
+
 MAX_WAITING = 10_000  # lines
 CLOSE_TIMEOUT = 1.0  # seconds to write the last lines
 
@@ -40,7 +45,8 @@ class QueuedLogHandler(logging.Handler):
             self.handleError(record)
             return
         if self._dropped:
-            line, self._dropped = f"{self._dropped} lines were dropped here.\n{line}", 0
+            self._lines.put(self.format(_report_dropped(self._dropped)))
+            self._dropped = 0
         self._lines.put(line)
 
     def close(self) -> None:
@@ -64,3 +70,46 @@ class QueuedLogHandler(logging.Handler):
         except BlockingIOError:  # another program made the terminal non-blocking
             select.select((), (self._descriptor,), ())
             return data
+
+
+def _report_dropped(count: int) -> logging.LogRecord:
+    message = "%d lines were dropped here."
+    return logging.LogRecord("dragoman.log", logging.WARNING, "", 0, message, (count,), None)
+
+
+def configure_logging(settings: Settings, *, queued: bool = False) -> None:
+    """Log to standard error as the settings say; `queued` is for servers, which must not block."""
+    handler = make_handler(settings, queued=queued)
+    logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
+    logging.getLogger("dragoman").setLevel(settings.log_level.upper())
+
+
+@contextmanager
+def log_to_stderr(settings: Settings, *, sets_level: bool) -> Iterator[None]:
+    """Log to standard error for a while, inside a program that has not configured logging.
+
+    Where the program has, only the level of our own logger is set, if it `sets_level`.
+    """
+    logger = logging.getLogger("dragoman")
+    level, handler = logger.level, None
+    if not logger.hasHandlers():
+        handler = make_handler(settings, queued=True)
+        logger.addHandler(handler)
+    if level == logging.NOTSET and (handler is not None or sets_level):
+        logger.setLevel(settings.log_level.upper())
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        if handler is not None:
+            logger.removeHandler(handler)
+            handler.close()
+
+
+def make_handler(settings: Settings, *, queued: bool) -> logging.Handler:
+    handler: logging.Handler = logging.StreamHandler()
+    if queued:
+        with suppress(OSError):  # standard error of a notebook is no file
+            handler = QueuedLogHandler(sys.stderr.fileno())
+    handler.setFormatter(make_formatter(settings.log_format))
+    return handler

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
-import sys
 
-from dragoman.cli.flags import add_flags
-from dragoman.cli.log_handler import LOG_FORMAT, QueuedLogHandler
+from dragoman.cli.flags import add_command, add_flags, list_server_settings
+from dragoman.cli.log_handler import configure_logging
 from dragoman.cli.pull import choose_model
 from dragoman.config import Settings
 from dragoman.errors import DragomanError
@@ -17,13 +15,21 @@ from dragoman.errors import DragomanError
 def add_parser(
     commands: argparse._SubParsersAction[argparse.ArgumentParser],
 ) -> argparse.ArgumentParser:
-    parser = commands.add_parser(
-        "serve", help="serve a model over HTTP", usage="dragoman serve [FLAGS] [MODEL]"
+    parser = add_command(
+        commands,
+        "serve",
+        "serve a model over HTTP",
+        usage="dragoman serve [FLAGS] [MODEL]",
+        examples=(
+            "dragoman serve",
+            "dragoman serve ./model.gguf --context 16k --port 8080",
+            "dragoman serve qwen3 --host 0.0.0.0 --api-key SECRET",
+        ),
     )
     parser.add_argument(
         "model", nargs="?", metavar="MODEL", help="name or file of a model (default: smollm2-135m)"
     )
-    add_flags(parser)
+    add_flags(parser, list_server_settings())
     return parser
 
 
@@ -31,9 +37,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
     from dragoman.http.server import run_event_loop
 
     model = choose_model(arguments.model, settings)
-    logging.basicConfig(
-        format=LOG_FORMAT, handlers=[QueuedLogHandler(sys.stderr.fileno())], force=True
-    )
+    configure_logging(settings, queued=True)
     run_event_loop(serve_models(settings, model))
 
 

@@ -72,6 +72,7 @@ def _join(first: Step, second: Step) -> Step:
         first.cached_tokens if cached_tokens is None else cached_tokens,
         [*first.prompt_logprobs, *second.prompt_logprobs],
         [*_get_spans(first), *_get_spans(second)],
+        first.trace + second.trace,
     )
 
 

@@ -34,6 +34,8 @@ from dragoman.http.websocket import WebSocketSessions
 from dragoman.responses.background import BackgroundRuns
 from dragoman.responses.service import ResponseService
 from dragoman.runtime import Runtime
+from dragoman.telemetry.observer import RequestObserver
+from dragoman.telemetry.spans import Tracing
 
 ROUTE_MAKERS = (
     chat.make_routes,
@@ -58,12 +60,18 @@ class App:
         clock = StreamClock(settings.patience, settings.ping)
         self.runtime = runtime
         self.settings = settings
-        self.metrics = Metrics(runtime.services, lambda: len(clock))
-        self.responder = responder = Responder(clock, self.metrics)
+        self.observer = RequestObserver(
+            Tracing(runtime.tracer_provider),
+            logs_content=settings.log_prompts,
+            sends_timings=settings.timings,
+        )
+        self.metrics = Metrics(runtime.services, self.observer, lambda: len(clock))
+        self.responder = responder = Responder(clock, self.observer)
         background = BackgroundRuns(
             lambda: responder.runs.track(None),
             lambda: responder.start_timer().record,
             self.metrics.count_error,
+            lambda: self.observer.observe_child("BACKGROUND"),
         )
         self.responses = ResponseService(
             runtime.services, runtime.state, background, runtime.remote_tools
@@ -78,6 +86,7 @@ class App:
             responder=responder,
             websockets=self.websockets,
             metrics=self.metrics,
+            observer=self.observer,
             readiness=self.readiness,
             router=self.router,
         )
@@ -86,8 +95,9 @@ class App:
                 self.router.add(route)
         allowed = {parse_host(host.encode()) or "" for host in settings.allowed_host}
         hosts = frozenset({*LOOPBACK, "[::1]", *allowed}) if local else None
-        guarded = HostGuard(KeyGuard(self._dispatch, keys), hosts)
-        self._app = RequestMiddleware(guarded, self.metrics, self.router)
+        key_guard = KeyGuard(self._dispatch, keys, local=local, allows_debug=settings.debug_header)
+        guarded = HostGuard(key_guard, hosts)
+        self._app = RequestMiddleware(guarded, self.metrics, self.router, self.observer)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":

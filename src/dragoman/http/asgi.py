@@ -9,8 +9,10 @@ like any other.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from functools import cached_property
+from itertools import islice
 from typing import Any, Literal, TypeAlias
 from urllib.parse import parse_qsl
 
@@ -20,6 +22,7 @@ from dragoman.errors import BadRequest, RequestTimeout, TooLarge
 from dragoman.http.cancellation import Disconnected
 from dragoman.protocols.dialect import Dialect
 from dragoman.protocols.shared import openai
+from dragoman.telemetry.record import RequestRecord
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
@@ -32,7 +35,9 @@ Access: TypeAlias = Literal["open", "key", "admin"]
 JSON = b"application/json"
 WEBSOCKET = "WEBSOCKET"  # used as the method of a WebSocket handshake
 MAX_QUERY_FIELDS = 100
+MAX_WARNINGS, MAX_WARNING_LENGTH = 16, 300
 DIRECT_WRITER = "dragoman.writer"  # scope key: our own connections put their direct writer here
+_UNPRINTABLE = re.compile(r"[^ -~]")
 _REJECT_EXTENSION = "websocket.http.response"  # ASGI: reject a handshake with a full response
 # Where no route says otherwise, errors have OpenAI's form.
 DEFAULT_DIALECT: Dialect[object] = Dialect(name="default", encode_error=openai.encode_error)
@@ -54,22 +59,40 @@ class RequestContext:
         self.access: Access = "key"  # likewise; unknown paths need a key, too
         self.owner = ""  # a digest of the client's key, where keys are required
         self.extra_headers: list[Header] = []  # sent with the response
+        self.warnings: list[str] = []  # likewise; one sentence for each field without effect
         self.status: int | None = None  # of the response, once its headers are sent
         self.error_code: str | None = None  # of the error that was sent or broke the stream
         self.route = ""  # the pattern that matched, for metrics
+        self.record = RequestRecord(request_id, self.method, self.path)
 
     @property
     def response_headers(self) -> list[Header]:
         """Headers of every response to this request."""
         request_id = self.request_id.encode()
         ids = [(name, request_id) for name in self.dialect.request_id_headers]
-        return [*ids, *self.extra_headers]
+        return [*ids, *make_warning_headers(self.warnings), *self.extra_headers]
+
+    def update_record(self) -> None:
+        """Note in the record what is known about the request now."""
+        record = self.record
+        record.route, record.owner, record.api = self.route, self.owner, self.dialect.name
+        record.warnings = tuple(dict.fromkeys((*self.warnings, *record.warnings)))
 
     def get_header(self, name: bytes) -> bytes | None:
         for key, value in self.scope["headers"]:
             if key == name:
                 return bytes(value)
         return None
+
+    def get_header_text(self, name: str) -> str | None:
+        value = self.get_header(name.encode())
+        return None if value is None else value.decode("latin-1")
+
+    @property
+    def trace_headers(self) -> dict[str, str]:
+        """The headers that say which trace of the client this request belongs to."""
+        texts = {name: self.get_header_text(name) for name in ("traceparent", "tracestate")}
+        return {name: text for name, text in texts.items() if text is not None}
 
     @cached_property
     def _query_fields(self) -> list[tuple[str, str]]:
@@ -150,6 +173,13 @@ class RequestContext:
         await self.start_response(status, [*own, *headers])
         content = b"" if self.method == "HEAD" else body
         await self._send({"type": "http.response.body", "body": content})
+
+
+def make_warning_headers(warnings: Iterable[str]) -> list[Header]:
+    """A header for each warning."""
+    unique = dict.fromkeys(warnings)
+    texts = (_UNPRINTABLE.sub("?", text)[:MAX_WARNING_LENGTH].strip() for text in unique)
+    return [(b"x-dragoman-warning", text.encode()) for text in islice(texts, MAX_WARNINGS)]
 
 
 def _make_too_large_error(limit: int) -> TooLarge:

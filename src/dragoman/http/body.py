@@ -9,7 +9,9 @@ from typing import TypeVar
 from dragoman.config import Settings
 from dragoman.errors import UnsupportedMedia
 from dragoman.http.asgi import RequestContext
+from dragoman.http.middleware import parse_host, parse_origin
 from dragoman.protocols.dialect import Decode, DialectContext
+from dragoman.protocols.shared.json_body import collect_warnings
 from dragoman.signing import Signer
 
 LARGE_BODY = 1 << 20  # bytes; decoding more than this takes noticeable time
@@ -24,14 +26,19 @@ class BodyReader:
         self._get_signer = get_signer
 
     async def read(self, request: RequestContext) -> bytes:
-        content_type = request.get_header(b"content-type") or b"application/json"
+        content_type = request.get_header(b"content-type")
+        if content_type is None:
+            content_type = b"" if is_from_other_site(request) else b"application/json"
         encoding = request.get_header(b"content-encoding") or b"identity"
         is_json = content_type.partition(b";")[0].strip().lower().endswith(b"json")
         if not is_json:
             raise UnsupportedMedia("Set `Content-Type: application/json`.")
         if encoding.lower() != b"identity":
             raise UnsupportedMedia("Send the body without `Content-Encoding`.")
-        return await request.read_body(self._settings.body_limit, self._settings.receive_timeout)
+        with request.record.measure("receive"):
+            return await request.read_body(
+                self._settings.body_limit, self._settings.receive_timeout
+            )
 
     async def make_context(self, request: RequestContext) -> DialectContext:
         """What the wire API of a request needs to decode it and to encode its response."""
@@ -44,11 +51,26 @@ class BodyReader:
 
     async def read_and_decode(self, request: RequestContext, decode: Decode[T]) -> T:
         body = await self.read(request)
-        return await self.decode(body, decode, await self.make_context(request))
+        return await self.decode(request, body, decode, await self.make_context(request))
 
     @staticmethod
-    async def decode(body: bytes, decode: Decode[T], context: DialectContext) -> T:
+    async def decode(
+        request: RequestContext, body: bytes, decode: Decode[T], context: DialectContext
+    ) -> T:
         """Decode a body; a large one in a thread, so that the event loop does not wait for it."""
-        if len(body) <= LARGE_BODY:
-            return decode(body, context)
-        return await asyncio.to_thread(decode, body, context)
+        with collect_warnings(request.warnings), request.record.measure("decode"):
+            if len(body) <= LARGE_BODY:
+                return decode(body, context)
+            return await asyncio.to_thread(decode, body, context)
+
+
+def is_from_other_site(request: RequestContext) -> bool:
+    """Whether a page of another site sends the request.
+
+    A browser sends such a request without asking the server first if its content type is one of a
+    form or is missing. So JSON from pages must say that it is JSON; then the browser asks first.
+    """
+    if request.get_header(b"sec-fetch-site") in (b"cross-site", b"same-site"):
+        return True
+    origin = request.get_header(b"origin")
+    return origin is not None and parse_origin(origin) != parse_host(request.get_header(b"host"))

@@ -6,7 +6,6 @@ families only when they are collected. No value is estimated.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator
 
@@ -21,34 +20,22 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from dragoman.errors import DragomanError
-from dragoman.events import Usage
 from dragoman.pipeline.services import Services
 from dragoman.replay.service import ReplayStats
+from dragoman.telemetry.model_metrics import REQUEST_BOUNDS, Histogram, collect_models
+from dragoman.telemetry.observer import RequestObserver
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
-# Bounds of the histograms, in seconds.
-TOKEN_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
-REQUEST_BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
-
-
-class Histogram:
-    """A histogram that costs one bisection per value."""
-
-    def __init__(self, bounds: tuple[float, ...]) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.sum = 0.0
-
-    def observe(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.sum += value
-
-    def to_metric(self, name: str, description: str) -> Metric:
-        total, rows = 0, []
-        for bound, count in zip((*self.bounds, float("inf")), self.counts, strict=True):
-            total += count
-            rows.append(("+Inf" if bound == float("inf") else str(bound), float(total)))
-        return HistogramMetricFamily(name, description, buckets=rows, sum_value=self.sum)
+# The field of a model's state, the name of its gauge and what it shows.
+GAUGES = (
+    ("up", "dragoman_engine_up", "1 while the engine runs."),
+    ("running", "dragoman_requests_running", "Requests that an engine processes."),
+    ("waiting", "dragoman_requests_waiting", "Requests in the queue."),
+    ("slots", "dragoman_slots", "Choices that can be generated at the same time."),
+    ("busy_slots", "dragoman_slots_busy", "Choices that are generated now."),
+    ("tokens", "dragoman_kv_tokens", "Tokens that running requests have in the KV cache."),
+    ("max_tokens", "dragoman_kv_tokens_limit", "Tokens that the KV cache of all slots can hold."),
+)
 
 
 class ModelState(Struct, frozen=True):
@@ -59,20 +46,27 @@ class ModelState(Struct, frozen=True):
     running: int
     waiting: int
     restarts: int
+    slots: int | None
+    busy_slots: int
+    tokens: int
+    max_tokens: int | None
 
 
 class Metrics(Collector):
     """All metrics of one server."""
 
-    def __init__(self, services: Services, count_streams: Callable[[], int]) -> None:
+    def __init__(
+        self, services: Services, observer: RequestObserver, count_streams: Callable[[], int]
+    ) -> None:
         self._services = services
+        self._observer = observer
         self._count_streams = count_streams
-        self.requests: Counter[tuple[str, int]] = Counter()  # by route and status
+        services.models.on_loaded = lambda model, seconds: observer.get_model(model).load.observe(
+            seconds
+        )
+        self.requests: Counter[tuple[str, int, str]] = Counter()  # by route, status and model
         self.errors: Counter[str] = Counter()  # by code
         self.succeeded = 0
-        self.usage = Usage()
-        self.first_token = Histogram(REQUEST_BOUNDS)
-        self.inter_token = Histogram(TOKEN_BOUNDS)
         self.duration = Histogram(REQUEST_BOUNDS)
         self._registry = CollectorRegistry()
         self._registry.register(self)
@@ -88,20 +82,31 @@ class Metrics(Collector):
             up = getattr(engine, "state", "ready") == "ready"
             restarts: int = getattr(engine, "restarts", 0)
             gate = self._services.admission.get_gate(model)
-            yield ModelState(model.id, up, gate.running, gate.waiting, restarts)
+            context = model.capabilities.context
+            yield ModelState(
+                model=model.id,
+                up=up,
+                running=gate.running,
+                waiting=gate.waiting,
+                restarts=restarts,
+                slots=gate.slots,
+                busy_slots=gate.busy_slots,
+                tokens=gate.count_tokens(),
+                max_tokens=context and gate.slots and context * gate.slots,
+            )
 
     def render(self) -> bytes:
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
         yield from self._collect_requests()
-        yield self.first_token.to_metric(
-            "dragoman_time_to_first_token_seconds", "Time from the request to its first token."
+        yield HistogramMetricFamily(
+            "dragoman_request_seconds",
+            "Duration of requests.",
+            buckets=self.duration.make_rows(),
+            sum_value=self.duration.sum,
         )
-        yield self.inter_token.to_metric(
-            "dragoman_inter_token_seconds", "Time between two deltas of an answer."
-        )
-        yield self.duration.to_metric("dragoman_request_seconds", "Duration of requests.")
+        yield from collect_models(self._observer.models)
         yield from self._collect_engines()
         yield from self._collect_grammars()
         yield from self._collect_replay()
@@ -159,10 +164,10 @@ class Metrics(Collector):
 
     def _collect_requests(self) -> Iterator[Metric]:
         requests = CounterMetricFamily(
-            "dragoman_requests", "Finished requests.", labels=["route", "status"]
+            "dragoman_requests", "Finished requests.", labels=["route", "status", "model"]
         )
-        for (route, status), count in self.requests.items():
-            requests.add_metric([route, str(status)], count)
+        for (route, status, model), count in self.requests.items():
+            requests.add_metric([route, str(status), model], count)
         yield requests
         errors = CounterMetricFamily(
             "dragoman_errors", "Failed requests, by code.", labels=["code"]
@@ -173,33 +178,21 @@ class Metrics(Collector):
         yield CounterMetricFamily(
             "dragoman_succeeded", "Requests that succeeded.", value=self.succeeded
         )
-        tokens = CounterMetricFamily("dragoman_tokens", "Tokens, by kind.", labels=["kind"])
-        usage = self.usage
-        for kind, count in (("prompt", usage.prompt), ("completion", usage.completion)):
-            tokens.add_metric([kind], count)
-        yield tokens
-        yield CounterMetricFamily(
-            "dragoman_prompt_cache_hit_tokens",
-            "Prompt tokens that were in the engine's cache.",
-            value=usage.cached,
-        )
 
     def _collect_engines(self) -> Iterator[Metric]:
         streams = self._count_streams()
         yield GaugeMetricFamily("dragoman_streams_open", "Open streams.", value=streams)
-        up = GaugeMetricFamily("dragoman_engine_up", "1 while the engine runs.", labels=["model"])
-        running = GaugeMetricFamily(
-            "dragoman_requests_running", "Requests that an engine processes.", labels=["model"]
-        )
-        waiting = GaugeMetricFamily(
-            "dragoman_requests_waiting", "Requests in the queue.", labels=["model"]
-        )
+        states = list(self.get_model_states())
+        for field, name, description in GAUGES:
+            gauge = GaugeMetricFamily(name, description, labels=["model"])
+            for state in states:
+                value = getattr(state, field)
+                if value is not None:
+                    gauge.add_metric([state.model], float(value))
+            yield gauge
         restarts = CounterMetricFamily(
             "dragoman_engine_restarts", "Engine restarts.", labels=["model"]
         )
-        for state in self.get_model_states():
-            up.add_metric([state.model], float(state.up))
-            running.add_metric([state.model], state.running)
-            waiting.add_metric([state.model], state.waiting)
+        for state in states:
             restarts.add_metric([state.model], state.restarts)
-        yield from (up, running, waiting, restarts)
+        yield restarts

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import time
 import uuid
 from urllib.parse import urlsplit
 
@@ -29,13 +28,16 @@ from dragoman.http.auth import ApiKeys, read_keys
 from dragoman.http.cancellation import Disconnected
 from dragoman.http.metrics import Metrics
 from dragoman.http.router import Router
+from dragoman.telemetry.log_format import escape_text
+from dragoman.telemetry.observer import CLIENT_CLOSED_REQUEST, RequestObserver
+from dragoman.telemetry.reports import DEBUG_HEADER, REPORT_HEADERS, parse_report_headers
 
 log = logging.getLogger("dragoman.http")
 
 _REQUEST_ID = re.compile(rb"[\w.:@/+=-]{1,128}", re.ASCII)
 _HOST = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[\w.-]*)(:\d{1,5})?", re.ASCII)
-CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that disconnected
 DISCONNECTED_CODE = "client_disconnected"
+REJECTIONS = (401, 403, 404)  # their messages name the path
 PROBE_ROUTES = ("/health", "/health/live", "/health/ready", "/metrics")  # polled; logged as debug
 
 
@@ -48,18 +50,29 @@ def get_request(scope: Scope) -> RequestContext:
 class RequestMiddleware:
     """Creates the request context, sends errors, counts and logs."""
 
-    def __init__(self, app: AsgiApp, metrics: Metrics, router: Router) -> None:
+    def __init__(
+        self, app: AsgiApp, metrics: Metrics, router: Router, observer: RequestObserver
+    ) -> None:
         self._app = app
         self._metrics = metrics
+        self._observer = observer
         self._router = router
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = RequestContext(scope, receive, send, choose_request_id(scope))
         scope["dragoman"] = request
         self._router.resolve(request)
-        started = time.perf_counter()
+        with self._observer.observe(request.record, request.trace_headers) as record:
+            if record.traceparent is not None:
+                request.extra_headers.append((b"traceparent", record.traceparent.encode()))
+            try:
+                await self._serve(request, receive, send)
+            finally:
+                self._record(request)
+
+    async def _serve(self, request: RequestContext, receive: Receive, send: Send) -> None:
         try:
-            await self._app(scope, receive, send)
+            await self._app(request.scope, receive, send)
         except DragomanError as error:
             await self._send_error(request, error)
         except Disconnected:
@@ -70,8 +83,6 @@ class RequestMiddleware:
         except Exception:
             log.exception("request %s failed", request.request_id)
             await self._send_error(request, EngineFailed("Internal server error."))
-        finally:
-            self._record(request, time.perf_counter() - started)
 
     @staticmethod
     async def _send_error(request: RequestContext, error: DragomanError) -> None:
@@ -79,35 +90,36 @@ class RequestMiddleware:
         if request.status is not None:
             return
         status = request.dialect.get_error_status(error)
+        if error.status in REJECTIONS:
+            name_path(error, request)
         body = request.dialect.encode_error(error, request.request_id)
         try:
             await request.send_response(status, body, headers=make_retry_headers(error))
         except Disconnected:
             request.error_code = DISCONNECTED_CODE
 
-    def _record(self, request: RequestContext, seconds: float) -> None:
-        metrics = self._metrics
+    def _record(self, request: RequestContext) -> None:
+        metrics, record = self._metrics, request.record
         status = request.status or CLIENT_CLOSED_REQUEST
         if request.error_code == DISCONNECTED_CODE:
             status = CLIENT_CLOSED_REQUEST
-        metrics.requests[request.route or "none", status] += 1
+        record.status, record.error_code = status, request.error_code
+        request.update_record()
+        record.is_probe = request.route in PROBE_ROUTES and status < 500
+        metrics.requests[request.route or "none", status, record.model] += 1
         if not request.is_websocket:  # the lifetime of a WebSocket is not a useful duration
-            metrics.duration.observe(seconds)
+            metrics.duration.observe(record.elapsed)
         if request.error_code is None:
             metrics.succeeded += 1
         else:
             metrics.errors[request.error_code] += 1
-        is_probe = request.route in PROBE_ROUTES and status < 500
-        log.log(
-            logging.DEBUG if is_probe else logging.INFO,
-            "%s %s %s %d %.0f ms%s",
-            request.request_id,
-            request.method,
-            request.route or "no route",
-            status,
-            seconds * 1000,
-            f" {request.error_code}" if request.error_code else "",
-        )
+
+
+def name_path(error: DragomanError, request: RequestContext) -> None:
+    """Name the path in an error: often, the client has the wrong address."""
+    path = escape_text(request.path)
+    if path not in error.message:
+        error.message += f" ({request.method} {path})"
 
 
 def choose_request_id(scope: Scope) -> str:
@@ -174,27 +186,52 @@ def parse_origin(origin: bytes) -> str:
 class KeyGuard:
     """Requires a key for every path that is not open, whether it exists or not."""
 
-    def __init__(self, app: AsgiApp, keys: ApiKeys) -> None:
+    def __init__(self, app: AsgiApp, keys: ApiKeys, *, local: bool, allows_debug: bool) -> None:
+        """`local`: only this machine can connect, so that admin paths need no key if none is set.
+
+        `allows_debug`: everyone may see prompts and raw outputs of their own requests.
+        """
         self._app = app
         self._keys = keys
+        self._local = local
+        self._allows_debug = allows_debug
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = get_request(scope)
         keys = read_keys(scope["headers"])
         if request.access == "admin" and not self._is_admin(keys):
-            if keys and self._keys.accepts(keys):
-                raise Forbidden("This path needs an admin key.")
-            raise _make_unauthorized(keys)
+            raise self._make_admin_error(keys)
         if request.access == "key":
             request.owner = self._keys.get_owner(keys)
             if self._keys.required and not request.owner:
                 raise _make_unauthorized(keys)
+        self._set_report_options(request, keys)
         await self._app(scope, receive, send)
+
+    def _set_report_options(self, request: RequestContext, keys: list[bytes]) -> None:
+        """Note what the client wants to know about its request, if it may know that."""
+        timings, trace, debug = map(request.get_header_text, REPORT_HEADERS)
+        if debug is not None and not (self._allows_debug or self._is_admin(keys)):
+            raise Forbidden(
+                f"The header `{DEBUG_HEADER}` needs an admin key, or a server that was started "
+                "with `--debug-header`."
+            )
+        request.record.options |= parse_report_headers(timings, trace, debug)
 
     def _is_admin(self, keys: list[bytes]) -> bool:
         if self._keys.has_admin_keys:
             return self._keys.accepts_admin(keys)
-        return not self._keys.required
+        return self._local and not self._keys.required
+
+    def _make_admin_error(self, keys: list[bytes]) -> DragomanError:
+        if not self._keys.accepts(keys):
+            return _make_unauthorized(keys)
+        if not self._keys.has_admin_keys:
+            return Forbidden(
+                "This path needs an admin key, and the server has none. "
+                "Start it with `--admin-key KEY`."
+            )
+        return Forbidden("This path needs an admin key.") if keys else _make_unauthorized(keys)
 
 
 def _make_unauthorized(keys: list[bytes]) -> Unauthorized:

@@ -8,50 +8,56 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
-from itertools import islice
 
 from dragoman.errors import ENGINE_FAILURE, DragomanError, Draining, EngineFailed
 from dragoman.events import Delta
 from dragoman.http.asgi import Header, RequestContext
 from dragoman.http.cancellation import Disconnected, RunRegistry
-from dragoman.http.metrics import Metrics
 from dragoman.http.stream import Stream, StreamClock
 from dragoman.replay import PromptReuse
 from dragoman.responses.run import Run, Sink
+from dragoman.telemetry.observer import RequestObserver
+from dragoman.telemetry.record import RequestRecord, get_record
 
 log = logging.getLogger("dragoman.http")
 ERROR_FRAMES_TIMEOUT = 1.0  # seconds to send the frames that report an error
-MAX_WARNINGS, MAX_WARNING_LENGTH = 16, 300
-_UNPRINTABLE = re.compile(r"[^ -~]")
 
 
 class AnswerTimer:
     """Measures the time to the first token and between tokens of one answer."""
 
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
+    def __init__(self, observer: RequestObserver, record: RequestRecord) -> None:
+        self._observer = observer
+        self._record = record
         self.last = time.perf_counter()  # when the last delta came
-        self._observe = metrics.first_token.observe
+        self._observe: Callable[[float], None] = self._observe_first
+        self._observe_rest: Callable[[float], None] = self._observe_first
 
     def record(self, delta: Delta) -> None:
         now = time.perf_counter()
         self._observe(now - self.last)
         self.last = now
-        self._observe = self._metrics.inter_token.observe
+        self._observe = self._observe_rest
         if delta.usage is not None:
-            self._metrics.usage += delta.usage
+            self._record.add_finish(delta)
+            self._observer.get_model(self._record.model).usage += delta.usage
+
+    def _observe_first(self, seconds: float) -> None:
+        metrics = self._observer.get_model(self._record.model)
+        metrics.first_token.observe(seconds)
+        self._record.mark_first_token()
+        self._observe_rest = metrics.inter_token.observe
 
 
 class Responder:
     """Responds to requests that make a model generate."""
 
-    def __init__(self, clock: StreamClock, metrics: Metrics) -> None:
+    def __init__(self, clock: StreamClock, observer: RequestObserver) -> None:
         self._clock = clock
-        self._metrics = metrics
+        self._observer = observer
         self.runs = RunRegistry()
         self.drain_seconds: float | None = None  # set once the server is stopping
 
@@ -59,7 +65,8 @@ class Responder:
         return Draining("The server is stopping.", retry_after=self.drain_seconds)
 
     def start_timer(self) -> AnswerTimer:
-        return AnswerTimer(self._metrics)
+        """Measure an answer to the current request."""
+        return AnswerTimer(self._observer, get_record())
 
     @asynccontextmanager
     async def track(
@@ -79,7 +86,7 @@ class Responder:
         try:
             async with self.track(request.wait_disconnected):
                 run = await prepare()
-                request.extra_headers += make_warning_headers(run.warnings)
+                request.warnings += run.warnings
                 request.extra_headers += make_reuse_headers(run.reuse)
                 if run.wants_stream:
                     stream = Stream(request, run.start())
@@ -114,13 +121,6 @@ def convert_engine_errors(work: str) -> Iterator[None]:
     except Exception as error:
         log.exception("%s: the engine failed", work)
         raise EngineFailed(ENGINE_FAILURE) from error
-
-
-def make_warning_headers(warnings: Iterable[str]) -> list[Header]:
-    """A header for each warning."""
-    unique = dict.fromkeys(warnings)
-    texts = (_UNPRINTABLE.sub("?", text)[:MAX_WARNING_LENGTH].strip() for text in unique)
-    return [(b"x-dragoman-warning", text.encode()) for text in islice(texts, MAX_WARNINGS)]
 
 
 def make_reuse_headers(reuse: PromptReuse | None) -> list[Header]:

@@ -24,6 +24,7 @@ from msgspec import Struct
 from dragoman.errors import MethodNotAllowed, NotFound
 from dragoman.http.asgi import DEFAULT_DIALECT, WEBSOCKET, Access, RequestContext
 from dragoman.protocols.dialect import Dialect
+from dragoman.telemetry.log_format import escape_text
 
 Handler: TypeAlias = Callable[[RequestContext], Awaitable[None]]
 MAX_SEGMENTS = 64
@@ -189,7 +190,7 @@ class Router:
     async def dispatch(self, request: RequestContext) -> None:
         match = self.find(request.path)
         if not match.methods:
-            raise NotFound(f"Unknown path {request.path[:200]}. See /docs.")
+            raise NotFound(f"Unknown path {escape_text(request.path)}. See /docs.")
         route = match.get_route(request.method)
         if route is None or (route.method == WEBSOCKET) != request.is_websocket:
             allowed = ", ".join(sorted(set(match.methods) - {WEBSOCKET}))
@@ -197,6 +198,7 @@ class Router:
             raise MethodNotAllowed(f"Use {allowed or 'a WebSocket'} for this path.")
         request.route = route.path
         request.params = dict(zip(route.parameters, match.values, strict=True))
+        request.update_record()
         await route.handler(request)
 
 

@@ -21,6 +21,7 @@ from dragoman.mcp.url_guard import (
     normalise_host,
     parse_endpoint,
 )
+from dragoman.telemetry.record import get_record
 
 MAX_RESPONSE = 4 * 1024 * 1024  # bytes of one response, or of one event of a stream
 CONNECT_TIMEOUT = 10.0  # seconds
@@ -190,6 +191,9 @@ def create_http_client(
 ) -> httpx2.AsyncClient:
     """An HTTP client whose requests all use the transport."""
     own = {"user-agent": "dragoman", "accept-encoding": "identity"}
+    traceparent = get_record().traceparent
+    if traceparent is not None:
+        own["traceparent"] = traceparent
     return httpx2.AsyncClient(
         transport=transport,
         headers={**own, **headers},

@@ -11,9 +11,10 @@ from msgspec import Struct
 
 from dragoman.engines import get_capabilities
 from dragoman.models.output_format import FormatOverrides, OutputFormat, detect_output_format
+from dragoman.presets import Preset
 from dragoman.prompt.renderer import PromptRenderer
 from dragoman.tokenizers.tokenizer import AnyTokenizer
-from dragoman.types import Capabilities, Engine, Sampling
+from dragoman.types import Capabilities, Engine, Sampling, TraceLevel
 
 ProgressListener = Callable[[str, float], None]  # the stage, and the fraction that is done
 
@@ -62,10 +63,17 @@ class Model(Struct, kw_only=True, eq=False, weakref=True):
     capabilities: Capabilities = Capabilities()
     tokenizer: AnyTokenizer | None = None
     template_source: str | None = None
-    defaults: Sampling = Sampling()
+    defaults: Sampling = Sampling()  # recommended by the model's author, else ours
+    preset: Preset = Preset()  # the operator's values for requests
     output_format: OutputFormat = OutputFormat()
     renderer: PromptRenderer
     _token_visibility: dict[OutputFormat, TokenVisibility] = msgspec.field(default_factory=dict)
+
+    def can_trace(self, level: TraceLevel) -> bool:
+        """Whether the engine traces itself: its capabilities list the level, or it says so."""
+        should_trace = getattr(self.engine, "should_trace", None)
+        asked = callable(should_trace) and bool(should_trace(level))
+        return asked or level in self.capabilities.trace
 
     def get_token_visibility(self, output_format: OutputFormat) -> TokenVisibility:
         """Return which special tokens are hidden and which the parser of these formats sees."""

@@ -12,6 +12,7 @@ import asyncio
 import math
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Self
 from weakref import WeakKeyDictionary
 
@@ -29,6 +30,7 @@ class Ticket:
         self._weight = weight
         self._admitted: asyncio.Future[None] | None = None
         self._started: float | None = None
+        self.count_tokens: Callable[[], int] = lambda: 0  # in the context of the running request
 
     async def wait(self) -> None:
         """Return when the request may run."""
@@ -73,13 +75,21 @@ class Gate:
         self.slots = slots
         self._queue = queue
         self._busy_slots = 0
-        self._running = 0
+        self._running: set[Ticket] = set()
         self._waiting: deque[Ticket] = deque()
         self._mean_seconds = 1.0  # how long a request runs, a moving average
 
     @property
     def running(self) -> int:
-        return self._running
+        return len(self._running)
+
+    @property
+    def busy_slots(self) -> int:
+        return self._busy_slots
+
+    def count_tokens(self) -> int:
+        """Count the tokens of the running requests: their prompts, and their answers so far."""
+        return sum(ticket.count_tokens() for ticket in self._running)
 
     @property
     def waiting(self) -> int:
@@ -109,7 +119,7 @@ class Gate:
         if seconds is not None:
             self._mean_seconds += 0.2 * (seconds - self._mean_seconds)
             self._busy_slots -= ticket.weight
-            self._running -= 1
+            self._running.discard(ticket)
         elif ticket in self._waiting:
             self._waiting.remove(ticket)
         while self._waiting and self._fits(self._waiting[0]):
@@ -125,7 +135,7 @@ class Gate:
 
     def _start(self, ticket: Ticket) -> None:
         self._busy_slots += ticket.weight
-        self._running += 1
+        self._running.add(ticket)
         ticket.start()
 
 

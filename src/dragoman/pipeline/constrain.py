@@ -19,6 +19,7 @@ from dragoman.grammar.compiler.compiler_pool import CompilerPool
 from dragoman.grammar.grammar_spec import CompiledGrammar, GrammarSpec
 from dragoman.models.model import Model
 from dragoman.models.output_format import AnswerStart, OutputFormat
+from dragoman.telemetry.record import get_record
 from dragoman.types import Chat, Constraint, Request, Sampling
 
 UNCONSTRAINED = CompiledGrammar(None)
@@ -58,7 +59,8 @@ async def constrain(
             raise _make_conflict_error(requirement.param, *conflict)
         return CompiledGrammar(None, (f"{NOT_ENFORCED}: {conflict[0]}",))
     try:
-        return await compiler.compile(spec)
+        with get_record().measure("constrain"):
+            return await compiler.compile(spec)
     except BadRequest as error:
         if requirement.is_mandatory or not isinstance(error, TOLERATED_ERRORS):
             raise
@@ -138,7 +140,8 @@ def _find_conflict(
         if getattr(sampling, name):
             return f"`{name}` cannot be combined with a grammar.", name
     if chat is not None and chat.continue_final_message:
-        return "the continuation of a message cannot be constrained.", "continue_final_message"
+        name = chat.get_client_field_name("continue_final_message")
+        return "the continuation of a message cannot be constrained.", name
     return None
 
 

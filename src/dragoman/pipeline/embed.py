@@ -9,6 +9,7 @@ from dragoman.errors import BadRequest
 from dragoman.events import Usage
 from dragoman.pipeline.services import Services
 from dragoman.pipeline.validate import check_context_length, validate_embedding
+from dragoman.telemetry.record import get_record
 from dragoman.types import Embedder, Prompt
 
 
@@ -16,7 +17,12 @@ async def embed(
     name: str, inputs: Sequence[str | list[int]], services: Services
 ) -> tuple[str, list[list[float]], Usage]:
     """Return the id of the model, one vector for each input, and the usage."""
-    with await services.models.acquire(name) as model:
+    record = get_record()
+    record.requested_model = name
+    with record.measure("resolve"):
+        lease = await services.models.acquire(name)
+    with lease as model:
+        record.model = model.id
         validate_embedding(model)
         prompts = []
         for text in inputs:
@@ -29,7 +35,9 @@ async def embed(
             prompts.append(prompt)
         embedder = cast(Embedder, model.engine)
         with services.admission.get_gate(model).enter(1) as ticket:
-            await ticket.wait()
-            vectors = await embedder.embed(prompts)
+            with record.measure("queue"):
+                await ticket.wait()
+            with record.measure("embed"):
+                vectors = await embedder.embed(prompts)
     tokens = sum(len(prompt) for prompt in prompts if isinstance(prompt, list))
     return model.id, vectors, Usage(prompt=tokens)

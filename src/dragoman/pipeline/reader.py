@@ -83,20 +83,26 @@ class Reader:
         self._detokenizer = detokenizer
         self._is_plain = detokenizer.is_plain and not echo
         self._limit = math.inf if job.sampling.max_tokens is None else job.sampling.max_tokens
-        self._completion_tokens = self._cached_tokens = 0
+        self.completion_tokens = 0  # so far
+        self._cached_tokens = 0
         self._prompt_tokens: int | None = None
         self._ids: list[int] = []
         self._ids_are_exact = True  # `_ids` are the tokens of the emitted text, and no others
+        self.call_names: list[str] = []  # of the tools that were called
         self.generated_call_ids: set[str] = set()  # ids of calls that the model did not name
 
     def feed(self, step: Step) -> list[Delta]:
         """Return what the choice gained; a finished choice gains nothing."""
-        is_within_limit = self._completion_tokens + (step.tokens or len(step.ids)) <= self._limit
+        is_within_limit = self.completion_tokens + (step.tokens or len(step.ids)) <= self._limit
         if (self._is_plain and is_within_limit) or _is_single(step):
             delta = None if self._finished else self._feed(step)
             return [] if delta is None else [delta]
         parts = split_step(step)
         return [delta for part in parts if not self._finished and (delta := self._feed(part))]
+
+    @property
+    def is_finished(self) -> bool:
+        return self._finished
 
     @property
     def exact_ids(self) -> list[int] | None:
@@ -107,7 +113,7 @@ class Reader:
         """Count and store the tokens of a step."""
         known = len(step.ids)
         count = step.tokens or known
-        self._completion_tokens += count
+        self.completion_tokens += count
         self._ids += step.ids
         has_stop = step.stop_id is not None  # the stop token counts, but is not among the ids
         self._ids_are_exact &= known <= count <= known + has_stop
@@ -116,7 +122,7 @@ class Reader:
     def _feed(self, step: Step) -> Delta | None:
         self._count_tokens(step)
         # Enforces `max_tokens` for engines that do not.
-        at_limit = self._completion_tokens >= self._limit
+        at_limit = self.completion_tokens >= self._limit
         if self._is_plain and step.finish is None and not at_limit:  # the usual case
             text = self._detokenizer.read(step)
             return Delta(self._index, text) if text else None
@@ -162,11 +168,11 @@ class Reader:
     def _make_usage(self) -> Usage:
         """Return the usage. A prompt is counted once, with its first choice."""
         if not self._counts_prompt:
-            return Usage(completion=self._completion_tokens)
+            return Usage(completion=self.completion_tokens)
         prompt = self._prompt_tokens
         if prompt is None:
             prompt = len(self._prompt) if isinstance(self._prompt, list) else 0
-        return Usage(prompt, self._completion_tokens, min(self._cached_tokens, prompt))
+        return Usage(prompt, self.completion_tokens, min(self._cached_tokens, prompt))
 
 
 class ReaderOptions(Struct, frozen=True):
@@ -201,7 +207,6 @@ class ChatReader(Reader):
         self._ledger = TokenLedger()
         self._is_leading = options.strip_leading_space  # no content was emitted yet
         self._job_id = job.id
-        self._calls = 0
         self._model_call_ids: set[str] = set()  # ids that the model gave its calls
         self._arguments: list[str] = []  # of the last call
         # The rest is for a reasoning budget only.
@@ -234,7 +239,7 @@ class ChatReader(Reader):
         deltas = self._make_deltas(self._parser.feed(text)) if text else []
         if deltas and deltas[-1].channel == "tool_args":
             self._ledger.discard_before(start - MAX_HELD)  # the spans of a call are never taken
-        if stop is not None or step.finish is not None or self._completion_tokens >= self._limit:
+        if stop is not None or step.finish is not None or self.completion_tokens >= self._limit:
             return [*deltas, *self._finish_chat(step, stop)]
         if self._interruptions_left:
             self._steps.append(step)
@@ -278,7 +283,7 @@ class ChatReader(Reader):
 
     def _count_call(self, channel: Channel, text: str) -> None:
         if channel == "tool_name":
-            self._calls += 1
+            self.call_names.append(text)
             self._arguments.clear()
         elif self._detokenizer.has_stops:
             self._arguments.append(text)
@@ -286,7 +291,7 @@ class ChatReader(Reader):
     def _make_call_id(self, call_id: str) -> str:
         """Return the model's own id, unless it is missing or not unique; else generate one."""
         if not call_id or call_id in self._model_call_ids:
-            seed = f"{self._job_id}/{self._index}/{self._calls}"
+            seed = f"{self._job_id}/{self._index}/{len(self.call_names)}"
             call_id = "call_" + hashlib.blake2b(seed.encode(), digest_size=12).hexdigest()
             self.generated_call_ids.add(call_id)
             return call_id
@@ -304,7 +309,7 @@ class ChatReader(Reader):
             deltas += self._make_deltas(self._parser.feed(self._detokenizer.close().text))
         is_cut = stop is not None or finish == "length"
         deltas += self._make_deltas(self._parser.close(truncated=is_cut))
-        if finish == "stop" and self._calls and (stop is None or self._is_last_call_complete()):
+        if finish == "stop" and self.call_names and (stop is None or self._is_last_call_complete()):
             finish = "tool_calls"
         last = deltas.pop() if deltas and deltas[-1].channel == "text" else Delta(self._index)
         reason = step.stop_id if stop is None else stop

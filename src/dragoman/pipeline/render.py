@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dragoman.models.model import Model
 from dragoman.replay import NO_ROOM, ReplayedPrompt, ReplayScope, ReplayService
+from dragoman.telemetry.record import get_record
 from dragoman.types import Chat, Request
 
 
@@ -14,6 +15,11 @@ async def render_with_replay(
 
     If the prompt fits the context only without the replayed turns, it is rendered without them.
     """
+    with get_record().measure("render"):
+        return await _render(chat, scope, replay)
+
+
+async def _render(chat: Chat, scope: ReplayScope, replay: ReplayService | None) -> ReplayedPrompt:
     renderer, context = scope.model.renderer, scope.model.capabilities.context
     if replay is None or not renderer.can_splice:
         return ReplayedPrompt(await renderer.render(chat))

@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from dragoman.errors import DragomanError
 from dragoman.events import Completion, Delta, Usage
+from dragoman.protocols.shared.report import MakeReport
 from dragoman.protocols.shared.signer import ContentSigner
 from dragoman.types import Request
 
@@ -65,6 +66,7 @@ class AnswerInfo(Struct, frozen=True):
     model: str
     choices: int
     prompt_tokens: int
+    make_report: MakeReport | None = None  # what the client wants to know about its request
 
 
 Decode: TypeAlias = Callable[[bytes, DialectContext], T]

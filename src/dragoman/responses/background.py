@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from msgspec import Struct
@@ -31,11 +31,13 @@ from dragoman.responses.feed import Feed
 from dragoman.responses.response_run import ResponseRun
 from dragoman.responses.run import Observe, Sink
 from dragoman.store.rows import StoredItem, StoredResponse
+from dragoman.telemetry.record import RequestRecord, get_record
 
 if TYPE_CHECKING:
     from dragoman.store.store import Store
 
 log = logging.getLogger("dragoman.responses")
+OK = 200  # the HTTP status of a response that did not fail, for the log
 SYNC_INTERVAL = 0.25  # seconds between two exchanges with the store
 
 
@@ -97,9 +99,11 @@ class BackgroundRuns:
         track_run: TrackRun,
         make_observer: Callable[[], Observe],
         report_failure: Callable[[DragomanError], None],
+        observe: Callable[[], AbstractContextManager[RequestRecord]],
     ) -> None:
         self._track_run = track_run
         self._make_observer = make_observer
+        self._observe = observe
         self._report_failure = report_failure  # no client sees the errors of these runs
         self._running: dict[str, BackgroundRun] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -139,6 +143,11 @@ class BackgroundRuns:
             self._syncing = asyncio.create_task(self._sync_periodically(store))
 
     async def _run(self, background: BackgroundRun, store: Store) -> None:
+        with self._observe() as record:
+            await self._generate(background, store)
+            record.status = record.status or OK
+
+    async def _generate(self, background: BackgroundRun, store: Store) -> None:
         run, feed = background.run, background.feed
         try:
             async with self._track_run() as background.tracked:
@@ -166,8 +175,10 @@ class BackgroundRuns:
             self._running.pop(run.id, None)
 
     async def _fail(self, background: BackgroundRun, error: DragomanError) -> None:
-        if not background.run.encoder.is_over and not isinstance(error, ResponseCancelled):
-            self._report_failure(error)
+        if not background.run.encoder.is_over:
+            get_record().set_error(error)
+            if not isinstance(error, ResponseCancelled):
+                self._report_failure(error)
         try:
             background.feed.push(await background.run.fail(error))
         except DragomanError as store_error:

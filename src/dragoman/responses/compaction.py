@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from dragoman.errors import EngineFailed
 from dragoman.events import Completion, Delta
 from dragoman.pipeline import pipeline
+from dragoman.pipeline.plan import Plan
 from dragoman.protocols import responses
 from dragoman.protocols.responses import DecodedRequest
 from dragoman.responses.response_run import ResponseContext
@@ -81,7 +82,6 @@ def _make_summary_request(request: Request) -> Request:
         response_format=None,
         # all tokens should go into the summary
         reasoning_effort=chat.reasoning_effort or "none",
-        optional_fields=(*chat.optional_fields, "reasoning_effort"),
     )
     max_tokens = request.sampling.max_tokens or MAX_SUMMARY
     sampling = replace(request.sampling, max_tokens=max_tokens)
@@ -89,7 +89,7 @@ def _make_summary_request(request: Request) -> Request:
     return replace(request, prompts=(summarise,), constraint=None, sampling=sampling, store=False)
 
 
-def _list_warnings(plan: pipeline.Plan, chat: Chat, *, cut_off: bool) -> tuple[str, ...]:
+def _list_warnings(plan: Plan, chat: Chat, *, cut_off: bool) -> tuple[str, ...]:
     """The warnings, except those about the reasoning effort that we set ourselves."""
     ours = plan.prompts[0].warnings if chat.reasoning_effort is None else ()
     warnings = tuple(warning for warning in plan.warnings if warning not in ours)

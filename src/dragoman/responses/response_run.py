@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from dragoman.errors import BadRequest, DragomanError, ResponseCancelled
 from dragoman.events import Delta, Usage
 from dragoman.pipeline import pipeline
+from dragoman.pipeline.plan import Plan
 from dragoman.pipeline.services import Services
 from dragoman.protocols import responses
 from dragoman.protocols.responses import DecodedRequest, ResponseEncoder, ResponseInfo
@@ -29,6 +30,7 @@ from dragoman.responses.tool_rounds import NO_REMOTE_TOOLS, RemoteTools
 from dragoman.responses.truncation import prepare_truncated
 from dragoman.signing import OwnerSigner
 from dragoman.store.rows import Status, StoredItem, StoredResponse
+from dragoman.telemetry.reports import report_current_request
 from dragoman.types import Request
 
 encode = msgspec.json.Encoder().encode
@@ -56,9 +58,7 @@ class ResponseContext:
 class ResponseRun:
     """A response that is ready to be generated."""
 
-    def __init__(
-        self, request: DecodedRequest, context: ResponseContext, plan: pipeline.Plan
-    ) -> None:
+    def __init__(self, request: DecodedRequest, context: ResponseContext, plan: Plan) -> None:
         self.request = request
         self.id = context.response_id
         self.created = int(time.time())
@@ -84,6 +84,7 @@ class ResponseRun:
             max_remote_calls=request.fields.max_tool_calls,
             packer=context.signer,
             prefill_only=not request.wants_answer,
+            make_report=report_current_request,
         )
         self.encoder = ResponseEncoder(info, plan.request)
 
@@ -239,7 +240,7 @@ async def _prepare_round(
     context: ResponseContext,
     output: Sequence[Item],
     spent: Usage | None = None,
-) -> pipeline.Plan:
+) -> Plan:
     """Plan the next round: the history, the request, and the output so far."""
     prepare = prepare_truncated if decoded.fields.truncation == "auto" else pipeline.prepare
     tools = context.remote_tools

@@ -15,9 +15,12 @@ from msgspec import Struct
 from dragoman.errors import DragomanError
 from dragoman.events import Completion, Delta, Usage
 from dragoman.pipeline import pipeline
+from dragoman.pipeline.plan import Plan
 from dragoman.pipeline.services import Services
 from dragoman.protocols.dialect import AnswerInfo, Dialect, DialectContext, Encoder
 from dragoman.replay import PromptReuse
+from dragoman.telemetry.record import get_record
+from dragoman.telemetry.reports import report_current_request
 from dragoman.types import Request
 
 Observe: TypeAlias = Callable[[Delta], None]
@@ -69,7 +72,7 @@ class Run(Protocol):
 class CompletionRun:
     """A stateless answer: one prompt, one generation."""
 
-    def __init__(self, plan: pipeline.Plan, encoder: Encoder) -> None:
+    def __init__(self, plan: Plan, encoder: Encoder) -> None:
         self.wants_stream = plan.request.stream
         self._plan = plan
         self._encoder = encoder
@@ -83,7 +86,12 @@ class CompletionRun:
         cls, dialect: Dialect[object], context: DialectContext, request: Request, services: Services
     ) -> CompletionRun:
         plan = await pipeline.prepare(request, services)
-        answer = AnswerInfo(plan.model_name, plan.choice_count, plan.prompt_tokens)
+        answer = AnswerInfo(
+            plan.model_name,
+            plan.choice_count,
+            plan.prompt_tokens,
+            report_current_request if get_record().wants_report else None,
+        )
         return cls(plan, dialect.make_encoder(request, answer, context))
 
     @property

@@ -28,6 +28,8 @@ from dragoman.pipeline.pipeline import await_delivery
 from dragoman.protocols.responses import McpTool, ResponseEncoder, make_remote_name
 from dragoman.protocols.responses.types import Item, RemoteCall, ToolOrigin, UniqueNames
 from dragoman.responses.run import Push
+from dragoman.telemetry.record import get_record
+from dragoman.telemetry.spans import TOOL_STAGE
 from dragoman.types import Tool
 
 MAX_SERVERS = 32  # of one request
@@ -182,7 +184,8 @@ class RemoteTools:
         try:
             async with asyncio.timeout(self._seconds_left):
                 server = self._attached[call.server_label].server
-                return await self._client.call_tool(server, call.name, arguments, max_chars)
+                with get_record().measure(TOOL_STAGE, call.name):
+                    return await self._client.call_tool(server, call.name, arguments, max_chars)
         except TimeoutError:
             return ToolCallResult(error="The tool did not answer in time.")
 

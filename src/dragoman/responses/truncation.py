@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from dragoman.errors import ContextOverflow
 from dragoman.pipeline import pipeline
+from dragoman.pipeline.plan import Plan
 from dragoman.types import Chat, Request
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ DEFAULT_ANSWER = 1024  # tokens reserved for an answer without `max_output_token
 
 async def prepare_truncated(
     request: Request, services: Services, already_admitted: bool = False
-) -> pipeline.Plan:
+) -> Plan:
     """Plan a request with as much of its conversation as fits."""
     starts = _list_possible_starts(request)
     try:
@@ -55,7 +56,7 @@ async def _fits(request: Request, services: Services, already_admitted: bool) ->
         return _has_room(plan)
 
 
-def _has_room(plan: pipeline.Plan) -> bool:
+def _has_room(plan: Plan) -> bool:
     """Whether the context has room for an answer."""
     prompt, context = plan.jobs[0].prompt, plan.model.capabilities.context
     if context is None or isinstance(prompt, str):

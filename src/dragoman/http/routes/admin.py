@@ -12,13 +12,15 @@ from dragoman.protocols.models import DIALECT, ModelCard, ModelName, encode_mode
 
 
 def make_routes(context: RouteContext) -> list[Route]:
-    registry = context.runtime.services.models
+    services = context.runtime.services
+    registry = services.models
 
     def make_handler(change: Callable[[str], Awaitable[object]]) -> Handler:
         async def handle(request: RequestContext) -> None:
             name = (await context.reader.read_and_decode(request, DIALECT.decode)).model
             await change(name)
-            await request.send_response(200, encode_model(make_model_card(registry.get(name))))
+            card = make_model_card(registry.get(name), services)
+            await request.send_response(200, encode_model(card))
 
         return handle
 

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from dragoman.errors import DragomanError, NotFound
 from dragoman.http.asgi import RequestContext
-from dragoman.http.respond import make_warning_headers
 from dragoman.http.router import Route, RouteGroup
 from dragoman.http.routes.context import RouteContext
 from dragoman.http.routes.paging import read_paging
@@ -46,7 +45,7 @@ class ChatHandlers:
     async def create(self, request: RequestContext) -> None:
         body = await self._reader.read(request)
         context = await self._reader.make_context(request)
-        decoded = await self._reader.decode(body, DIALECT.decode, context)
+        decoded = await self._reader.decode(request, body, DIALECT.decode, context)
         chat = replace(decoded, owner=request.owner, response_id=make_id("chatcmpl"))
 
         async def prepare() -> CompletionRun:
@@ -74,7 +73,7 @@ class ChatHandlers:
             await store.write(lambda tx: tx.completions.add(row))
         except DragomanError as error:
             log.error("failed to store chat completion %s: %s", row.id, error.message)
-            request.extra_headers += make_warning_headers(["`store`: storing the answer failed."])
+            request.warnings.append("`store`: storing the answer failed.")
 
     async def _load(self, request: RequestContext) -> StoredCompletion:
         store, owner, completion = await self._open_store(), request.owner, request.params["id"]

@@ -12,6 +12,7 @@ from dragoman.http.routes.readiness import Readiness
 from dragoman.http.websocket import WebSocketSessions
 from dragoman.responses.service import ResponseService
 from dragoman.runtime import Runtime
+from dragoman.telemetry.observer import RequestObserver
 
 
 class RouteContext(Struct, frozen=True, kw_only=True, eq=False):
@@ -23,5 +24,6 @@ class RouteContext(Struct, frozen=True, kw_only=True, eq=False):
     responder: Responder
     websockets: WebSocketSessions
     metrics: Metrics
+    observer: RequestObserver
     readiness: Readiness
     router: Router

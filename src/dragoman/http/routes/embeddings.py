@@ -21,7 +21,8 @@ def make_routes(context: RouteContext) -> list[Route]:
         decoded = await context.reader.read_and_decode(request, DIALECT.decode)
         async with context.responder.track(request.wait_disconnected):
             model, vectors, usage = await embed(decoded.model, decoded.inputs, services)
-        context.metrics.usage += usage
+        request.record.usage = usage
+        context.observer.get_model(model).usage += usage
         body = encode_embeddings(decoded, model, vectors, usage.prompt)
         await request.send_response(200, body)
 

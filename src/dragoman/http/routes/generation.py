@@ -18,7 +18,8 @@ def make_generation_handler(context: RouteContext, dialect: Dialect[Request]) ->
 
     async def handle(request: RequestContext) -> None:
         dialect_context = await reader.make_context(request)
-        decoded = await reader.decode(await reader.read(request), dialect.decode, dialect_context)
+        body = await reader.read(request)
+        decoded = await reader.decode(request, body, dialect.decode, dialect_context)
         generation = replace(decoded, owner=request.owner)
         await responder.respond(
             request, lambda: CompletionRun.prepare(dialect, dialect_context, generation, services)

@@ -14,6 +14,7 @@ from dragoman.http.asgi import RequestContext
 from dragoman.http.router import Route, RouteGroup
 from dragoman.http.routes.context import RouteContext
 from dragoman.models.registry import ModelEntry
+from dragoman.pipeline.services import Services
 from dragoman.protocols import messages
 from dragoman.protocols.messages import model_list
 from dragoman.protocols.models import (
@@ -28,10 +29,11 @@ T = TypeVar("T")
 
 
 def make_routes(context: RouteContext) -> list[Route]:
-    registry = context.runtime.services.models
+    services = context.runtime.services
+    registry = services.models
 
     async def list_models(request: RequestContext) -> None:
-        cards = [make_model_card(entry) for entry in registry.list_models()]
+        cards = [make_model_card(entry, services) for entry in registry.list_models()]
         if request.dialect is messages.DIALECT:
             body = model_list.encode_model_page(cards, request.query)
         else:
@@ -39,7 +41,7 @@ def make_routes(context: RouteContext) -> list[Route]:
         await request.send_response(200, body)
 
     async def get_model(request: RequestContext) -> None:
-        card = make_model_card(registry.get(request.params["model"]))
+        card = make_model_card(registry.get(request.params["model"]), services)
         encode = model_list.encode_model if request.dialect is messages.DIALECT else encode_model
         await request.send_response(200, encode(card))
 
@@ -50,10 +52,10 @@ def make_routes(context: RouteContext) -> list[Route]:
     ]
 
 
-def make_model_card(entry: ModelEntry) -> ModelCard:
+def make_model_card(entry: ModelEntry, services: Services) -> ModelCard:
     """A model as it is listed; fields that are known only after loading are left out before."""
     info = entry.info
-    return ModelCard(
+    card = ModelCard(
         id=entry.id,
         created=info.created,
         status=entry.state,
@@ -68,7 +70,13 @@ def make_model_card(entry: ModelEntry) -> ModelCard:
         lora=list(info.lora),
         aliases=list(entry.aliases),
         error=_unset_if_none(entry.error),
+        expires_at=_unset_if_none(entry.expires_at),
     )
+    if entry.model is not None:
+        gate = services.admission.get_gate(entry.model)
+        card.slots, card.slots_busy = _unset_if_none(gate.slots), gate.busy_slots
+        card.requests_waiting = gate.waiting
+    return card
 
 
 def _unset_if_none(value: T | None) -> T | UnsetType:

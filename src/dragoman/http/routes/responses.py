@@ -8,7 +8,7 @@ import msgspec
 
 from dragoman.errors import BadRequest, DragomanError
 from dragoman.http.asgi import WEBSOCKET, RequestContext
-from dragoman.http.respond import convert_engine_errors, make_warning_headers
+from dragoman.http.respond import convert_engine_errors
 from dragoman.http.router import Route, RouteGroup
 from dragoman.http.routes.context import RouteContext
 from dragoman.http.routes.paging import read_int, read_paging
@@ -19,10 +19,12 @@ from dragoman.protocols.conversations import encode_item_list
 from dragoman.protocols.dialect import pass_strict
 from dragoman.protocols.responses import DIALECT
 from dragoman.protocols.responses.types import Item
+from dragoman.protocols.shared.json_body import collect_warnings
 from dragoman.responses.compaction import compact
 from dragoman.responses.history import ConnectionHistory
 from dragoman.responses.response_run import ResponseRun
 from dragoman.responses.run import Sink
+from dragoman.telemetry.record import get_record
 
 encode_json = msgspec.json.Encoder().encode
 
@@ -80,7 +82,7 @@ class ResponseHandlers:
         async def work() -> bytes:
             loaded = await self._service.load_context(decoded, request.owner, {})
             body, warnings = await compact(*loaded, self._responder.start_timer().record)
-            request.extra_headers += make_warning_headers(warnings)
+            request.warnings += warnings
             return body
 
         await self._send_result(request, work)
@@ -110,8 +112,9 @@ class ResponseHandlers:
             local: ConnectionHistory = {}
             while True:
                 text = await session.receive()
-                with session.busy():
+                with session.busy(), self._context.observer.observe_child(WEBSOCKET) as record:
                     await WebSocketResponse(self._context, request, session).serve(text, local)
+                    record.status = record.status or 200
 
 
 class WebSocketResponse:
@@ -125,6 +128,7 @@ class WebSocketResponse:
         self._session = session
         self._stream_id: str | None = None
         self._run: ResponseRun | None = None
+        self._warnings: list[str] = []
 
     async def serve(self, text: bytes, local: ConnectionHistory) -> None:
         """Serve one message. `local` holds the items of responses that are not stored."""
@@ -132,7 +136,8 @@ class WebSocketResponse:
         previous: str | None = None
         try:
             strict = self._context.runtime.settings.strict_params
-            decoded = responses.decode_websocket_request(text, strict)
+            with collect_warnings(self._warnings), get_record().measure("decode"):
+                decoded = responses.decode_websocket_request(text, strict)
             previous = decoded.fields.previous_response_id
             async with self._context.responder.track(self._session.wait_closed):
                 run = await self._context.responses.prepare(decoded, self._request.owner, local)
@@ -149,8 +154,9 @@ class WebSocketResponse:
                 self._run.close()
 
     async def _stream(self, run: ResponseRun) -> None:
-        if run.warnings:
-            warning = responses.encode_websocket_warning(run.warnings, self._stream_id)
+        if warnings := [*self._warnings, *run.warnings]:
+            get_record().warnings = tuple(dict.fromkeys(warnings))
+            warning = responses.encode_websocket_warning(warnings, self._stream_id)
             await self._session.send(warning)
         await await_delivery(self._push(run.start()))
         with convert_engine_errors(f"response {run.id}"):
@@ -164,6 +170,7 @@ class WebSocketResponse:
         run = self._run
         if run is None or not run.encoder.is_over:
             self._context.metrics.count_error(error)
+            get_record().set_error(error)
         if run is None:
             status = self._request.dialect.get_error_status(error)
             message = responses.encode_websocket_error(error, status, self._stream_id)

@@ -10,6 +10,7 @@ from dragoman.http.asgi import RequestContext
 from dragoman.http.router import Route, RouteGroup
 from dragoman.http.routes.context import RouteContext
 from dragoman.models.model import Model
+from dragoman.pipeline.adapt_chat import adapt_chat
 from dragoman.pipeline.validate import validate_media
 from dragoman.protocols.dialect import pass_strict
 from dragoman.protocols.shared.openai import encode
@@ -39,6 +40,8 @@ class TokenizeHandlers:
             tokenizer = get_tokenizer(model)
             if isinstance(prompt, Chat):
                 validate_media(prompt, model)
+                prompt, warnings = adapt_chat(prompt, model)
+                request.warnings += warnings
                 ids = (await model.renderer.render(prompt)).ids or []
             else:
                 ids = cast("list[int]", await model.renderer.encode_prompt(prompt))

@@ -9,6 +9,7 @@ from dragoman.events import Choice, Completion, Delta, Finish
 from dragoman.protocols.chat.tools import ChatFunctionCall
 from dragoman.protocols.shared import openai
 from dragoman.protocols.shared.openai import ContentLogprobs, encode
+from dragoman.protocols.shared.report import MakeReport, add_report
 from dragoman.types import Chat, Json, Request
 
 
@@ -35,6 +36,8 @@ class ChatChoice(Struct):
     message: ChatResponseMessage
     logprobs: ContentLogprobs | None
     finish_reason: str
+    stop_reason: str | int | msgspec.UnsetType = msgspec.UNSET
+    stop_str: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatCompletion(Struct):
@@ -53,16 +56,20 @@ class ChatChunkChoice(Struct):
     delta: dict[str, Json]
     logprobs: ContentLogprobs | None = None
     finish_reason: str | None = None
+    stop_reason: str | int | msgspec.UnsetType = msgspec.UNSET
+    stop_str: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatEncoder(openai.ChunkEncoder):
     """Encodes one chat completion."""
 
-    def __init__(self, request: Request, model: str, choices: int) -> None:
+    def __init__(
+        self, request: Request, model: str, choices: int, make_report: MakeReport | None = None
+    ) -> None:
         envelope = openai.make_envelope(request, "chatcmpl", "chat.completion.chunk", model)
         indexes = range(choices)
         frames = [_make_frame(envelope, i, b'"content":') for i in indexes]
-        super().__init__(request, envelope, frames)
+        super().__init__(request, envelope, frames, make_report)
         self._choices = choices
         chat = request.prompts[0]
         self._forces_named_tool = isinstance(chat, Chat) and chat.forces_named_tool
@@ -80,11 +87,13 @@ class ChatEncoder(openai.ChunkEncoder):
         if channel == "text":
             return super().encode_delta(delta)
         if channel == "tool_name":
-            return [self._encode_call(delta)]
-        frame = self._reasoning_frames[delta.choice]
-        if channel == "tool_args":
-            frame = self._call_frames[delta.choice, delta.call]
-        return [self.envelope.encode_text(frame, delta.text)]
+            chunk = self._encode_call(delta)
+        else:
+            frame = self._reasoning_frames[delta.choice]
+            if channel == "tool_args":
+                frame = self._call_frames[delta.choice, delta.call]
+            chunk = self.envelope.encode_text(frame, delta.text)
+        return self.add_report([chunk]) if self._reports_always else [chunk]
 
     def _encode_call(self, delta: Delta) -> bytes:
         """Encode the first chunk of a call; later ones carry its arguments only."""
@@ -100,7 +109,9 @@ class ChatEncoder(openai.ChunkEncoder):
         return ChatChunkChoice(delta.choice, {"content": delta.text}, logprobs)
 
     def make_final_choice(self, delta: Delta) -> ChatChunkChoice:
-        return ChatChunkChoice(delta.choice, {}, finish_reason=self._get_reason(delta.finish))
+        reason = self._get_reason(delta.finish)
+        stop = openai.make_stop_fields(self.request, delta.stop)
+        return ChatChunkChoice(delta.choice, {}, None, reason, *stop)
 
     def _get_reason(self, finish: Finish | None) -> str | None:
         """Return the finish reason; OpenAI ends a call to a forced tool with `stop`."""
@@ -116,7 +127,7 @@ class ChatEncoder(openai.ChunkEncoder):
             [self._make_choice(choice) for choice in completion.build_choices()],
             openai.encode_usage(completion.usage),
         )
-        return encode(answer)
+        return add_report(encode(answer), self.make_report())
 
     def _make_choice(self, choice: Choice) -> ChatChoice:
         message = ChatResponseMessage("assistant", choice.text)
@@ -130,7 +141,8 @@ class ChatEncoder(openai.ChunkEncoder):
             ]
         logprobs = openai.encode_logprobs(choice.tokens) if choice.tokens else None
         reason = self._get_reason(choice.finish) or "stop"
-        return ChatChoice(choice.index, message, logprobs, reason)
+        stop = openai.make_stop_fields(self.request, choice.stop)
+        return ChatChoice(choice.index, message, logprobs, reason, *stop)
 
 
 def _make_frame(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import codecs
 from collections.abc import Sequence
 
+import msgspec
 from msgspec import Struct
 
 from dragoman.events import Completion, Delta, Token
 from dragoman.protocols.shared import openai
 from dragoman.protocols.shared.openai import encode
+from dragoman.protocols.shared.report import MakeReport, add_report
 from dragoman.types import Request
 
 
@@ -27,6 +29,8 @@ class CompletionChoice(Struct):
     index: int
     logprobs: CompletionLogprobs | None
     finish_reason: str | None
+    stop_reason: str | int | msgspec.UnsetType = msgspec.UNSET
+    stop_str: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class TextCompletion(Struct):
@@ -67,11 +71,13 @@ def _encode_top(token: Token) -> dict[str, float] | None:
 class CompletionEncoder(openai.ChunkEncoder):
     """Encodes one text completion."""
 
-    def __init__(self, request: Request, model: str, choices: int) -> None:
+    def __init__(
+        self, request: Request, model: str, choices: int, make_report: MakeReport | None = None
+    ) -> None:
         envelope = openai.make_envelope(request, "cmpl", "text_completion", model)
         after = b',"logprobs":null,"finish_reason":null}'
         frames = [envelope.make_frame(b'{"index":%d,"text":' % i, after) for i in range(choices)]
-        super().__init__(request, envelope, frames)
+        super().__init__(request, envelope, frames, make_report)
         self._with_logprobs = request.logprobs is not None
         self._offsets = [TextOffsets() for _ in range(choices)]
 
@@ -85,7 +91,8 @@ class CompletionEncoder(openai.ChunkEncoder):
         return CompletionChoice(delta.text, delta.choice, logprobs, None)
 
     def make_final_choice(self, delta: Delta) -> CompletionChoice:
-        return CompletionChoice("", delta.choice, None, delta.finish)
+        stop = openai.make_stop_fields(self.request, delta.stop)
+        return CompletionChoice("", delta.choice, None, delta.finish, *stop)
 
     def encode_whole(self, completion: Completion) -> bytes:
         choices = [
@@ -94,6 +101,7 @@ class CompletionEncoder(openai.ChunkEncoder):
                 choice.index,
                 TextOffsets().encode_logprobs(choice.tokens) if self._with_logprobs else None,
                 choice.finish or "stop",
+                *openai.make_stop_fields(self.request, choice.stop),
             )
             for choice in completion.build_choices()
         ]
@@ -106,4 +114,4 @@ class CompletionEncoder(openai.ChunkEncoder):
             choices,
             openai.encode_usage(completion.usage),
         )
-        return encode(answer)
+        return add_report(encode(answer), self.make_report())

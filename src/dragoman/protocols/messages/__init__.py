@@ -64,7 +64,12 @@ def _make_encoder(request: Request, answer: AnswerInfo, context: DialectContext)
         return encode_error(error, context.request_id)
 
     return MessagesEncoder(
-        request, answer.model, answer.prompt_tokens, _get_signer(context), encode_error_with_id
+        request,
+        answer.model,
+        answer.prompt_tokens,
+        _get_signer(context),
+        encode_error_with_id,
+        answer.make_report or dict,
     )
 
 

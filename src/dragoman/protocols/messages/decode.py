@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from dragoman.errors import BadRequest
 from dragoman.protocols.messages.content import ContentBlock, ConversationDecoder, MessageParam
@@ -23,11 +24,12 @@ from dragoman.protocols.messages.tools import (
 )
 from dragoman.protocols.shared import openai, response_format
 from dragoman.protocols.shared.json_body import decode_body, make_missing_field_error
+from dragoman.protocols.shared.report import Trace, decode_report
 from dragoman.protocols.shared.signer import ContentSigner
 from dragoman.types import Chat, Constraint, Json, Request, Sampling
 
 DISABLE_PARALLEL = "tool_choice.disable_parallel_tool_use"
-OPTIONAL_FIELDS = ("reasoning_effort", "thinking_budget")
+OPTIONAL_FIELDS = ("thinking_budget",)
 
 
 class MessagesThinking(Struct):
@@ -86,6 +88,8 @@ class MessagesRequest(CountTokensRequest, kw_only=True):
     """A conversation to continue."""
 
     max_tokens: openai.Count  # 0: only process the prompt, for a later request
+    timings: bool | None = None
+    trace: Trace = None
 
 
 class ReasoningSettings(Struct, frozen=True):
@@ -100,7 +104,9 @@ class ReasoningSettings(Struct, frozen=True):
 
 
 def decode_request(body: bytes, strict: bool, signer: ContentSigner) -> Request:
-    return _make_request(decode_body(body, MessagesRequest, strict), signer)
+    fields = decode_body(body, MessagesRequest, strict)
+    request = _make_request(fields, signer)
+    return replace(request, report=decode_report(fields.timings, fields.trace))
 
 
 def decode_count_request(body: bytes, strict: bool, signer: ContentSigner) -> Request:

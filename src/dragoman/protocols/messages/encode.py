@@ -17,6 +17,7 @@ from dragoman.errors import DragomanError
 from dragoman.events import Channel, Completion, Delta, Finish, Usage
 from dragoman.protocols.messages import partial_json, reasoning
 from dragoman.protocols.shared.openai import encode
+from dragoman.protocols.shared.report import MakeReport, add_report
 from dragoman.protocols.shared.signer import ContentSigner
 from dragoman.types import Json, Request
 
@@ -263,11 +264,13 @@ class MessagesEncoder:
         prompt_tokens: int,
         signer: ContentSigner,
         encode_error: Callable[[DragomanError], bytes],
+        make_report: MakeReport = dict,
     ) -> None:
         self._id = f"msg_{uuid.uuid4().hex[:24]}"
         self._model = model
         self._prompt_tokens = prompt_tokens
         self._encode_error = encode_error
+        self._make_report = make_report
         self._omits_reasoning = omits = request.pack_reasoning
         self._sign = lambda text: reasoning.sign_reasoning(text, signer, omitted=omits)
         self._events = BlockEvents(self._sign, omits)
@@ -294,8 +297,9 @@ class MessagesEncoder:
 
     def end(self, usage: Usage) -> list[bytes]:
         end = refine_message_end(self._end, usage, self._max_tokens)
+        report = self._make_report()
         return [
-            encode_event("message_delta", delta=end, usage=encode_delta_usage(usage)),
+            encode_event("message_delta", delta=end, usage=encode_delta_usage(usage), **report),
             encode_event("message_stop"),
         ]
 
@@ -312,7 +316,8 @@ class MessagesEncoder:
         end = make_message_end(choice.finish, choice.stop)
         end = refine_message_end(end, completion.usage, self._max_tokens)
         usage = encode_usage(completion.usage)
-        return encode(self._make_message(content.blocks, end, usage))
+        message = encode(self._make_message(content.blocks, end, usage))
+        return add_report(message, self._make_report())
 
     def _make_message(
         self, content: list[Block], end: MessageEnd, usage: MessagesUsage

@@ -26,6 +26,10 @@ class ModelCard(Struct):
     lora: list[str] | UnsetType = UNSET
     aliases: list[str] | UnsetType = UNSET
     error: str | UnsetType = UNSET  # why it cannot be loaded
+    slots: int | UnsetType = UNSET  # choices that it generates at once; of a loaded model
+    slots_busy: int | UnsetType = UNSET
+    requests_waiting: int | UnsetType = UNSET
+    expires_at: float | UnsetType = UNSET  # when it is unloaded if it stays idle, Unix time
 
 
 class ModelList(Struct):

@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
+from dragoman.protocols.shared.report import MakeReport
 from dragoman.protocols.shared.signer import ContentPacker
 from dragoman.types import Json
 
@@ -58,6 +59,7 @@ class ResponseInfo(Struct, frozen=True, kw_only=True):
     max_remote_calls: int | None = None  # `max_tool_calls`
     prefill_only: bool = False  # only the prompt is processed
     packer: ContentPacker | None = None  # for `reasoning.encrypted_content`
+    make_report: MakeReport = dict  # what the client wants to know about its request
 
 
 class RemoteCall(Struct, frozen=True):

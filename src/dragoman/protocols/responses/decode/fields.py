@@ -77,6 +77,7 @@ class ResponseRequest(response_format.ConstraintFields, kw_only=True):
     background: bool | None = None
     thinking_budget: openai.Count | None = None
     chat_template_kwargs: dict[str, Json] | None = None
+    enable_thinking: bool | None = None
     chat_template: Json = None
     prompt: Json = None
     context_management: Json = None

@@ -283,6 +283,7 @@ class ResponseEncoder:
             "status": status,
             "incomplete_details": incomplete_details,
             "usage": usage,
+            **self._info.make_report(),
         }
         self.is_over = True
         return [*frames, self._encode_response_event(FINAL_EVENTS[status])]
