@@ -7,15 +7,20 @@ inherit from `EngineOptions`, so that each option is declared once.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
-CacheType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
-SplitMode = Literal["none", "layer", "row", "tensor"]
-RopeScaling = Literal["none", "linear", "yarn"]
-NumaStrategy = Literal["distribute", "isolate", "numactl"]
-SpeculationType = Literal[
+from dragoman.options import Setting
+
+CacheType: TypeAlias = Literal[
+    "f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"
+]
+SplitMode: TypeAlias = Literal["none", "layer", "row", "tensor"]
+Switch: TypeAlias = Literal["on", "off", "auto"]
+RopeScaling: TypeAlias = Literal["none", "linear", "yarn"]
+NumaStrategy: TypeAlias = Literal["distribute", "isolate", "numactl"]
+SpeculationType: TypeAlias = Literal[
     "draft-simple",
     "draft-eagle3",
     "draft-mtp",
@@ -27,48 +32,298 @@ SpeculationType = Literal[
     "ngram-mod",
     "ngram-cache",
 ]
-Count = Annotated[int, Meta(ge=1)]
-CountOrZero = Annotated[int, Meta(ge=0)]
-Probability = Annotated[float, Meta(ge=0, le=1)]
-Positive = Annotated[float, Meta(gt=0)]
+Count: TypeAlias = Annotated[int, Meta(ge=1)]
+CountOrZero: TypeAlias = Annotated[int, Meta(ge=0)]
+Layers: TypeAlias = Annotated[int, Meta(ge=-1)]
+Share: TypeAlias = Annotated[float, Meta(ge=0)]
+Probability: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
+Positive: TypeAlias = Annotated[float, Meta(gt=0)]
+
+# groups of `--help` and the documentation
+ENGINE, GPU, MEMORY = "engine", "GPU", "engine memory"
+ROPE, SPECULATION = "context extension (RoPE)", "speculative decoding"
 
 
 class EngineOptions(Struct, frozen=True, kw_only=True):
     """How an engine runs a model."""
 
-    context: CountOrZero | None = None  # tokens; 0: as trained, as far as memory allows
-    slots: Count | None = None  # choices that are generated at the same time
-    threads: CountOrZero | None = None  # 0: all cores
-    threads_batch: CountOrZero | None = None  # for prompts; 0: as `threads`
-    batch: Count | None = None  # tokens of prompts that are processed at once
-    ubatch: Count | None = None  # of those, tokens that are computed at once
-    gpu_layers: Annotated[int, Meta(ge=-1)] | None = None  # -1: as many as fit
-    split_mode: SplitMode | None = None  # how several GPUs share the model
-    tensor_split: tuple[Annotated[float, Meta(ge=0)], ...] | None = None  # share of each GPU
-    main_gpu: CountOrZero | None = None
-    cache_type_k: CacheType | None = None
-    cache_type_v: CacheType | None = None
-    flash_attn: Literal["on", "off", "auto"] | None = None
-    exact: bool | None = None  # same seed, same tokens, whatever else runs
-    cache_ram: CountOrZero | None = None  # MiB for prompts that are no longer in a slot
-    cache_reuse: CountOrZero | None = None  # tokens of a chunk that is moved in the cache
-    context_shift: bool | None = None
-    swa_full: bool | None = None
-    mlock: bool | None = None
-    mmap: bool | None = None
-    numa: NumaStrategy | None = None
-    rope_scaling: RopeScaling | None = None
-    rope_scale: Positive | None = None  # times the trained context
-    rope_freq_base: Positive | None = None
-    rope_freq_scale: Positive | None = None
-    yarn_orig_ctx: Count | None = None
-    yarn_ext_factor: float | None = None
-    yarn_attn_factor: float | None = None
-    yarn_beta_slow: float | None = None
-    yarn_beta_fast: float | None = None
-    draft_model: str | None = None  # name or path of a small model that drafts tokens
-    draft_max: Count | None = None
-    draft_min: CountOrZero | None = None
-    draft_p_min: Probability | None = None
-    draft_gpu_layers: Annotated[int, Meta(ge=-1)] | None = None
-    spec_type: SpeculationType | None = None
+    context: Annotated[
+        CountOrZero | None,
+        Setting(
+            help="context size of each slot in tokens; 0 is the default",
+            group=ENGINE,
+            unit="tokens",
+            default="what the model was trained for, or what fits in memory",
+            aliases=("-c", "--ctx-size"),
+        ),
+    ] = None
+    slots: Annotated[
+        Count | None,
+        Setting(
+            help="choices that are generated at the same time, each with a whole context",
+            group=ENGINE,
+            default="4, or fewer if their contexts need half of the memory",
+            aliases=("-np", "--parallel"),
+        ),
+    ] = None
+    threads: Annotated[
+        CountOrZero | None,
+        Setting(
+            help="CPU threads to generate with", group=ENGINE, default="all cores", aliases=("-t",)
+        ),
+    ] = None
+    threads_batch: Annotated[
+        CountOrZero | None,
+        Setting(
+            help="CPU threads to process prompts with",
+            group=ENGINE,
+            default="the same as --threads",
+            aliases=("-tb",),
+        ),
+    ] = None
+    batch: Annotated[
+        Count | None,
+        Setting(
+            help="prompt tokens between two checks for cancelled requests",
+            group=ENGINE,
+            default="128, with a GPU 2048",
+            aliases=("-b", "--batch-size"),
+        ),
+    ] = None
+    ubatch: Annotated[
+        Count | None,
+        Setting(
+            help="prompt tokens that are computed at once",
+            group=ENGINE,
+            default="--batch, at most 512",
+            aliases=("-ub", "--ubatch-size"),
+        ),
+    ] = None
+    exact: Annotated[
+        bool | None,
+        Setting(
+            help="make seeded answers independent of other requests; prompts take twice as long",
+            group=ENGINE,
+            default="off",
+        ),
+    ] = None
+    numa: Annotated[
+        NumaStrategy | None, Setting(help="placement of threads on NUMA nodes", group=ENGINE)
+    ] = None
+    cache_type_k: Annotated[
+        CacheType | None,
+        Setting(
+            help="type of the keys in the KV cache",
+            group=MEMORY,
+            metavar="TYPE",
+            default="f16",
+            aliases=("-ctk",),
+        ),
+    ] = None
+    cache_type_v: Annotated[
+        CacheType | None,
+        Setting(
+            help="type of the values in the KV cache",
+            group=MEMORY,
+            metavar="TYPE",
+            default="f16",
+            aliases=("-ctv",),
+        ),
+    ] = None
+    flash_attn: Annotated[
+        Switch | None,
+        Setting(help="flash attention", group=MEMORY, default="auto", aliases=("-fa",)),
+    ] = None
+    cache_ram: Annotated[
+        CountOrZero | None,
+        Setting(
+            help="memory for prompts that are no longer in a slot",
+            group=MEMORY,
+            metavar="MIB",
+            default="512",
+            aliases=("-cram",),
+        ),
+    ] = None
+    cache_reuse: Annotated[
+        CountOrZero | None,
+        Setting(
+            help="smallest part of a cached prompt, in tokens, that is reused at another position; "
+            "answers may differ from those of a new prompt",
+            group=MEMORY,
+            metavar="TOKENS",
+            default="0, which is never",
+        ),
+    ] = None
+    context_shift: Annotated[
+        bool | None,
+        Setting(
+            help="drop the oldest tokens of a full context instead of ending the answer",
+            group=MEMORY,
+            default="off",
+        ),
+    ] = None
+    swa_full: Annotated[
+        bool | None,
+        Setting(
+            help="keep the whole context of layers with a sliding window, to reuse more of prompts",
+            group=MEMORY,
+            default="off",
+        ),
+    ] = None
+    mmap: Annotated[
+        bool | None,
+        Setting(help="map the model file instead of reading it", group=MEMORY, default="on"),
+    ] = None
+    mlock: Annotated[
+        bool | None,
+        Setting(help="keep the model in memory, never in swap", group=MEMORY, default="off"),
+    ] = None
+    gpu_layers: Annotated[
+        Layers | None,
+        Setting(
+            help="layers to run on the GPU; -1 is as many as fit",
+            group=GPU,
+            default="as many as fit, where there is a GPU",
+            aliases=("-ngl", "--n-gpu-layers"),
+        ),
+    ] = None
+    split_mode: Annotated[
+        SplitMode | None,
+        Setting(
+            help="how several GPUs share the model",
+            group=GPU,
+            metavar="MODE",
+            default="layer",
+            aliases=("-sm",),
+        ),
+    ] = None
+    tensor_split: Annotated[
+        tuple[Share, ...] | None,
+        Setting(
+            help="share of the model on each GPU, such as 3,1",
+            group=GPU,
+            metavar="N,N,…",
+            aliases=("-ts",),
+        ),
+    ] = None
+    main_gpu: Annotated[
+        CountOrZero | None,
+        Setting(
+            help="GPU to use with --split-mode none",
+            group=GPU,
+            metavar="INDEX",
+            default="0",
+            aliases=("-mg",),
+        ),
+    ] = None
+    rope_scaling: Annotated[
+        RopeScaling | None,
+        Setting(
+            help="RoPE scaling; yarn allows a larger context than the model was trained for",
+            group=ROPE,
+            metavar="METHOD",
+            default="the model's own",
+        ),
+    ] = None
+    rope_scale: Annotated[
+        Positive | None,
+        Setting(
+            help="factor of the larger context",
+            group=ROPE,
+            default="with yarn, --context divided by the trained context",
+        ),
+    ] = None
+    rope_freq_base: Annotated[
+        Positive | None,
+        Setting(help="base frequency of RoPE", group=ROPE, default="the model's own"),
+    ] = None
+    rope_freq_scale: Annotated[
+        Positive | None,
+        Setting(help="frequency scaling of RoPE; 1 / --rope-scale", group=ROPE),
+    ] = None
+    yarn_orig_ctx: Annotated[
+        Count | None,
+        Setting(
+            help="context that the model was trained for before YaRN",
+            group=ROPE,
+            metavar="TOKENS",
+            default="the model's own",
+        ),
+    ] = None
+    yarn_ext_factor: Annotated[
+        float | None, Setting(help="extrapolation mix factor of YaRN", group=ROPE)
+    ] = None
+    yarn_attn_factor: Annotated[
+        float | None, Setting(help="attention magnitude of YaRN", group=ROPE)
+    ] = None
+    yarn_beta_slow: Annotated[
+        float | None, Setting(help="high correction dimension of YaRN", group=ROPE)
+    ] = None
+    yarn_beta_fast: Annotated[
+        float | None, Setting(help="low correction dimension of YaRN", group=ROPE)
+    ] = None
+    draft_model: Annotated[
+        str | None,
+        Setting(
+            help="name or path of a smaller model with the same vocabulary that drafts tokens",
+            group=SPECULATION,
+            metavar="MODEL",
+            aliases=("-md", "--model-draft"),
+        ),
+    ] = None
+    spec_type: Annotated[
+        SpeculationType | None,
+        Setting(
+            help="how tokens are drafted",
+            group=SPECULATION,
+            metavar="TYPE",
+            default="draft-simple with --draft-model, else none",
+        ),
+    ] = None
+    draft_max: Annotated[
+        Count | None,
+        Setting(
+            help="most tokens to draft at a time",
+            group=SPECULATION,
+            default="the engine's own",
+            aliases=("--draft", "--draft-n", "--spec-draft-n-max"),
+        ),
+    ] = None
+    draft_min: Annotated[
+        CountOrZero | None,
+        Setting(
+            help="fewest tokens to draft at a time",
+            group=SPECULATION,
+            default="the engine's own",
+            aliases=("--draft-n-min", "--spec-draft-n-min"),
+        ),
+    ] = None
+    draft_p_min: Annotated[
+        Probability | None,
+        Setting(
+            help="least probability of a token that the draft model drafts",
+            group=SPECULATION,
+            metavar="P",
+            default="0",
+            aliases=("--spec-draft-p-min",),
+        ),
+    ] = None
+    draft_gpu_layers: Annotated[
+        Layers | None,
+        Setting(
+            help="layers of the draft model to run on the GPU",
+            group=SPECULATION,
+            default="as many as fit, where there is a GPU",
+            aliases=("-ngld", "--gpu-layers-draft"),
+        ),
+    ] = None
+    spec_ngram: Annotated[
+        Count | None,
+        Setting(
+            help="tokens that must match for an n-gram type to draft",
+            group=SPECULATION,
+            metavar="TOKENS",
+            default="12, with ngram-mod 24",
+            aliases=("--spec-ngram-size-n",),
+        ),
+    ] = None
