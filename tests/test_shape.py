@@ -25,15 +25,25 @@ MAX_MODULES = 15  # per package, sub-packages apart
 MAX_ANY_LINES = 81  # lines annotated with `Any`
 MAX_PARTICIPLES = 0.02  # share of functions named by a bare participle
 
-ROOT_MODULES = {"__init__", "__main__", "_version", "types", "events", "errors", "bounded_cache"}
+ROOT_MODULES = {
+    "__init__",
+    "__main__",
+    "_version",
+    "types",
+    "events",
+    "errors",
+    "bounded_cache",
+    "sampling",
+}
 ROOT_MODULES |= {"explain", "runtime", "signing"}
-DATA_TYPES = {"types", "events", "errors", "options", "bounded_cache", "_version"}
+DATA_TYPES = {"types", "sampling", "events", "errors", "options", "bounded_cache", "_version"}
 # the packages each package may import, besides the data types and itself
 ALLOWED: dict[str, set[str]] = {
     "types": set(),
     "events": set(),
     "errors": set(),
     "bounded_cache": set(),
+    "sampling": set(),
     "_version": set(),
     "options": set(),
     "config": {"engines", "presets"},

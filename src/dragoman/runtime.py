@@ -21,11 +21,12 @@ from dragoman.engines.options import EngineOptions
 from dragoman.grammar.compiler.compiler_pool import CompilerPool
 from dragoman.mcp import client
 from dragoman.mcp.url_guard import UrlGuard, UrlRejected
-from dragoman.models.catalog import ModelCatalog
+from dragoman.models.catalog import ModelCatalog, ModelSource, list_names, normalize_name
 from dragoman.models.loaders.gguf import load
-from dragoman.models.mapping import ModelOptions
+from dragoman.models.mapping import MappingError, ModelEntries, ModelOptions, parse_entries
 from dragoman.models.model_preset import make_preset
 from dragoman.models.output_format import FormatOverrides, check_names
+from dragoman.models.pull import format_hub_name, is_hub_name
 from dragoman.models.registry import ModelPolicy, ModelRegistry
 from dragoman.pipeline.admission import Admission
 from dragoman.pipeline.fit_preset import fit_preset
@@ -126,18 +127,59 @@ def open_catalog(settings: Settings, model: str | None = None) -> ModelCatalog:
     root = settings.models_path
     root.mkdir(parents=True, exist_ok=True)
     file = Path(settings.models_file) if settings.models_file else root / "models.yaml"
-    catalog = ModelCatalog(root, file, make_model_options(settings))
-    catalog.refresh()
+    if settings.models_file and not file.exists():
+        raise StartupError(f"--models-file: there is no file {str(file)!r}.")
+    try:
+        catalog = ModelCatalog(
+            root, file, make_model_options(settings), parse_configured_models(settings)
+        )
+        catalog.refresh()
+    except MappingError as error:
+        raise StartupError(str(error)) from None
     if model is not None:
-        source = catalog.resolve(model, paths=True)
-        if source is None:
-            raise make_unknown_model_error(catalog, model)
-        catalog.add(source, settings.served_name)
+        first, *others = open_models(catalog, model, settings.default_model)
+        catalog.add(first, settings.served_name)
+        for source in others:
+            catalog.add(source)
         catalog.refresh()
     return catalog
 
 
+def parse_configured_models(settings: Settings) -> ModelEntries:
+    """Parse `models:` of the configuration file."""
+    file = Path(settings.config)
+    return parse_entries(
+        settings.models, file.parent, lambda *keys: config.locate_key(file, "models", *keys)
+    )
+
+
+def open_models(catalog: ModelCatalog, name: str, default: str = "") -> list[ModelSource]:
+    """Find the model with a name or path; a directory of GGUF files is all models in it.
+
+    The first is the default model: the one named `default`, if it is in the directory.
+    """
+    path = Path(name)
+    if catalog.find(name) is None and path.is_dir() and not (path / "config.json").exists():
+        sources = catalog.scan(path)
+        if not sources:
+            raise StartupError(f"There is no GGUF file in the directory {name!r}.")
+        return sorted(sources, key=lambda source: normalize_name(default) not in _names(source))
+    source = catalog.resolve(name, paths=True)
+    if source is None:
+        raise make_unknown_model_error(catalog, name)
+    return [source]
+
+
+def _names(source: ModelSource) -> set[str]:
+    return {normalize_name(name) for name in list_names(source)}
+
+
 def make_unknown_model_error(catalog: ModelCatalog, name: str) -> StartupError:
+    if is_hub_name(name):
+        return StartupError(
+            f"{name!r} is not installed. `dragoman pull {format_hub_name(name)}` downloads it "
+            "from Hugging Face; `dragoman serve --pull` does both."
+        )
     return StartupError(
         f"There is no model {name!r}.{catalog.suggest(name)} "
         "`dragoman list` lists the installed models."

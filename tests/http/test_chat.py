@@ -355,16 +355,6 @@ def test_unknown_adapter_gets_400(server: RunningServer) -> None:
     assert response.json()["error"]["param"] == "lora"
 
 
-@pytest.mark.parametrize("template", [None, "{{ messages[0].content }}"])
-def test_unsupported_field_is_rejected_by_its_name(
-    template: str | None,
-) -> None:
-    with serve_scripted("x", chat_template=template) as server:
-        response = post(server, reasoning_effort="high")
-        assert response.status_code == 400
-        assert response.json()["error"]["param"] == "reasoning_effort"
-
-
 def test_a_thousand_requests_get_distinct_ids_and_their_own_answers() -> None:
     script = [Reply(f"answer {i}.", when=f"question {i}.") for i in range(1000)]
     with serve_scripted(ScriptedEngine(script), queue=2000) as server:

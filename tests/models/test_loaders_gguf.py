@@ -18,7 +18,9 @@ from dragoman.models.catalog import ModelCatalog, ModelSource
 from dragoman.models.loaders import gguf as loader
 from dragoman.models.mapping import ModelOptions
 from dragoman.models.output_format import OutputFormat, detect_output_format
+from dragoman.models.recommended_sampling import FALLBACK
 from dragoman.models.registry import ModelRegistry
+from dragoman.presets import Preset
 from dragoman.tokenizers.tokenizer import PROBES, EngineTokenizer, Tokenizer, tokenizer_from_gguf
 from dragoman.types import Capabilities, Job, Sampling, Step
 from tests.support.model_files import write_model_file
@@ -98,7 +100,8 @@ def test_load_builds_every_part_of_a_model(
     assert "completion" in model.info.capabilities
     assert "chat" not in model.info.capabilities
     assert model.template_source is None
-    assert model.defaults == Sampling()
+    assert model.defaults == FALLBACK
+    assert model.preset == Preset()
     assert model.renderer.tokenizer is model.tokenizer
     assert engine.closed == 0
 
@@ -257,7 +260,7 @@ def test_invalid_template_breaks_the_model(
     assert engine.closed == 1
 
 
-def test_sampling_defaults_come_from_the_operator_then_the_author(
+def test_sampling_defaults_come_from_the_author(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vocabulary = train_byte_level_vocabulary(PROBES[:3], "qwen2")
@@ -265,25 +268,16 @@ def test_sampling_defaults_come_from_the_operator_then_the_author(
     config = {"temperature": 0.6, "top_k": 20, "top_p": "high", "min_p": None, "do_sample": True}
     (tmp_path / "generation_config.json").write_text(json.dumps(config))
     install_engine(monkeypatch, Engine())
-    model = asyncio.run(loader.load(open_source(file, defaults=Sampling(temperature=0.0))))
-    assert model.defaults == Sampling(temperature=0.0, top_k=20)
+    model = asyncio.run(loader.load(open_source(file, sampling={"temperature": 0.0})))
+    assert model.defaults == Sampling(temperature=0.6, top_k=20)
+    assert model.preset.sampling.sampling == Sampling(temperature=0.0)
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{", '{"temperature": NaN}', "\x00"])
-def test_invalid_generation_config_is_ignored(content: str, tmp_path: Path) -> None:
-    (tmp_path / "g.json").write_text(content)
-    assert loader.read_generation_config(tmp_path / "g.json") == Sampling()
-
-
-def test_sampling_defaults_are_read_from_metadata() -> None:
-    metadata = {
-        "general.sampling.temp": 0.7,
-        "general.sampling.top_k": 5,
-        "general.sampling.min_p": "x",
-    }
-    assert loader.parse_sampling(metadata, loader.METADATA_FIELDS) == Sampling(
-        temperature=0.7, top_k=5
-    )
+def test_invalid_preset_breaks_the_model(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = install_engine(monkeypatch, Engine())
+    with pytest.raises(ModelBroken, match="Did you mean `temperature`"):
+        asyncio.run(loader.load(open_source(file, sampling={"temprature": 0.0})))
+    assert engine.closed == 1
 
 
 def test_safetensors_name_the_extra_that_runs_them(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from dragoman.models.mapping import ModelOptions, read_mapping
-from dragoman.types import Sampling
 from tests.support.model_files import find_file, make_catalog, write_model_file
 
 
@@ -56,7 +55,7 @@ def test_mapping_names_files(root: Path, tmp_path: Path) -> None:
         format="hermes_json",
         reasoning_format="think",
         keep_alive=30,
-        defaults=Sampling(temperature=0.3, top_k=7),
+        sampling={"temperature": 0.3, "top_k": 7},
         pin=True,
     )
     assert far.options == ModelOptions(slots=2, context=4096)

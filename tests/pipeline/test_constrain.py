@@ -178,7 +178,7 @@ def test_engine_without_grammars_answers_unconstrained_calls_with_a_warning() ->
     [
         ({"min_tokens": 5}, "min_tokens"),
         ({"ignore_eos": True}, "ignore_eos"),
-        ({"response_prefix": "{"}, "continue_final_message"),
+        ({"response_prefix": "{"}, "response_prefix"),
     ],
 )
 def test_fields_that_conflict_with_a_grammar(fields: dict[str, Any], param: str) -> None:

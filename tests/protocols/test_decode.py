@@ -71,7 +71,9 @@ def test_absent_sampling_fields_stay_unset() -> None:
     assert decode_chat().sampling == Sampling()
     nulls = {field: None for field, *_ in SAMPLING}
     assert decode_chat(**nulls).sampling == Sampling()
-    assert completions.decode_request(make_completion_body()).sampling == Sampling(max_tokens=16)
+    completion = completions.decode_request(make_completion_body())
+    assert completion.sampling == Sampling()
+    assert completion.api_defaults == Sampling(max_tokens=16)
 
 
 def test_max_completion_tokens_overrides_max_tokens() -> None:

@@ -1089,7 +1089,6 @@ def test_fields_are_decoded() -> None:
     assert isinstance(chat, Chat)
     assert (chat.reasoning_effort, chat.thinking_budget) == ("high", 3)
     assert chat.template_kwargs == {"a": 1}
-    assert chat.optional_fields == ("reasoning_effort",)
     assert chat.get_client_field_name("reasoning_effort") == "reasoning.effort"
 
 

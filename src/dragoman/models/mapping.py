@@ -1,31 +1,34 @@
 """The mapping file `models.yaml`: names that an operator gives to models, and options to run them.
 
     smollm2: smollm2-135m/SmolLM2-135M-Instruct.Q4_1.gguf
-    writer: {path: big.gguf, context: 16384, lora: {poet: poet.gguf}, defaults: {temperature: 0.3}}
+    writer: {path: big.gguf, context: 16384, lora: {poet: poet.gguf}, sampling: {temperature: 0.3}}
 
-The same may be under a key `models:`. Relative paths start at the file. An invalid entry is skipped
-with a log line that says why; it never stops the server.
+The same may be under a key `models:`, and in `models:` of dragoman.yaml. Relative paths start at
+the file. A mistake is an error at start-up; a running server that reads the file again logs it and
+keeps the models as they were.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Annotated, TypeAlias
 
 import msgspec
-import yaml
 
-from dragoman.engines.options import EngineOptions
 from dragoman.models.output_format import check_names
-from dragoman.types import Sampling
+from dragoman.options import Setting, parse_options
+from dragoman.options.yaml_file import YamlFileError, read_yaml_file
+from dragoman.presets import SharedOptions, expand_preset, parse_preset
 
 log = logging.getLogger("dragoman.catalog")
 
-MAX_BYTES = 4 << 20
+COMBINED = ("lora", "template_vars", "sampling")  # options whose entries are combined
 
 
 class ModelOptions(
-    EngineOptions, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+    SharedOptions, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
     """The operator's options for a model; None is "not set"."""
 
@@ -34,8 +37,12 @@ class ModelOptions(
     chat_template: str | None = None  # a file with a template
     format: str | None = None  # tool call format; None is detected
     reasoning_format: str | None = None  # reasoning format; None is detected
-    keep_alive: float | None = None  # seconds; -1 is forever
-    defaults: Sampling = Sampling()
+    keep_alive: Annotated[
+        float | None,
+        Setting(
+            help="how long the idle model stays loaded", unit="seconds", minimum=0, forever=True
+        ),
+    ] = None
     embeddings: bool | None = None
     pin: bool | None = None
 
@@ -44,60 +51,93 @@ class ModelOptions(
         values = {
             name: value
             for name in self.__struct_fields__
-            if (value := getattr(self, name)) is not None and name not in ("lora", "defaults")
+            if (value := getattr(self, name)) is not None and name not in COMBINED
         }
-        values["lora"] = defaults.lora | self.lora
-        values["defaults"] = self.defaults.with_defaults(defaults.defaults)
+        for name in COMBINED:
+            values[name] = getattr(defaults, name) | getattr(self, name)
+        values["force"] = (*defaults.force, *self.force)
         return msgspec.structs.replace(defaults, **values)
 
 
-_warned: dict[Path, tuple[int, set[str]]] = {}
+ModelEntries: TypeAlias = dict[str, tuple[Path, ModelOptions]]  # path and options by name
 
 
-def _warn_once(file: Path, problem: str) -> None:
-    """Log a problem of a file once, until the file changes."""
-    stamp = file.stat().st_mtime_ns
-    known_stamp, problems = _warned.get(file, (stamp, set()))
-    if known_stamp != stamp:
-        problems = set()
-    if problem not in problems:
-        log.warning("%s: %s", file.name, problem)
-    _warned[file] = (stamp, problems | {problem})
+class MappingError(ValueError):
+    """An entry or the file is invalid. The message names file, line and key."""
 
 
-def read_mapping(file: Path) -> dict[str, tuple[Path, ModelOptions]]:
-    """Return path and options by name. A missing or invalid file maps nothing."""
-    models = _load_yaml(file)
-    mapping: dict[str, tuple[Path, ModelOptions]] = {}
+class ModelMapping:
+    """The entries of `models.yaml` and of `models:` in the configuration file, which win.
+
+    The first `read` raises `MappingError` if the file has a mistake, so that the server does not
+    start. Later ones, while the server runs, log it once and return the entries as they were.
+    """
+
+    def __init__(self, file: Path | None, configured: ModelEntries | None = None) -> None:
+        self._file = file
+        self._configured = configured or {}
+        self._entries: ModelEntries | None = None
+        self._logged = ""
+
+    def read(self) -> ModelEntries:
+        try:
+            entries = {} if self._file is None else read_mapping(self._file)
+        except MappingError as error:
+            if self._entries is None:
+                raise
+            self._log_once(f"{error}. The models stay as they were.")
+            return self._entries
+        if both := sorted(entries.keys() & self._configured.keys()):
+            self._log_once(
+                f"{self._file}: `{both[0]}` is also in the configuration file, which wins"
+            )
+        self._entries = self._configured | entries | self._configured
+        return self._entries
+
+    def _log_once(self, message: str) -> None:
+        if message != self._logged:
+            log.warning("%s", message)
+        self._logged = message
+
+
+def read_mapping(file: Path) -> ModelEntries:
+    """Return path and options by name, or raise `MappingError`. A missing file maps nothing."""
+    if not file.exists():
+        return {}
+    try:
+        content = read_yaml_file(file)
+    except YamlFileError as error:
+        raise MappingError(str(error)) from None
+    models = content.content
+    section = models.get("models")
+    prefix = ("models",) if isinstance(section, dict) else ()
+    if isinstance(section, dict):
+        others = [str(name) for name in models if name != "models"]
+        if others:
+            raise MappingError(
+                f"{content.locate(others[0])}: `{others[0]}` is beside `models:`; "
+                "move it under `models:`, or write all models without that key"
+            )
+        models = section
+    return parse_entries(models, file.parent, lambda *keys: content.locate(*prefix, *keys))
+
+
+def parse_entries(
+    models: Mapping[object, object] | Mapping[str, object],
+    directory: Path,
+    locate: Callable[..., str],
+) -> ModelEntries:
+    """Parse the entries of models; `locate` returns file and line of a key."""
+    entries: ModelEntries = {}
     for name, value in models.items():
         if not isinstance(name, str) or not name.strip():
-            _warn_once(file, f"skipped {name!r}: not a name")
-            continue
+            raise MappingError(f"{locate(str(name))}: the name {name!r} is not text; quote it")
         try:
-            mapping[name.strip()] = _parse_entry(value, file.parent)
+            entries[name.strip()] = _parse_entry(value, directory)
         except (ValueError, RuntimeError) as error:
-            _warn_once(file, f"skipped `{name}`: {error}")
-    return mapping
-
-
-def _load_yaml(file: Path) -> dict[object, object]:
-    try:
-        if not file.exists():
-            return {}
-        if file.stat().st_size > MAX_BYTES:
-            raise ValueError("the file is too large")
-        content = yaml.safe_load(file.read_bytes())
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        log.warning("cannot read %s: %s", file.name, error)
-        return {}
-    if isinstance(content, dict) and isinstance(content.get("models"), dict):
-        content = content["models"]
-    if content is None:
-        return {}
-    if not isinstance(content, dict):
-        log.warning("%s is not a mapping of names", file.name)
-        return {}
-    return content
+            key = str(error).partition("`")[2].partition("`")[0]
+            raise MappingError(f"{locate(name, key)}: model `{name}`: {error}") from None
+    return entries
 
 
 def _parse_entry(value: object, directory: Path) -> tuple[Path, ModelOptions]:
@@ -108,10 +148,18 @@ def _parse_entry(value: object, directory: Path) -> tuple[Path, ModelOptions]:
         raise ValueError("expected a path or a mapping of options")
     fields = dict(value)
     path = _parse_path(fields.pop("path", None), directory)
-    options = msgspec.convert(fields, ModelOptions)
+    if "defaults" in fields:  # an older name
+        fields["sampling"] = fields.pop("defaults")
+    options = parse_options(ModelOptions, fields, others=("path",))
     check_names(options.format, options.reasoning_format)
     lora = {name: str(_parse_path(file, directory)) for name, file in options.lora.items()}
-    template = options.chat_template
+    template, preset = options.chat_template, options.sampling_preset
+    if preset is not None:
+        options = msgspec.structs.replace(
+            options, sampling_preset=str(_parse_path(preset, directory))
+        )
+    options = expand_preset(options)
+    parse_preset(msgspec.structs.replace(options, force=()))  # the values may be the server's
     return path, msgspec.structs.replace(
         options,
         lora=lora,

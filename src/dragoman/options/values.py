@@ -63,14 +63,21 @@ def parse_value(field: OptionField, value: object) -> object:
     return parsed
 
 
-def parse_options(struct: type[AnyStruct], values: Mapping[object, object]) -> AnyStruct:
-    """Make a Struct from a mapping of YAML, or raise `InvalidValue` that names the key."""
+def parse_options(
+    struct: type[AnyStruct], values: Mapping[object, object], others: Iterable[str] = ()
+) -> AnyStruct:
+    """Make a Struct from a mapping of YAML, or raise `InvalidValue` that names the key.
+
+    `others` are keys that the caller read already; only a suggestion names them.
+    """
     fields = list_fields(struct)
     parsed: dict[str, object] = {}
     for name, value in values.items():
         field = fields.get(name) if isinstance(name, str) else None
         if field is None:
-            raise InvalidValue(f"there is no option `{name}`.{suggest(str(name), fields)}")
+            raise InvalidValue(
+                f"there is no option `{name}`.{suggest(str(name), [*fields, *others])}"
+            )
         if value is None:  # `context:` without a value
             continue
         try:

@@ -12,7 +12,6 @@ The owner of a `Plan` must close it. Cancelling `generate` cancels the engine.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import TypeAlias, cast
 
@@ -27,7 +26,14 @@ from dragoman.pipeline.best_of import select_best
 from dragoman.pipeline.constrain import attribute_grammar_errors, constrain
 from dragoman.pipeline.detokenize import Detokenizer
 from dragoman.pipeline.merge import close_at_end, generate_merged
-from dragoman.pipeline.plan import OutputReading, Plan, PreparedPrompt
+from dragoman.pipeline.plan import (
+    OutputReading,
+    Plan,
+    PreparedPrompt,
+    count_choices,
+    make_job,
+    make_job_id,
+)
 from dragoman.pipeline.reader import ChatReader, Reader, ReaderOptions
 from dragoman.pipeline.reasoning_budget import extend_prompt, generate_within_budget
 from dragoman.pipeline.render import make_replay_scope, render_with_replay
@@ -44,7 +50,7 @@ from dragoman.replay import ReplayRecorder
 from dragoman.telemetry.access_log import log_parameters
 from dragoman.telemetry.raw_output import RawOutputs, collect_steps, format_prompt
 from dragoman.telemetry.record import Generation, RequestRecord, get_record
-from dragoman.types import DEFAULT_SAMPLING, Chat, Job, Prompt, Request, Sampling, Step
+from dragoman.types import Chat, Job, Prompt, Request, Step
 
 PLAIN_TEXT = OutputFormat()
 # Takes a delta; the awaitable it may return is awaited before the next delta.
@@ -79,7 +85,8 @@ async def prepare(request: Request, services: Services, already_admitted: bool =
             prepared = await render_prompt(prompt, model, request, services)
             param = "messages" if isinstance(prompt, Chat) else "prompt"
             tokens_left = check_context_length(prepared.content, model, param)
-            job = make_job(request, prepared, model, tokens_left)
+            job_id = make_job_id(request, len(plan.jobs))
+            job = make_job(job_id, request, prepared, model, tokens_left)
             with attribute_grammar_errors(request), record.measure("admit"):
                 await model.engine.admit(job)
             prepared.warnings += warn_about_unused(sent, job.sampling)
@@ -109,11 +116,6 @@ def warn_about_trace(job: Job, record: RequestRecord) -> tuple[str, ...]:
     if level in (None, "step", job.trace):
         return ()
     return (f"`{level}` trace: this engine does not trace itself, so only stages are reported.",)
-
-
-def count_choices(request: Request) -> int:
-    """Return how many choices the engine generates for each prompt."""
-    return max(request.n, request.best_of or 0)
 
 
 async def render_prompt(
@@ -178,41 +180,6 @@ def make_detokenizer(
         return Detokenizer(None, frozenset(), stops, logprobs)
     hidden = model.get_token_visibility(output_format).hidden
     return Detokenizer(model.tokenizer.pieces, hidden, stops, logprobs)
-
-
-def make_job(
-    request: Request, prepared: PreparedPrompt, model: Model, tokens_left: int | None
-) -> Job:
-    """Make the engine's job. Sampling comes from the request, else the model, else our defaults."""
-    sampling = request.sampling.with_defaults(model.defaults.with_defaults(DEFAULT_SAMPLING))
-    if tokens_left is not None:
-        max_tokens = (
-            tokens_left if sampling.max_tokens is None else min(sampling.max_tokens, tokens_left)
-        )
-        sampling = Sampling(max_tokens=max_tokens).with_defaults(sampling)
-    if request.prefill_only:
-        sampling = Sampling(max_tokens=1).with_defaults(sampling)
-    n = count_choices(request)
-    trace = get_record().options.trace
-    cache_prompt = request.cache_prompt
-    if cache_prompt is None:
-        # A cached prefix changes the last bits of the logits, so a seeded answer would not repeat.
-        cache_prompt = request.sampling.seed is None
-    logprobs = request.logprobs
-    if n > request.n and logprobs is None:
-        logprobs = 0  # `best_of` ranks choices by their logprobs
-    return Job(
-        id=uuid.uuid4().hex,
-        prompt=prepared.content,
-        sampling=sampling,
-        n=n,
-        logprobs=logprobs,
-        prompt_logprobs=request.logprobs if request.echo else None,
-        grammar=prepared.grammar.grammar,
-        lora=request.lora or (),
-        cache_prompt=cache_prompt,
-        trace=trace if trace is not None and model.can_trace(trace) else None,
-    )
 
 
 async def generate(plan: Plan, deliver: Deliver) -> None:

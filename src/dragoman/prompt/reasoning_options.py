@@ -16,6 +16,7 @@ from dragoman.types import Chat, Json
 
 EFFORT = "reasoning_effort"
 EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
+SWITCH_NAMES = ("enable_thinking", "thinking")  # names that clients use, whatever the template's
 
 
 class ReasoningOptions(Struct, frozen=True):
@@ -38,6 +39,16 @@ def reasoning_variables(
     if chat.thinking_budget is not None and options.budget is not None:
         variables[options.budget] = chat.thinking_budget
     return {name: value for name, value in variables.items() if name not in chat.template_kwargs}
+
+
+def rename_switch(
+    name: str, value: Json, facts: TemplateFacts, options: ReasoningOptions
+) -> dict[str, Json] | None:
+    """Return a well-known switch as the variable of this template; None if it is another one."""
+    switch = options.switch
+    if name in facts.variables or name not in SWITCH_NAMES or switch is None:
+        return None
+    return {switch[0]: switch[1] if value else switch[2]} if isinstance(value, bool) else None
 
 
 def is_already_off(chat: Chat, options: ReasoningOptions) -> bool:

@@ -43,6 +43,7 @@ from dragoman.prompt.reasoning_options import (
     effort_error,
     is_already_off,
     reasoning_variables,
+    rename_switch,
 )
 from dragoman.prompt.special_tokens import PROMPT_END, MarkedText, SpecialTokenGuard, remove_breaks
 from dragoman.prompt.template.budget import DEFAULT_LIMITS, RenderBudget, RenderLimits
@@ -176,31 +177,52 @@ class PromptRenderer:
         elif chat.reasoning_effort is not None and not is_already_off(chat, self._reasoning):
             raise effort_error(chat)
 
+    def get_reasoning_variables(self, chat: Chat) -> dict[str, Json]:
+        """Return the variables that set the reasoning effort and budget of a chat."""
+        if self._template is None:
+            return {}
+        return reasoning_variables(chat, self._template.facts, self._reasoning)
+
+    def resolve_variable(self, name: str, value: Json) -> dict[str, Json] | str:
+        """Return a variable as this template reads it, or a sentence that says why it cannot.
+
+        Variables that only we may set pass; rendering rejects them.
+        """
+        if self._template is None:
+            return "This model has no chat template."
+        facts = self._template.facts
+        if name in facts.variables or self._template.is_reserved(name):
+            return {name: value}
+        renamed = rename_switch(name, value, facts, self._reasoning)
+        return self._template.describe_unread(name) if renamed is None else renamed
+
     @property
     def template_enforces_budget(self) -> bool:
         """Whether the template itself states the maximum number of reasoning tokens."""
         return self._reasoning.budget is not None
 
     async def encode_markup(self, text: str) -> list[int] | str:
-        """Encode a text of our own, in which special tokens are read as such."""
+        """Encode a text of our own inside a prompt, in which special tokens are read as such."""
         if self.tokenizer is None:
             return text
         pieces = [*self._guard.split(text)]
-        encoded = await encode_pieces(pieces, self.tokenizer, self.token_cache)
+        encoded = await encode_pieces(pieces, self.tokenizer, self.token_cache, fix_bos=False)
         return encoded.ids.tolist()
 
     async def encode_prompt(self, prompt: Prompt) -> list[int] | str:
-        """Encode a prompt that is not a chat: plain text, or token ids as they are."""
+        """Encode a prompt that is not a chat: text, or token ids as they are."""
         content, tokenizer = prompt.content, self.tokenizer
         if isinstance(content, list):
             _check_ids(content, None if tokenizer is None else len(tokenizer.pieces))
             return list(content)
         if tokenizer is None:
             return content
-        ids = await tokenizer.encode(content)
-        if prompt.add_special_tokens and tokenizer.add_bos and tokenizer.bos_id is not None:
-            return [tokenizer.bos_id, *ids]
-        return ids
+        pieces = self._guard.split(content) if prompt.parse_special else [content]
+        add_bos = prompt.add_special_tokens
+        encoded = await encode_pieces(pieces, tokenizer, self.token_cache, fix_bos=add_bos)
+        if not encoded.ids and add_bos and tokenizer.add_bos and tokenizer.bos_id is not None:
+            return [tokenizer.bos_id]
+        return encoded.ids.tolist()
 
     # Text
 
@@ -323,14 +345,14 @@ def _check_messages(chat: Chat) -> None:
         raise _no_messages()
     if not chat.continue_final_message:
         return
-    last, param = chat.messages[-1], "continue_final_message"
+    last, param = chat.messages[-1], chat.get_client_field_name("continue_final_message")
     if chat.add_generation_prompt:
         raise BadRequest(
-            "`continue_final_message` and `add_generation_prompt` exclude each other.", param=param
+            f"`{param}` and `add_generation_prompt` exclude each other.", param=param
         )
     if last.role != "assistant" or last.tool_calls:
         raise BadRequest(
-            "`continue_final_message` requires that the last message is text from the assistant.",
+            f"`{param}` requires that the last message is text from the assistant.",
             param=param,
         )
 

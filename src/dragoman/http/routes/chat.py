@@ -19,7 +19,6 @@ from dragoman.protocols.chat import DIALECT, stored
 from dragoman.protocols.chat.decode import ChatRequest
 from dragoman.protocols.chat.encode import ChatCompletion
 from dragoman.protocols.dialect import pass_strict
-from dragoman.protocols.shared.openai import make_id
 from dragoman.responses.run import CompletionRun
 from dragoman.store.rows import StoredCompletion
 
@@ -46,7 +45,7 @@ class ChatHandlers:
         body = await self._reader.read(request)
         context = await self._reader.make_context(request)
         decoded = await self._reader.decode(request, body, DIALECT.decode, context)
-        chat = replace(decoded, owner=request.owner, response_id=make_id("chatcmpl"))
+        chat = replace(decoded, owner=request.owner)
 
         async def prepare() -> CompletionRun:
             store = await self._open_store() if chat.store else None

@@ -9,14 +9,9 @@ the error is raised.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from dragoman.engines import get_capabilities, get_factory
 from dragoman.engines.llamacpp import gguf
@@ -29,10 +24,12 @@ from dragoman.models.model import (
     list_capabilities,
     report_progress,
 )
+from dragoman.models.model_preset import make_preset
 from dragoman.models.output_format import check_names, detect_output_format
+from dragoman.models.recommended_sampling import find_recommended_sampling
+from dragoman.presets import PresetError
 from dragoman.prompt.renderer import PromptRenderer
 from dragoman.tokenizers.tokenizer import AnyTokenizer, tokenizer_from_gguf, verify_tokenizer
-from dragoman.types import Sampling
 
 if TYPE_CHECKING:
     from dragoman.engines.subprocess.engine import SubprocessEngine
@@ -42,23 +39,6 @@ log = logging.getLogger("dragoman.models")
 DEFAULT_ENGINE = "llamacpp"
 SAFETENSORS_EXTRA = "vllm"  # runs safetensors
 MAX_TEMPLATE = 4 << 20
-# Our sampling fields by their names in generation_config.json and in GGUF metadata.
-GENERATION_FIELDS = {
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "min_p": "min_p",
-    "typical_p": "typical_p",
-    "repetition_penalty": "repetition_penalty",
-}
-METADATA_FIELDS = {
-    "general.sampling.temp": "temperature",
-    "general.sampling.top_p": "top_p",
-    "general.sampling.top_k": "top_k",
-    "general.sampling.min_p": "min_p",
-    "general.sampling.penalty_repeat": "repetition_penalty",
-    "general.sampling.penalty_last_n": "repeat_last_n",
-}
 
 
 async def load(source: ModelSource) -> Model:
@@ -144,8 +124,11 @@ def make_model(
     try:
         findings = detect_output_format(template, tokenizer, formats, source.id)
         renderer = PromptRenderer(template, tokenizer, reasoning=findings.reasoning_options)
+        preset = make_preset(source.options, renderer, source.id)
     except DragomanError as error:
         raise ModelBroken(error.message) from None
+    except PresetError as error:
+        raise ModelBroken(f"Its options are invalid: {error}.") from None
     info = ModelInfo(
         architecture=header.architecture,
         parameters=header.parameters,
@@ -157,8 +140,8 @@ def make_model(
         lora=capabilities.lora,
         created=source.created,
     )
-    config = read_generation_config(source.path.parent / "generation_config.json")
-    metadata = parse_sampling(header.metadata, METADATA_FIELDS)
+    recommended = find_recommended_sampling(source.path.parent, header.metadata)
+    log.info("%s: sampling defaults from %s", source.id, recommended.source)
     return Model(
         id=source.id,
         engine=engine,
@@ -167,7 +150,8 @@ def make_model(
         capabilities=capabilities,
         tokenizer=tokenizer,
         template_source=template,
-        defaults=source.options.defaults.with_defaults(config.with_defaults(metadata)),
+        defaults=recommended.sampling,
+        preset=preset,
         output_format=findings.output_format,
         renderer=renderer,
     )
@@ -185,29 +169,3 @@ def read_chat_template(source: ModelSource, header: gguf.GgufHeader) -> str | No
     except (OSError, ValueError) as error:
         log.error("cannot read the chat template of %s: %r", source.id, error)
         raise ModelBroken("The chosen chat template cannot be read.") from None
-
-
-def read_generation_config(file: Path) -> Sampling:
-    """Return the sampling defaults of the model's author, if there are any."""
-    try:
-        config = json.loads(file.read_bytes()[: 1 << 20])
-    except FileNotFoundError:
-        return Sampling()
-    except (OSError, ValueError, RecursionError) as error:
-        log.warning("ignored %s: %r", file.name, error)
-        return Sampling()
-    return parse_sampling(config, GENERATION_FIELDS) if isinstance(config, dict) else Sampling()
-
-
-def parse_sampling(values: Mapping[str, object], names: Mapping[str, str]) -> Sampling:
-    """Return the sampling fields that have a valid value."""
-    sampling = Sampling()
-    for name, field in names.items():
-        value = values.get(name)
-        if value is None or (isinstance(value, float) and not math.isfinite(value)):
-            continue
-        try:
-            sampling = msgspec.convert({field: value}, Sampling).with_defaults(sampling)
-        except msgspec.ValidationError:
-            log.warning("ignored the model's default %s: it is not a number", name)
-    return sampling

@@ -293,14 +293,20 @@ class ChatTemplate:
         """Reject variables that a client cannot set or that the template never reads."""
         for name in variables:
             where = f"chat_template_kwargs.{name}"
-            if name in RESERVED_VARIABLES or name in GLOBALS or name.startswith("_"):
+            if self.is_reserved(name):
                 raise BadRequest(f"`{name}` cannot be set by a request.", param=where)
             if name not in self.facts.variables:
-                known = ", ".join(self.facts.client_variables) or "none"
-                raise Unsupported(
-                    f"This model's chat template does not read `{name}`. It reads: {known}.",
-                    param=where,
-                )
+                raise Unsupported(self.describe_unread(name), param=where)
+
+    @staticmethod
+    def is_reserved(name: str) -> bool:
+        """Whether only we may set a variable."""
+        return name in RESERVED_VARIABLES or name in GLOBALS or name.startswith("_")
+
+    def describe_unread(self, name: str) -> str:
+        """Return a sentence about a variable that the template does not read."""
+        known = ", ".join(self.facts.client_variables) or "none"
+        return f"This model's chat template does not read `{name}`. It reads: {known}."
 
 
 @lru_cache(maxsize=64)

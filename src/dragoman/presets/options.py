@@ -1,0 +1,84 @@
+"""The options that the server sets for all models and the entry of a model for itself.
+
+They are the options of the engine and those of the preset. Both are fields of one Struct because
+`Settings` and `ModelOptions` can inherit only one.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.engines.options import EngineOptions
+from dragoman.options import Setting
+from dragoman.types import Json
+
+GROUP = "presets"
+
+
+class PresetValue(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A value in the form of TabbyAPI's preset files."""
+
+    override: Json = None  # None: not set
+    force: bool = False
+    additive: bool = False
+
+
+class SharedOptions(EngineOptions, frozen=True, kw_only=True):
+    """How to run a model, and values for its requests, which YAML may write as `PresetValue`s."""
+
+    system: Annotated[
+        str | PresetValue | None,
+        Setting(
+            help="system prompt of conversations that have none; if forced, of all, before theirs",
+            group=GROUP,
+            metavar="TEXT",
+        ),
+    ] = None
+    stop: Annotated[
+        str | list[str] | PresetValue | None,
+        Setting(help="stop string of requests that have none", group=GROUP, metavar="TEXT"),
+    ] = None
+    template_vars: Annotated[
+        dict[str, Json],
+        Setting(
+            help="variable for chat templates, such as enable_thinking=false",
+            group=GROUP,
+            metavar="NAME=VALUE",
+            aliases=("--template-var", "--chat-template-kwargs"),
+        ),
+    ] = msgspec.field(default_factory=dict)
+    sampling: Annotated[
+        dict[str, Json],
+        Setting(
+            help="default of a sampling field, such as temperature=0.7",
+            group=GROUP,
+            metavar="NAME=VALUE",
+        ),
+    ] = msgspec.field(default_factory=dict)
+    sampling_preset: Annotated[
+        str | None,
+        Setting(
+            help="YAML file of sampling fields, in the form of TabbyAPI's presets",
+            group=GROUP,
+            metavar="PATH",
+            is_path=True,
+        ),
+    ] = None
+    force: Annotated[
+        tuple[str, ...],
+        Setting(
+            help="system, stop, template variable or sampling field that requests cannot change",
+            group=GROUP,
+            metavar="NAME",
+        ),
+    ] = ()
+
+
+PRESET_FIELDS = tuple(
+    name
+    for name in SharedOptions.__struct_fields__
+    if name not in EngineOptions.__struct_fields__
+)
