@@ -6,6 +6,7 @@ services on explicitly.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from dragoman.config import Settings
 from dragoman.engines import get_factory
 from dragoman.engines.adapter import adapt
 from dragoman.engines.options import EngineOptions
+from dragoman.errors import Unavailable
 from dragoman.grammar.compiler.compiler_pool import CompilerPool
 from dragoman.mcp import client
 from dragoman.mcp.url_guard import UrlGuard, UrlRejected
@@ -29,7 +31,7 @@ from dragoman.models.output_format import FormatOverrides, check_names
 from dragoman.models.pull import format_hub_name, is_hub_name
 from dragoman.models.registry import ModelPolicy, ModelRegistry
 from dragoman.pipeline.admission import Admission
-from dragoman.pipeline.fit_preset import fit_preset
+from dragoman.pipeline.sampling import fit_preset
 from dragoman.pipeline.services import Services
 from dragoman.presets import PresetError, expand_preset, parse_preset
 from dragoman.presets.options import PRESET_FIELDS
@@ -37,7 +39,7 @@ from dragoman.replay import ReplayService
 from dragoman.responses.service import RemoteToolsConfig
 from dragoman.responses.state import PersistentState
 from dragoman.responses.tool_rounds import RemoteToolLimits
-from dragoman.store.rows import StoreLimits
+from dragoman.store.rows import StoreError, StoreLimits
 from dragoman.telemetry.spans import make_provider
 
 ENGINE_OPTIONS = (
@@ -117,9 +119,33 @@ def build_engine_runtime(engine: object, options: Mapping[str, object]) -> Runti
     return build_runtime(models, settings, options.get("tracer_provider"))
 
 
+async def open_store(runtime: Runtime) -> None:
+    """Open the store before anything is loaded, or raise `StartupError`."""
+    try:
+        await runtime.state.open_now()
+    except (StoreError, Unavailable) as error:
+        problem = str(error).splitlines()[0].rstrip(".")
+        raise StartupError(
+            f"{problem}. Choose another with --store, or `sqlite://` to store nothing on disk."
+        ) from None
+
+
 def build_models(settings: Settings, model: str) -> ModelRegistry:
     """Build the registry of the models on disk; `model` is the default one."""
-    return ModelRegistry(open_catalog(settings, model), load, make_policy(settings))
+    catalog = open_catalog(settings, model)
+    for source in catalog.list_sources():
+        check_files(f"model `{source.id}`", source.options)
+    return ModelRegistry(catalog, load, make_policy(settings))
+
+
+def check_files(name: str, options: ModelOptions) -> None:
+    """Check that the files which options name are there."""
+    files = {"chat_template": options.chat_template} | {
+        f"LoRA adapter `{adapter}`": path for adapter, path in options.lora.items()
+    }
+    for option, path in files.items():
+        if path is not None and not Path(path).is_file():
+            raise StartupError(f"{name}: there is no file {path!r} ({option}).")
 
 
 def open_catalog(settings: Settings, model: str | None = None) -> ModelCatalog:
@@ -200,7 +226,7 @@ def make_model_options(settings: Settings) -> ModelOptions:
         **{name: getattr(expanded, name) for name in PRESET_FIELDS},
         **{name: getattr(settings, name) for name in EngineOptions.__struct_fields__},
         engine=settings.engine,
-        chat_template=settings.chat_template or None,
+        chat_template=os.path.realpath(settings.chat_template) if settings.chat_template else None,
         format=tools,
         reasoning_format=reasoning,
         lora=dict(_split_adapter(pair) for pair in settings.lora),
@@ -290,4 +316,4 @@ def _split_adapter(pair: str) -> tuple[str, str]:
     name, equals, path = pair.partition("=")
     if not (name and equals and path):
         raise StartupError(f"--lora takes NAME=PATH, not {pair!r}.")
-    return name, path
+    return name, os.path.realpath(Path(path).expanduser())

@@ -1,4 +1,4 @@
-"""The mapping file gives names and options to models; invalid entries do no harm."""
+"""The mapping file gives names and options to models; a mistake in it is an error."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from dragoman.models.mapping import ModelOptions, read_mapping
+from dragoman.models.catalog import ModelCatalog
+from dragoman.models.mapping import MappingError, ModelOptions, parse_entries, read_mapping
 from tests.support.model_files import find_file, make_catalog, write_model_file
 
 
@@ -50,7 +51,7 @@ def test_mapping_names_files(root: Path, tmp_path: Path) -> None:
     assert tuned.options == ModelOptions(
         context=512,
         slots=2,
-        lora={"poet": str(root / "../elsewhere/poet.gguf")},
+        lora={"poet": str(tmp_path / "elsewhere" / "poet.gguf")},
         chat_template=str(root / "t.jinja"),
         format="hermes_json",
         reasoning_format="think",
@@ -79,7 +80,15 @@ def test_mapping_wins_over_scanned_files(root: Path, tmp_path: Path) -> None:
         ("'  '", "path is missing"),
         ("{context: 3}", "path is missing"),
         ("{path: 3}", "path is missing"),
-        ("{path: m.gguf, contxt: 3}", "contxt"),
+        ("{path: m.gguf, contxt: 3}", "there is no option `contxt`. Did you mean `context`?"),
+        ("{paht: m.gguf}", "path is missing"),
+        ("{path: m.gguf, temprature: 1}", "there is no option `temprature`"),
+        ("{path: m.gguf, slots: 0}", "`slots`: must be at least 1, got 0"),
+        ("{path: m.gguf, context: -1}", "`context`: must be 0 or more, got -1"),
+        ("{path: m.gguf, keep_alive: soon}", "`keep_alive`: expected a duration such as 30s"),
+        ("{path: m.gguf, pin: maybe}", "`pin`: expected true or false, got 'maybe'"),
+        ("{path: m.gguf, lora: poet.gguf}", "lora"),
+        ("{path: m.gguf, path: m.gguf}", "`path` is already set in line 2"),
         ("{path: m.gguf, context: many}", "context"),
         ("{path: m.gguf, defaults: {temperature: hot}}", "temperature"),
         ("{path: m.gguf, lora: {x: ''}}", "path is missing"),
@@ -88,33 +97,87 @@ def test_mapping_wins_over_scanned_files(root: Path, tmp_path: Path) -> None:
         ('"a\\0b"', "path is missing"),
     ],
 )
-def test_invalid_mapping_entries_are_skipped(
-    value: str, reason: str, root: Path, caplog: Any
-) -> None:
+def test_invalid_entry_is_an_error_with_its_line(value: str, reason: str, root: Path) -> None:
     write_model_file(root / "m.gguf")
-    with caplog.at_level(logging.WARNING):
-        models = make_catalog(root, f"bad: {value}\ngood: m.gguf\n7: m.gguf\n")
-    assert models.find("bad") is None
-    assert find_file(models, "good") == "m.gguf"
-    assert reason in caplog.text
-    assert "`bad`" in caplog.text
+    with pytest.raises(MappingError) as caught:
+        make_catalog(root, f"good: m.gguf\nbad: {value}\n")
+    message = str(caught.value)
+    assert message.startswith(f"{root / 'models.yaml'}:2: ")
+    assert reason in message
+    assert "\n" not in message
+
+
+def test_units_of_options(root: Path) -> None:
+    write_model_file(root / "m.gguf")
+    options = "{path: m.gguf, context: 16k, keep_alive: 1h30m}"
+    source = make_catalog(root, f"m: {options}").find("m")
+    assert source is not None
+    assert (source.options.context, source.options.keep_alive) == (16384, 5400)
 
 
 @pytest.mark.parametrize(
-    "content",
-    [b"\xff\xfe\x00", b"a: [", b"- list", b"text", b"!!python/object/apply:os.system [true]", b""],
+    ("content", "reason"),
+    [
+        (b"\xff\xfe\x00", "invalid YAML"),
+        (b"a: m.gguf\nb: [", ":2: invalid YAML"),
+        (b"- list", "expected a mapping"),
+        (b"text", "expected a mapping"),
+        (b"!!python/object/apply:os.system [true]", "invalid YAML"),
+        (b"a: m.gguf\na: m.gguf", ":2: `a` is already set in line 1"),
+        (b"models: {a: m.gguf}\nb: m.gguf", ":2: `b` is beside `models:`"),
+        (b"7: m.gguf", ":1: the name 7 is not text"),
+        (b"[" * 5000, "invalid YAML"),
+    ],
 )
-def test_invalid_mapping_file_maps_nothing(content: bytes, root: Path) -> None:
+def test_invalid_mapping_file_is_an_error(content: bytes, reason: str, root: Path) -> None:
     write_model_file(root / "m.gguf")
     (root / "models.yaml").write_bytes(content)
-    models = make_catalog(root)
-    assert [source.id for source in models.list_sources()] == ["m"]
+    with pytest.raises(MappingError) as caught:
+        make_catalog(root)
+    assert reason in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
-def test_unreadable_mapping_file_maps_nothing(root: Path, caplog: Any) -> None:
+@pytest.mark.parametrize("content", [b"", b"# nothing\n", b"models:\n", b"models: {}"])
+def test_empty_mapping_file_maps_nothing(content: bytes, root: Path) -> None:
+    write_model_file(root / "m.gguf")
+    (root / "models.yaml").write_bytes(content)
+    assert [source.id for source in make_catalog(root).list_sources()] == ["m"]
+
+
+def test_mistake_in_a_running_server_leaves_the_models_as_they_were(
+    root: Path, caplog: Any
+) -> None:
+    write_model_file(root / "m.gguf")
+    catalog = make_catalog(root, "good: m.gguf")
+    with caplog.at_level(logging.WARNING):
+        for text in ("good: m.gguf\nbad: {pth: m.gguf}", "a: ["):
+            (root / "models.yaml").write_text(text)
+            caplog.clear()
+            catalog.refresh()
+            catalog.refresh()
+            assert find_file(catalog, "good") == "m.gguf"
+            assert caplog.text.count("The models stay as they were") == 1
+    (root / "models.yaml").write_text("better: m.gguf")
+    catalog.refresh()
+    assert (find_file(catalog, "good"), find_file(catalog, "better")) == (None, "m.gguf")
+
+
+def test_configuration_file_wins_over_the_mapping_file(root: Path, caplog: Any) -> None:
+    for name in ("a", "b", "c"):
+        write_model_file(root / f"{name}.gguf")
+    (root / "models.yaml").write_text("first: a.gguf\nsecond: b.gguf")
+    configured = parse_entries({"second": "c.gguf"}, root, lambda *keys: "dragoman.yaml")
+    catalog = ModelCatalog(root, root / "models.yaml", None, configured)
+    catalog.refresh()
+    assert (find_file(catalog, "first"), find_file(catalog, "second")) == ("a.gguf", "c.gguf")
+    assert "`second` is also in the configuration file, which wins" in caplog.text
+
+
+def test_unreadable_mapping_file_is_an_error(root: Path) -> None:
     (root / "models.yaml").mkdir()
-    assert read_mapping(root / "models.yaml") == {}
-    assert "cannot read models.yaml" in caplog.text
+    with pytest.raises(MappingError, match="Is a directory"):
+        read_mapping(root / "models.yaml")
 
 
 def test_missing_mapped_file_is_broken(root: Path) -> None:

@@ -6,16 +6,31 @@ import argparse
 import sys
 from pathlib import Path
 
-from dragoman.cli.flags import COMMON, add_flags
+from dragoman.cli.flags import COMMON, add_command, add_flags
 from dragoman.config import Settings
 from dragoman.config.package_index import make_pip_environment
-from dragoman.models.pull import DEFAULT_ALIASES, ProgressBar, pull
+from dragoman.models.pull import (
+    DEFAULT_ALIASES,
+    ProgressBar,
+    find_downloaded,
+    is_hub_name,
+    pull,
+)
 
 
 def add_parser(
     commands: argparse._SubParsersAction[argparse.ArgumentParser],
 ) -> argparse.ArgumentParser:
-    parser = commands.add_parser("pull", help="download a model")
+    parser = add_command(
+        commands,
+        "pull",
+        "download a model",
+        examples=(
+            "dragoman pull smollm2-135m",
+            "dragoman pull hf:Qwen/Qwen3-4B-GGUF",
+            "dragoman pull hf:Qwen/Qwen3-4B-GGUF/Qwen3-4B-Q8_0.gguf",
+        ),
+    )
     parser.add_argument(
         "model", metavar="MODEL", help="smollm2-135m, or hf:owner/repo[/file] from Hugging Face"
     )
@@ -29,11 +44,37 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
 
 
 def choose_model(name: str | None, settings: Settings) -> str:
-    """Return the named model, else the default one, which is downloaded if it is missing."""
-    if name:
+    """Return the named model, else the one of the settings, else the default one.
+
+    The default one is downloaded if it is missing; one on Hugging Face with `--pull`, or if the
+    user at the terminal agrees.
+    """
+    name = name or settings.default_model or next(iter(settings.models), None)
+    if not name:
+        download(DEFAULT_ALIASES[0], settings)
+        return DEFAULT_ALIASES[0]
+    is_default = name.strip().casefold() in DEFAULT_ALIASES
+    if not (is_default or is_hub_name(name)) or is_installed(name, settings):
         return name
-    download(DEFAULT_ALIASES[0], settings)
-    return DEFAULT_ALIASES[0]
+    path = None if is_default else find_downloaded(name, settings.models_path)
+    if path is None and (is_default or settings.pull or confirm_download(name)):
+        path = download(name, settings)
+    return str(path) if path is not None else name
+
+
+def is_installed(name: str, settings: Settings) -> bool:
+    from dragoman.runtime import open_catalog
+
+    return open_catalog(settings).resolve(name, paths=True) is not None
+
+
+def confirm_download(name: str) -> bool:
+    """Ask the user, if there is one, whether to download a model from Hugging Face."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    sys.stderr.write(f"{name} is not installed. Download it from Hugging Face? [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def download(name: str, settings: Settings) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import socket
 
 from dragoman.cli.flags import add_command, add_flags, list_server_settings
 from dragoman.cli.log_handler import configure_logging
@@ -34,21 +35,24 @@ def add_parser(
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> None:
+    from dragoman.http.listen import bind_sockets
     from dragoman.http.server import run_event_loop
 
+    sockets = bind_sockets(settings.host, settings.port)
     model = choose_model(arguments.model, settings)
     configure_logging(settings, queued=True)
-    run_event_loop(serve_models(settings, model))
+    run_event_loop(serve_models(settings, model, sockets))
 
 
-async def serve_models(settings: Settings, model: str) -> None:
+async def serve_models(settings: Settings, model: str, sockets: list[socket.socket]) -> None:
     """Serve the models on disk. The default one loads while the server already answers."""
     from dragoman.http import server
-    from dragoman.runtime import StartupError, build_models, build_runtime
+    from dragoman.runtime import StartupError, build_models, build_runtime, open_store
 
     models = build_models(settings, model)
     runtime = build_runtime(models, settings)
     app = server.make_app(runtime, local=True)
+    await open_store(runtime)  # cleans up after a server that was killed
     name = app.readiness.startup_model = models.default_name
     running = server.make_server(
         app, settings, lambda url: print(f"Listening on {url} (loading {name})", flush=True)
@@ -60,15 +64,13 @@ async def serve_models(settings: Settings, model: str) -> None:
             entry = await models.load(name, wait=float("inf"))
             server.tune_process()
             print(f"Serving {entry.id}. Press Ctrl-C to stop.", flush=True)
-            # Opens the store, which cleans up after a server that was killed.
-            await runtime.state.get_signer()
         except DragomanError as error:
             failures.append(error)
             running.should_exit = True
 
     loading = asyncio.create_task(preload())
     try:
-        await running.serve()
+        await running.serve(sockets)
     finally:
         loading.cancel()
     if failures:

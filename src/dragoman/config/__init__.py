@@ -5,7 +5,7 @@ dragoman.yaml (`file`) or the default. This package is the only reader of the en
 dragoman.yaml.
 """
 
-from dragoman.config.file import name_key
+from dragoman.config.file import locate_key, name_key
 from dragoman.config.paths import cache_dir, config_dir, state_dir
 from dragoman.config.settings import GROUPS, LOOPBACK, Settings
 from dragoman.config.sources import (
@@ -34,6 +34,7 @@ __all__ = [
     "list_settings",
     "load",
     "load_configuration",
+    "locate_key",
     "name_flag",
     "name_key",
     "name_variable",

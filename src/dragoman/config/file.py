@@ -79,6 +79,11 @@ def read_config_file(path: Path) -> dict[str, tuple[object, str]]:
     return values
 
 
+def locate_key(path: Path, *keys: str) -> str:
+    """Return file and line of a key in a file that was read before."""
+    return read_yaml_file(path).locate(*keys)
+
+
 def _read_section(
     file: YamlFile,
     section: str,

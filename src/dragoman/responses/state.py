@@ -46,13 +46,21 @@ class PersistentState:
                     self._store = await self._open()
         return self._store
 
-    async def _open(self) -> Store:
+    async def open_now(self) -> None:
+        """Open the store; a `StoreError` or `Unavailable` says why it cannot be opened."""
+        async with self._opening:
+            self._store = self._store or await self._open_store()
+
+    async def _open_store(self) -> Store:
         from dragoman.store.store import Store
 
+        return await Store.open(self._url, self._limits, fail_body=responses.mark_failed)
+
+    async def _open(self) -> Store:
         if time.monotonic() < self._retry_at:
             raise _make_unavailable_error()
         try:
-            return await Store.open(self._url, self._limits, fail_body=responses.mark_failed)
+            return await self._open_store()
         except (StoreError, Unavailable) as error:
             log.error("the store cannot be opened: %s", error)
             self._retry_at = time.monotonic() + RETRY_INTERVAL
