@@ -34,6 +34,12 @@ CONFIDENCE = {
     "formats read from the template, not verified.",
     "generic": "The template does not render tools: they are described in the system message.",
 }
+VERIFIED = {
+    True: "verified by round trip",
+    False: "read from the template, not verified",
+    None: "some checks failed, see below",
+}
+GENERIC = "the template renders no tools: they are described in the system message"
 RENDERS_NOTHING = "The template does not render a plain user message, so nothing is known about it."
 CHECKS_FAILED = "Some of what the template renders was not parsed back correctly; see the checks."
 STATUS = {
@@ -107,7 +113,7 @@ def build_report(source: TemplateSource) -> dict[str, object]:
     detected = _detect(source)
     tools, reasoning = detected.tool_format, detected.reasoning_format
     return {
-        "verdict": _make_verdict(detected),
+        "verdict": "; ".join(_make_verdict(detected)),
         "confidence": detected.confidence,
         "template": {
             "from": source.path,
@@ -139,9 +145,21 @@ def _detect(source: TemplateSource) -> DetectedFormats:
     return detect(source.template, source.vocabulary, source.config)
 
 
-def _make_verdict(detected: DetectedFormats) -> str:
-    tools = "generic prompt" if detected.generic else detected.tools or "none"
-    return f"reasoning: {detected.reasoning or 'none'}; tools: {tools}"
+def _make_verdict(detected: DetectedFormats) -> list[str]:
+    """Say in two lines which formats the model uses, and whether that is verified."""
+    if not detected.renders_messages:
+        return [RENDERS_NOTHING]
+    calls = _is_verified(check for check in detected.checks if check.expected.calls)
+    tools = f"{detected.tools} ({GENERIC if detected.generic else VERIFIED[calls]})"
+    verified = _is_verified(check for check in detected.checks if check.expected.reasoning)
+    reasoning = f"{detected.reasoning} ({VERIFIED[verified]})" if detected.reasoning else "none"
+    return [f"tool calls: {tools}", f"reasoning:  {reasoning}"]
+
+
+def _is_verified(checks: Iterable[RoundTripCheck]) -> bool | None:
+    """Whether what the template renders is parsed back; None if some of it is not."""
+    statuses = {check.status for check in checks}
+    return None if "failed" in statuses else "proved" in statuses
 
 
 def _describe_check(check: RoundTripCheck) -> dict[str, object]:
@@ -224,8 +242,9 @@ def format_report(source: TemplateSource, with_source: bool = False) -> str:
     tools, reasoning = detected.tool_format, detected.reasoning_format
     digest = _hash_template(source.template)[:16]
     lines = [
-        _format_line("verdict", _make_verdict(detected)),
-        _format_line("", _explain_confidence(detected)),
+        *_make_verdict(detected),
+        "",
+        _format_line("evidence", _explain_confidence(detected)),
         *[_format_line("", _strip_topic(reason)) for reason in detected.reasons[2:]],
         "",
         _format_line("template", source.path),
@@ -346,6 +365,23 @@ def format_table() -> str:
         )
         lines += entry
     return "\n".join(lines)
+
+
+def describe_formats() -> dict[str, object]:
+    """Return all formats as plain data."""
+    return {
+        "tools": [_describe_format(entry) for entry in tool_formats().values()],
+        "reasoning": [_describe_format(entry) for entry in reasoning_formats().values()],
+    }
+
+
+def _describe_format(entry: ToolFormat | ReasoningFormat) -> dict[str, object]:
+    return {
+        "name": entry.name,
+        "models": entry.models,
+        "aliases": list(entry.aliases),
+        "example": entry.example,
+    }
 
 
 def _format_entry(name: str, models: str, aliases: Iterable[str], example: str) -> list[str]:

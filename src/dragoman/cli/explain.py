@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import argparse
-import json
 
-from dragoman.cli.flags import COMMON, add_flags
+from dragoman.cli.console.table import print_json
+from dragoman.cli.console.text import print_text
+from dragoman.cli.flags import COMMON, add_command, add_flags
 from dragoman.config import Settings
 
 
 def add_parser(
     commands: argparse._SubParsersAction[argparse.ArgumentParser],
 ) -> argparse.ArgumentParser:
-    parser = commands.add_parser("explain", help="show how a model writes tool calls and reasoning")
+    parser = add_command(
+        commands,
+        "explain",
+        "show how a model writes tool calls and reasoning",
+        examples=(
+            "dragoman explain smollm2-135m",
+            "dragoman explain ./chat_template.jinja --source",
+            "dragoman explain ./tokenizer_config.json --json",
+        ),
+    )
     parser.add_argument(
         "model",
         metavar="MODEL",
@@ -29,6 +39,6 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
 
     source = open_source(arguments.model, settings)
     if arguments.json:
-        print(json.dumps(build_report(source), ensure_ascii=False, indent=2))
+        print_json(build_report(source))
     else:
-        print(format_report(source, arguments.source))
+        print_text(format_report(source, arguments.source))

@@ -12,7 +12,7 @@ ALWAYS = ("config",)  # flags of every command that has settings
 COMMON = ("models_dir", "models_file", "log_level")
 CLIENT = ("url", "api_key", "log_level")  # of commands that use a running server
 ADMIN = (*CLIENT, "admin_key")  # of those that change what it has loaded
-MODEL_GROUPS = ("engine", "output formats")  # settings that a command needs to load a model
+MODEL_SECTIONS = ("engine", "formats")  # of the settings that a command needs to load a model
 
 
 def add_command(
@@ -40,7 +40,9 @@ def add_command(
 def list_model_settings() -> tuple[str, ...]:
     """List the settings of commands that load a model."""
     fields = list_settings().values()
-    return tuple(field.name for field in fields if field.setting.group in MODEL_GROUPS)
+    return tuple(
+        field.name for field in fields if GROUPS.get(field.setting.group) in MODEL_SECTIONS
+    )
 
 
 def list_server_settings() -> tuple[str, ...]:

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import argparse
 
-from dragoman.cli.flags import add_flags
+from dragoman.cli.console.table import print_json
+from dragoman.cli.flags import add_command, add_flags
 from dragoman.config import Settings
 
 
 def add_parser(
     commands: argparse._SubParsersAction[argparse.ArgumentParser],
 ) -> argparse.ArgumentParser:
-    parser = commands.add_parser("formats", help="list the known output formats")
+    parser = add_command(
+        commands,
+        "formats",
+        "list the known output formats",
+        examples=("dragoman formats", "dragoman formats --json"),
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
     add_flags(parser, ("log_level",))
     return parser
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> None:
-    from dragoman.explain import format_table
+    from dragoman.explain import describe_formats, format_table
 
-    print(format_table())
+    if arguments.json:
+        print_json(describe_formats())
+    else:
+        print(format_table())

@@ -13,7 +13,7 @@ from typing import NoReturn
 from dragoman import config
 from dragoman._version import __version__
 from dragoman.cli import config as config_command
-from dragoman.cli import explain, formats, pull, serve
+from dragoman.cli import explain, formats, health, pull, serve
 from dragoman.cli import list as list_command
 from dragoman.cli import run as run_command
 from dragoman.cli.console.errors import CommandFailed
@@ -22,7 +22,7 @@ from dragoman.errors import DragomanError
 from dragoman.options import suggest
 
 log = logging.getLogger("dragoman")
-COMMANDS = (serve, run_command, pull, list_command, explain, formats, config_command)
+COMMANDS = (serve, run_command, pull, list_command, explain, formats, config_command, health)
 
 
 class CommandParser(argparse.ArgumentParser):

@@ -1,0 +1,107 @@
+"""Chooses between a running server and a model that is loaded here."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from dragoman.cli.client.client import DragomanClient
+from dragoman.cli.client.local_transport import LocalTransport
+from dragoman.cli.client.server_transport import ServerTransport
+from dragoman.cli.client.transport import RequestFailed
+from dragoman.cli.pull import choose_model
+from dragoman.config import Settings
+
+ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}  # to listen on, to connect to
+
+
+def get_server_url(settings: Settings) -> str:
+    """Return the URL of the server to use: the one that is set, else where ours listens."""
+    host = ANY_ADDRESS.get(settings.host, settings.host)
+    return settings.url or f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
+
+
+def find_server(settings: Settings, *, admin: bool = False) -> DragomanClient | None:
+    """Return a client of the running server; None if none runs. A URL that is set must work."""
+    transport = ServerTransport(get_server_url(settings), choose_key(settings, admin))
+    try:
+        if transport.is_dragoman():
+            return DragomanClient(transport)
+    except RequestFailed:
+        if settings.url:
+            raise
+        return None
+    if settings.url:
+        raise RequestFailed(f"The server at {transport.address} is not a dragoman server.")
+    return None
+
+
+def connect(settings: Settings, *, admin: bool = False) -> DragomanClient:
+    """Return a client of the running server, which is needed."""
+    client = find_server(settings, admin=admin)
+    if client is None:
+        raise RequestFailed(
+            f"No server is running at {get_server_url(settings)}. "
+            "`dragoman serve` starts one; --url names another address."
+        )
+    return client
+
+
+def open_client(
+    model: str | None, settings: Settings, *, is_local: bool = False
+) -> tuple[DragomanClient, str]:
+    """Return a client and the name of the model there, which is loaded here if necessary.
+
+    `is_local` loads it here even if a server runs.
+    """
+    server = None if is_local else find_server(settings)
+    if server is not None:
+        served = find_served_model(server, model, is_required=bool(settings.url))
+        if served is not None:
+            return server, served
+        notify(f"The server at {server.address} does not have {model}; loading it here.")
+    return load_here(model, settings, notify)
+
+
+def find_served_model(
+    server: DragomanClient, model: str | None, *, is_required: bool
+) -> str | None:
+    """Return the id of a model on a server; without a name, of its default model."""
+    if model is None:
+        models = server.list_models()
+        ready = [card for card in models if card.status == "ready"]
+        return next((card.id for card in ready or models), None)
+    if os.path.exists(model) and not is_required:  # a path, which a server does not accept
+        return None
+    try:
+        return server.get_model(model).id
+    except RequestFailed as error:
+        if error.http_status != 404 or is_required:
+            raise
+        return None
+
+
+def load_here(
+    model: str | None, settings: Settings, report: Callable[[str], None]
+) -> tuple[DragomanClient, str]:
+    """Load a model in this process."""
+    name = choose_model(model, settings)
+    report(f"Loading {name} …")
+    client = DragomanClient(LocalTransport(settings, name))
+    return client, client.list_models()[0].id
+
+
+def choose_key(settings: Settings, admin: bool) -> str | None:
+    """Return the key to send: an admin key is only sent where it is needed."""
+    keys = [*settings.api_key]
+    if settings.api_key_file and not keys:
+        lines = Path(settings.api_key_file).read_text().splitlines()
+        keys = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+    order = [*settings.admin_key, *keys] if admin else [*keys, *settings.admin_key]
+    return next(iter(order), None)
+
+
+def notify(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,1 @@
+"""What commands print and how they ask: text that is safe for a terminal, tables, questions."""

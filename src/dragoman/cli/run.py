@@ -1,0 +1,149 @@
+"""`dragoman run`: chat with a model in the terminal, or answer one prompt.
+
+A running server is used if there is one; otherwise the model is loaded here, in the same app that
+`dragoman serve` serves. With a prompt or with piped input, one answer is written and the command
+ends. In a terminal, Ctrl-C stops the answer, not the program; Ctrl-D exits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import stat
+import sys
+from contextlib import closing
+
+from dragoman.cli.client.connect import open_client
+from dragoman.cli.console.errors import CommandFailed
+from dragoman.cli.conversation.chat_loop import answer_message, run_chat
+from dragoman.cli.conversation.conversation import ChatOptions, Conversation
+from dragoman.cli.conversation.parameters import set_option
+from dragoman.cli.conversation.slash_commands import ChatSession
+from dragoman.cli.flags import CLIENT, COMMON, add_command, add_flags, list_model_settings
+from dragoman.config import Settings, state_dir
+
+WELCOME = "/help lists the commands. Ctrl-C stops an answer, Ctrl-D exits."
+
+
+def add_parser(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+) -> argparse.ArgumentParser:
+    parser = add_command(
+        commands,
+        "run",
+        "chat with a model, or answer one prompt",
+        aliases=("chat",),
+        usage="dragoman run [FLAGS] [MODEL] [PROMPT]",
+        examples=(
+            "dragoman run",
+            'dragoman run smollm2-135m "Why is the sky blue?"',
+            "dragoman run smollm2-135m --set max_tokens=100 < question.txt",
+            "dragoman run ./model.gguf --context 16k --system 'Answer in French.'",
+        ),
+    )
+    parser.add_argument(
+        "model", nargs="?", metavar="MODEL", help="name or file of a model (default: smollm2-135m)"
+    )
+    parser.add_argument(
+        "prompt", nargs="*", metavar="PROMPT", help="answer this and exit; piped input is added"
+    )
+    add_chat_flags(parser)
+    add_client_flags(parser)
+    return parser
+
+
+def add_chat_flags(parser: argparse.ArgumentParser) -> None:
+    section = parser.add_argument_group("conversation")
+    section.add_argument("--system", metavar="TEXT", help="system message")
+    section.add_argument(
+        "--temperature", metavar="NUMBER", help="sampling temperature (0 = greedy)"
+    )
+    section.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="any other parameter that /set knows, like max_tokens=100; may be repeated",
+    )
+    section.add_argument(
+        "--think",
+        metavar="LEVEL",
+        help="on, off, low, medium or high: how much the model reasons",
+    )
+    section.add_argument("--hide-reasoning", action="store_true", help="do not show reasoning")
+    section.add_argument("--verbose", action="store_true", help="show statistics of every answer")
+
+
+def add_client_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of commands that use a running server or load the model themselves."""
+    parser.add_argument(
+        "--local", action="store_true", help="load the model here even if a server is running"
+    )
+    add_flags(parser, {*CLIENT, *COMMON, *list_model_settings()})
+
+
+def needs_local_model(arguments: argparse.Namespace, settings: Settings) -> bool:
+    """Whether the flags are about a model that is loaded here, not by a server."""
+    flags = [name for name in list_model_settings() if getattr(arguments, name, None) is not None]
+    if not flags and not arguments.local:
+        return False
+    if getattr(arguments, "url", None):
+        flag = f"--{flags[0].replace('_', '-')}" if flags else "--local"
+        raise CommandFailed(f"{flag} is for a model that is loaded here: leave out --url.")
+    return True
+
+
+def run(arguments: argparse.Namespace, settings: Settings) -> None:
+    options = make_options(arguments)
+    text = read_prompt(arguments.prompt)
+    is_local = needs_local_model(arguments, settings)
+    logging.getLogger("dragoman").setLevel(logging.WARNING)
+    client, model = open_client(arguments.model, settings, is_local=is_local)
+    with closing(client):
+        session = ChatSession(Conversation(client, model, options))
+        if text is not None:
+            answer_message(session, text)
+            return
+        print(f"Chatting with {model} in {client.address}. {WELCOME}", flush=True)
+        run_chat(session, state_dir() / "history")
+
+
+def make_options(arguments: argparse.Namespace) -> ChatOptions:
+    options = ChatOptions(
+        system=arguments.system,
+        is_verbose=arguments.verbose,
+        shows_reasoning=not arguments.hide_reasoning,
+    )
+    pairs = [*arguments.set]
+    for name in ("temperature", "think"):
+        value = getattr(arguments, name)
+        pairs += [f"{name}={value}"] if value is not None else []
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise CommandFailed(f"--set takes NAME=VALUE, not {pair!r}.")
+        set_option(options, f"{name.strip()} {value}")
+    return options
+
+
+def read_prompt(words: list[str]) -> str | None:
+    """Return the prompt of the arguments and of piped input; None starts a conversation."""
+    parts = [" ".join(words)] if words else []
+    if is_piped(sys.stdin.fileno()) or (not parts and not is_interactive()):
+        parts.append(sys.stdin.read())
+    if not parts:
+        return None
+    text = "\n\n".join(part.strip("\n") for part in parts if part.strip())
+    if not text:
+        raise CommandFailed("The prompt is empty.")
+    return text
+
+
+def is_piped(descriptor: int) -> bool:
+    mode = os.fstat(descriptor).st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
+
+
+def is_interactive() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty()

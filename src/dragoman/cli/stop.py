@@ -1,0 +1,37 @@
+"""`dragoman stop`: unload a model from the running server."""
+
+from __future__ import annotations
+
+import argparse
+
+from dragoman.cli.client.connect import connect
+from dragoman.cli.console.text import print_text
+from dragoman.cli.flags import ADMIN, add_command, add_flags
+from dragoman.config import Settings
+
+
+def add_parser(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+) -> argparse.ArgumentParser:
+    parser = add_command(
+        commands,
+        "stop",
+        "unload a model from the running server",
+        examples=("dragoman stop smollm2-135m", "dragoman stop qwen3 --admin-key SECRET"),
+    )
+    parser.add_argument("model", metavar="MODEL", help="name of a loaded model; see `dragoman ps`")
+    add_flags(parser, ADMIN)
+    return parser
+
+
+def run(arguments: argparse.Namespace, settings: Settings) -> None:
+    client = connect(settings, admin=True)
+    model = client.get_model(arguments.model)
+    if model.status not in ("ready", "loading"):
+        print_text(f"{model.id} is not loaded.")
+        return
+    client.unload(model.id)
+    if model.slots_busy:
+        print_text(f"{model.id} is unloaded as soon as its requests are finished.")
+    else:
+        print_text(f"{model.id} is unloaded.")
