@@ -2,7 +2,7 @@
 
 A wire API decodes into a `Request`. The pipeline turns that into a `Job`, which holds everything an
 engine needs and nothing else. An engine yields `Step`s. `Job` and `Step` are plain Structs, so they
-cross a process boundary unchanged. This module imports nothing of ours.
+cross a process boundary unchanged.
 """
 
 from __future__ import annotations
@@ -10,95 +10,16 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
-import msgspec
 from msgspec import Struct
+
+from dragoman.sampling import DEFAULT_SAMPLING as DEFAULT_SAMPLING
+from dragoman.sampling import BannedString as BannedString
+from dragoman.sampling import Sampling as Sampling
 
 Json: TypeAlias = Any
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool", "function"]
 StepFinish: TypeAlias = Literal["stop", "length"]
 TraceLevel: TypeAlias = Literal["brick", "step", "layer"]  # the finer, the more an engine reports
-
-
-class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How to pick tokens. `None` means "not set"; `with_defaults` combines several of these."""
-
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None  # 0 is off
-    min_p: float | None = None
-    typical_p: float | None = None
-    top_n_sigma: float | None = None  # 0 and less are off
-    xtc_probability: float | None = None
-    xtc_threshold: float | None = None
-    dynatemp_range: float | None = None  # on both sides of `temperature`
-    dynatemp_exponent: float | None = None
-    mirostat: int | None = None  # version 1 or 2; 0 is off
-    mirostat_tau: float | None = None
-    mirostat_eta: float | None = None
-    adaptive_target: float | None = None  # below 0 is off
-    adaptive_decay: float | None = None
-    samplers: tuple[str, ...] | None = None  # in this order; those that are missing are off
-    min_keep: int | None = None  # tokens that every sampler leaves
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
-    repeat_last_n: int | None = None  # -1 is the whole context
-    dry_multiplier: float | None = None
-    dry_base: float | None = None
-    dry_allowed_length: int | None = None
-    dry_penalty_last_n: int | None = None  # -1 is the whole context
-    dry_sequence_breakers: tuple[str, ...] | None = None
-    seed: int | None = None
-    logit_bias: dict[int, float] | None = None
-    max_tokens: int | None = None
-    min_tokens: int | None = None
-    ignore_eos: bool | None = None
-    stop_token_ids: tuple[int, ...] | None = None
-
-    def with_defaults(self, defaults: Sampling) -> Sampling:
-        """Return these fields, with `defaults` for those that are not set; 0 counts as set."""
-        values = {
-            name: value
-            for name in self.__struct_fields__
-            if (value := getattr(self, name)) is not None
-        }
-        return msgspec.structs.replace(defaults, **values)
-
-    @property
-    def greedy(self) -> bool:
-        """Whether each token is the most likely one that the other samplers leave."""
-        if self.mirostat:
-            return self.temperature == 0
-        is_cold = self.temperature == 0 and not self.dynatemp_range
-        return (is_cold and self.uses_sampler("temperature")) or (
-            self.top_k == 1 and self.uses_sampler("top_k")
-        )
-
-    def uses_sampler(self, name: str) -> bool:
-        return self.samplers is None or name in self.samplers
-
-
-DEFAULT_SAMPLING = Sampling(
-    temperature=1.0,
-    top_p=1.0,
-    top_k=0,
-    min_p=0.0,
-    typical_p=1.0,
-    presence_penalty=0.0,
-    frequency_penalty=0.0,
-    repetition_penalty=1.0,
-    repeat_last_n=64,
-    min_tokens=0,
-    ignore_eos=False,
-    stop_token_ids=(),
-)
-
-
-class BannedString(Struct, frozen=True):
-    """A text that the answer must not contain."""
-
-    text: str
-    ignore_case: bool = False
 
 
 class ReplayedTurn(Struct, frozen=True):
@@ -242,11 +163,22 @@ class Chat(Struct, frozen=True, kw_only=True, tag="chat"):
         )
 
 
+class Infill(Struct, frozen=True, kw_only=True):
+    """What surrounds the text to fill in, besides the prompt, which comes before it."""
+
+    suffix: str
+    files: tuple[tuple[str, str], ...] = ()  # names and texts of other files, for context
+    may_shorten: bool = False  # shorten all texts so that they fit, instead of an error
+    param: str = "suffix"  # the client's field, for errors
+
+
 class Prompt(Struct, frozen=True, kw_only=True, tag="prompt"):
     """Text or token ids that go to the model unchanged."""
 
     content: str | list[int]
     add_special_tokens: bool = True
+    parse_special: bool = True  # texts of special tokens are read as these
+    infill: Infill | None = None
 
 
 class ReportOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -296,7 +228,8 @@ class Request(Struct, frozen=True, kw_only=True):
     obfuscate: bool = False  # pad stream events so that their sizes reveal nothing
     store: bool = False  # the client wants the response stored
     owner: str = ""  # a digest of the API key; only the same owner can read what is stored
-    response_id: str | None = None  # of a response that can be deleted by its id
+    response_id: str | None = None  # engines get it as the id of the job
+    round: int = 0  # of a response that calls remote tools between rounds
     report: ReportOptions = ReportOptions()
     warnings: tuple[str, ...] = ()  # one sentence for each field that has no effect
 
@@ -305,6 +238,10 @@ class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What an engine must do. Choices are numbered 0 … n-1; choice i of a seeded job uses seed + i.
 
     It has no stop strings: the pipeline cuts the text, in the same way for every engine.
+
+    `id` is the id of the response. Where that takes several jobs it is numbered: `-0`, `-1` for the
+    prompts of a list, `-r1` for the next round after remote tool calls, `-c1` for the continuation
+    of an answer whose reasoning was cut short.
     """
 
     id: str
@@ -361,9 +298,11 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     """What an engine can do. A request for anything else is rejected before it gets there."""
 
     context: int | None = None  # context size in tokens
+    trained_context: int | None = None  # the context that the model was trained for
     slots: int | None = None  # choices that run at once; None is no limit
     token_prompts: bool = False  # takes token ids
     sampling: frozenset[str] = frozenset()  # names of the `Sampling` fields it honours
+    sampling_defaults: bool = False  # fields that nobody set have our defaults, not None
     logprobs: int = -1  # maximum number of alternatives; -1 is no logprobs at all
     prompt_logprobs: bool = False
     grammars: bool = False

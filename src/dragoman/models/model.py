@@ -75,6 +75,13 @@ class Model(Struct, kw_only=True, eq=False, weakref=True):
         asked = callable(should_trace) and bool(should_trace(level))
         return asked or level in self.capabilities.trace
 
+    @property
+    def template_stops(self) -> tuple[str, ...]:
+        """Stop strings of the chat template, unless the operator forces others."""
+        preset = self.preset
+        is_forced = preset.stop is not None and preset.stop_rule == "force"
+        return () if is_forced else self.renderer.stop_strings
+
     def get_token_visibility(self, output_format: OutputFormat) -> TokenVisibility:
         """Return which special tokens are hidden and which the parser of these formats sees."""
         visibility = self._token_visibility.get(output_format)

@@ -12,16 +12,22 @@ The owner of a `Plan` must close it. Cancelling `generate` cancels the engine.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Sequence
 from typing import TypeAlias, cast
 
 from msgspec.structs import replace
 
+from dragoman.engines.adapter import get_engine_name
+from dragoman.engines.invalid_steps import (
+    INVALID_ANSWER,
+    NO_FINISH,
+    find_problem,
+    log_problem,
+)
 from dragoman.errors import BadRequest, EngineFailed, Unsupported
 from dragoman.events import Completion, Delta
 from dragoman.models.model import Model
 from dragoman.models.output_format import AnswerStart, OutputFormat
-from dragoman.pipeline.adapt_chat import adapt_chat
 from dragoman.pipeline.best_of import select_best
 from dragoman.pipeline.constrain import attribute_grammar_errors, constrain
 from dragoman.pipeline.detokenize import Detokenizer
@@ -36,8 +42,13 @@ from dragoman.pipeline.plan import (
 )
 from dragoman.pipeline.reader import ChatReader, Reader, ReaderOptions
 from dragoman.pipeline.reasoning_budget import extend_prompt, generate_within_budget
-from dragoman.pipeline.render import make_replay_scope, render_with_replay
-from dragoman.pipeline.sampling import resolve_text_biases, warn_about_unused
+from dragoman.pipeline.render import (
+    adapt_chat,
+    encode_raw_prompt,
+    make_replay_scope,
+    render_with_replay,
+)
+from dragoman.pipeline.sampling import resolve_tokens, warn_about_unused
 from dragoman.pipeline.services import Services
 from dragoman.pipeline.validate import (
     check_context_length,
@@ -53,6 +64,8 @@ from dragoman.telemetry.record import Generation, RequestRecord, get_record
 from dragoman.types import Chat, Job, Prompt, Request, Step
 
 PLAIN_TEXT = OutputFormat()
+# raised when a step is not what an engine must yield
+STEP_ERRORS = (EngineFailed, AttributeError, TypeError, ValueError, LookupError)
 # Takes a delta; the awaitable it may return is awaited before the next delta.
 Deliver: TypeAlias = Callable[[Delta], Awaitable[None] | None]
 
@@ -73,7 +86,7 @@ async def prepare(request: Request, services: Services, already_admitted: bool =
         with record.measure("validate"):
             validate_request(request, model)
             sent, request = request, apply_sampling(request, model.preset)
-            request = await resolve_text_biases(request, model)
+            request = await resolve_tokens(request, model)
             choices = count_choices(request) * len(request.prompts)
             ticket = services.admission.get_gate(model).enter(choices, already_admitted)
     except BaseException:
@@ -126,11 +139,13 @@ async def render_prompt(
         return await render_chat(prompt, model, request, services)
     grammar = await constrain(None, request, model, AnswerStart(), services.compiler)
     with get_record().measure("render"):
-        content = await model.renderer.encode_prompt(prompt)
+        content = await encode_raw_prompt(prompt, model, request)
     if not content:
         raise BadRequest("The prompt is empty.", param="prompt")
     echo = ""
-    if request.echo:
+    if request.echo and isinstance(prompt.content, str) and request.logprobs is None:
+        echo = prompt.content
+    elif request.echo:
         echo = content if isinstance(content, str) else make_detokenizer(model).decode(content)
     return PreparedPrompt(content, echo, grammar=grammar)
 
@@ -152,6 +167,7 @@ async def render_chat(
     if start.in_reasoning and budget == 0:
         content, start = await extend_prompt(content, (), model), AnswerStart(in_reasoning=False)
     prepared = PreparedPrompt(content, warnings=warnings, answer_start=rendered.answer_start)
+    prepared.stop = model.template_stops
     if services.replay is not None and isinstance(content, list):
         prepared.reuse = services.replay.measure_reuse(content, replayed, scope)
     compiler = services.compiler
@@ -215,11 +231,16 @@ async def run_jobs(plan: Plan, deliver: Deliver) -> None:
         plan.prompt_tokens + sum(reader.completion_tokens for reader in readers)
     )
     with record.measure_generation(readers) as generation:
-        await read_steps(plan, readers, deliver, generation)
+        async with close_at_end(start_jobs(plan, readers, record)) as steps:
+            await read_steps(steps, plan, readers, deliver, generation)
 
 
 async def read_steps(
-    plan: Plan, readers: list[Reader], deliver: Deliver, generation: Generation
+    steps: AsyncIterable[Step],
+    plan: Plan,
+    readers: list[Reader],
+    deliver: Deliver,
+    generation: Generation,
 ) -> None:
     """Read the steps of the jobs until every choice has finished."""
     record, recorder = get_record(), make_recorder(plan)
@@ -228,8 +249,8 @@ async def read_steps(
         feeds = [record.time_calls("parse", feed) for feed in feeds]
         deliver = record.time_calls("encode", deliver)
     unfinished = len(readers)
-    async with close_at_end(start_jobs(plan, readers, record)) as steps:
-        async for step in steps:
+    async for step in steps:
+        try:
             if not 0 <= step.choice < len(readers):
                 raise EngineFailed("The engine answered with a choice that was not requested.")
             if step.prompt_tokens is not None or step.prompt_logprobs:
@@ -242,9 +263,22 @@ async def read_steps(
                 if pending is not None:
                     await pending
                 unfinished -= delta.finish is not None
-            if not unfinished:
-                return
+        except STEP_ERRORS as error:
+            explain_step_error(error, plan.model, step, len(readers))
+            raise
+        if not unfinished:
+            return
+    log_problem(get_engine_name(plan.model.engine), NO_FINISH)
     raise EngineFailed("The engine stopped before the answer was finished.")
+
+
+def explain_step_error(error: Exception, model: Model, step: Step, choices: int) -> None:
+    """If a step is invalid, log what is wrong with it, and blame the engine."""
+    problem = find_problem(step, choices, len(get_pieces(model) or ()))
+    if problem is not None:
+        log_problem(get_engine_name(model.engine), problem)
+        if not isinstance(error, EngineFailed):
+            raise EngineFailed(INVALID_ANSWER) from None
 
 
 def start_jobs(
@@ -301,7 +335,7 @@ def make_reader(
     plan: Plan, job: Job, prepared: PreparedPrompt, index: int, *, first: bool
 ) -> Reader:
     model, reading = plan.model, prepared.reading
-    stops = () if prepared.grammar.decides_end else plan.request.stop
+    stops = () if prepared.grammar.decides_end else (*plan.request.stop, *prepared.stop)
     if reading is None:
         detokenizer = make_detokenizer(model, stops, job.logprobs is not None)
         return Reader(index, job, detokenizer, prepared.echo, first=first)
