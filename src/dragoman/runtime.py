@@ -133,6 +133,9 @@ async def open_store(runtime: Runtime) -> None:
 def build_models(settings: Settings, model: str) -> ModelRegistry:
     """Build the registry of the models on disk; `model` is the default one."""
     catalog = open_catalog(settings, model)
+    default, *_ = catalog.list_sources()
+    if default.broken is not None:
+        raise StartupError(f"model `{default.id}`: {default.path}: {default.broken}")
     for source in catalog.list_sources():
         check_files(f"model `{source.id}`", source.options)
     return ModelRegistry(catalog, load, make_policy(settings))

@@ -51,6 +51,7 @@ def choose_model(name: str | None, settings: Settings) -> str:
     """
     name = name or settings.default_model or next(iter(settings.models), None)
     if not name:
+        is_installed(DEFAULT_ALIASES[0], settings)  # finds mistakes before a long download
         download(DEFAULT_ALIASES[0], settings)
         return DEFAULT_ALIASES[0]
     is_default = name.strip().casefold() in DEFAULT_ALIASES

@@ -38,10 +38,10 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
     from dragoman.http.listen import bind_sockets
     from dragoman.http.server import run_event_loop
 
-    sockets = bind_sockets(settings.host, settings.port)
-    model = choose_model(arguments.model, settings)
-    configure_logging(settings, queued=True)
-    run_event_loop(serve_models(settings, model, sockets))
+    with bind_sockets(settings.host, settings.port) as sockets:
+        model = choose_model(arguments.model, settings)
+        configure_logging(settings, queued=True)
+        run_event_loop(serve_models(settings, model, sockets))
 
 
 async def serve_models(settings: Settings, model: str, sockets: list[socket.socket]) -> None:

@@ -27,7 +27,6 @@ async def serve(
     `raises_signals`: raise the signal again at the end, for the program around this server.
     """
     app = make_app(build_engine_runtime(engine, options), local=True)
-    sockets = bind_sockets(app.settings.host, app.settings.port)
     name = app.runtime.services.models.default_name
 
     def announce(url: str) -> None:
@@ -36,6 +35,9 @@ async def serve(
 
     running = make_server(app, app.settings, announce)
     running.raises_signals = raises_signals
-    with log_to_stderr(app.settings, sets_level="log_level" in options):
+    with (
+        bind_sockets(app.settings.host, app.settings.port) as sockets,
+        log_to_stderr(app.settings, sets_level="log_level" in options),
+    ):
         tune_process()
         await running.serve(sockets)

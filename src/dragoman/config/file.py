@@ -46,7 +46,7 @@ def name_key(field: OptionField) -> tuple[str, str]:
 
 def list_keys() -> dict[str, dict[str, OptionField]]:
     """Return the settings that a file may have, by section and key."""
-    sections: dict[str, dict[str, OptionField]] = {}
+    sections: dict[str, dict[str, OptionField]] = {section: {} for section in GROUPS.values()}
     for field in list_fields(Settings).values():
         if field.setting.in_file:
             section, key = name_key(field)

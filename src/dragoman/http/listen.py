@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import errno
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from dragoman.runtime import StartupError
 
 
-def bind_sockets(host: str, port: int) -> list[socket.socket]:
-    """Bind a socket for each address of the host, or raise `StartupError`."""
+@contextmanager
+def bind_sockets(host: str, port: int) -> Iterator[list[socket.socket]]:
+    """Bind a socket for each address of the host, or raise `StartupError`. Closes them."""
+    sockets = _bind_all(host, port)
+    try:
+        yield sockets
+    finally:
+        for opened in sockets:
+            opened.close()
+
+
+def _bind_all(host: str, port: int) -> list[socket.socket]:
     try:
         infos = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

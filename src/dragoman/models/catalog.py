@@ -151,7 +151,9 @@ class ModelCatalog:
             scanned = self.scan(self.root) if self.root is not None else []
             claimed = {source.real_path for source in [*self.added, *mapped]}
             others = [source for source in scanned if source.real_path not in claimed]
-            explicit = _merge_duplicates([*self.added, *mapped])
+            keys = {source.key for source in [*self.added, *mapped]}
+            same = [source for source in scanned if source.key in keys]
+            explicit = _merge_duplicates([*self.added, *mapped, *same])
             self._index = [_index_explicit(explicit), *self._index_scanned(scanned)]
             self._sources = explicit + others
 
@@ -223,6 +225,7 @@ class ModelCatalog:
 
 
 NOT_A_MODEL = "The file is not a complete model."
+MISSING = "The file cannot be opened."
 
 
 def describe_gguf(path: Path) -> ModelSource:
@@ -230,6 +233,8 @@ def describe_gguf(path: Path) -> ModelSource:
     _, changed, length = read_stamp(path)
     created = changed // 10**9
     broken = ModelSource(id=path.stem, path=path, created=created, size=max(0, length))
+    if length < 0:
+        return msgspec.structs.replace(broken, broken=MISSING)
     try:
         files = gguf.list_split_files(path)
         header = gguf.read_header(path, arrays=False)

@@ -1,0 +1,227 @@
+"""Every mistake of an operator is one clear line and a non-zero exit, before anything is loaded."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.command_line import CommandResult, run_command
+from tests.support.model_files import write_model_file
+from tests.support.server_process import DRAGOMAN
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty home and working directory, with one model in the models directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.setenv("DRAGOMAN_MODELS_DIR", str(tmp_path / "models"))
+    monkeypatch.setattr("dragoman.runtime.load", refuse_to_load)
+    write_model_file(tmp_path / "models" / "good.gguf")
+    (tmp_path / "empty").mkdir()
+    return tmp_path
+
+
+async def refuse_to_load(*arguments: object) -> None:
+    raise AssertionError("a model would be loaded")
+
+
+@pytest.fixture
+def busy_port() -> Iterator[int]:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield listener.getsockname()[1]
+
+
+def check_line(result: CommandResult, message: str) -> None:
+    assert result.code != 0
+    assert len(result.err.splitlines()) == 1, result.err
+    assert result.err.startswith("dragoman: ")
+    assert message in result.err
+
+
+FLAGS = [
+    ("--port 99999", "--port: must be at most 65535, got 99999"),
+    ("--port -1", "--port: must be 0 or more, got -1"),
+    ("--port http", "--port: expected a whole number, got 'http'"),
+    ("--context -5", "--context: must be 0 or more, got -5"),
+    ("--context big", "--context: expected a number of tokens such as 8192 or 8k, got 'big'"),
+    ("--slots 0", "--slots: must be at least 1, got 0"),
+    ("--slots -3", "--slots: must be at least 1, got -3"),
+    ("--slots 1.5", "--slots: expected a whole number, got '1.5'"),
+    ("--threads -1", "--threads: must be 0 or more, got -1"),
+    ("--gpu-layers -2", "--gpu-layers: must be at least -1, got -2"),
+    ("--queue -1", "--queue: must be 0 or more, got -1"),
+    ("--memory 4XB", "--memory: expected a size such as 512MiB or 4GB, got '4XB'"),
+    ("--memory -1", "--memory: must be 0 or more, got -1"),
+    ("--body-limit 0", "--body-limit: must be at least 1, got 0"),
+    ("--keep-alive -5", "--keep-alive: must be 0 or more, or forever, got -5"),
+    ("--keep-alive soon", "30s, 5m or 1h30m, or forever, got 'soon'"),
+    ("--drain 5q", "--drain: expected a duration such as 30s, 5m or 1h30m, got '5q'"),
+    ("--drain forever", "--drain: must be 0 or more, got -1"),
+    ("--drain inf", "--drain: expected a duration"),
+    ("--ping 0", "--ping: must be at least 1ms, got 0"),
+    ("--mcp-rounds 0", "--mcp-rounds: must be at least 1, got 0"),
+    ("--log-level loud", "--log-level: expected debug, info, warning or error, got 'loud'"),
+    ("--config nowhere.yaml", "nowhere.yaml: No such file or directory"),
+    ("--config {tmp}", ": Is a directory"),
+    ("--prot 1", "there is no flag --prot. Did you mean `--port`?"),
+    ("good extra", "unexpected argument 'extra'"),
+    ("--models-file nowhere.yaml", "--models-file: there is no file 'nowhere.yaml'"),
+    ("good --chat-template nowhere.jinja", "there is no file '{tmp}/nowhere.jinja'"),
+    ("good --lora poet=nowhere.gguf", "there is no file '{tmp}/nowhere.gguf'"),
+    ("good --lora poet", "--lora takes NAME=PATH, not 'poet'"),
+    ("good --engine warp", "'warp'"),
+    ("good --format warp", "'warp'"),
+    ("empty", "There is no GGUF file in the directory 'empty'"),
+    ("owner/repo", "`dragoman pull hf:owner/repo` downloads it from Hugging Face"),
+    ("hf:owner/repo", "`dragoman pull hf:owner/repo` downloads it"),
+    ("owner/repo/file.gguf", "`dragoman pull hf:owner/repo/file.gguf` downloads it"),
+    ("HF:owner/repo", "`dragoman pull hf:owner/repo` downloads it"),
+    ("nowhere.gguf", "There is no model 'nowhere.gguf'"),
+    ("./some/nowhere.gguf", "There is no model './some/nowhere.gguf'"),
+    ("/no/nowhere.gguf", "There is no model '/no/nowhere.gguf'"),
+    ("godo", "There is no model 'godo'. Did you mean `good`?"),
+    ("good --host 203.0.113.7 --api-key k", "--host: '203.0.113.7' is not an address of this"),
+    ("good --host no.such.invalid --api-key k", "--host: 'no.such.invalid' is not an address"),
+    ("good --host a..b --api-key k", "--host: 'a..b' is not an address"),
+    ("good --host 0.0.0.0", "without an API key"),
+    ("good --api-key-file nowhere", "cannot read 'nowhere': No such file or directory"),
+    ("good --store mysql://x", "must begin with sqlite:// or postgresql://"),
+    ("good --store sqlite:////proc/nowhere/x.db", "cannot be opened"),
+    ("good --mcp bad", "bad"),
+]
+
+
+@pytest.mark.parametrize(("flags", "message"), FLAGS)
+def test_wrong_flag(
+    flags: str, message: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [text.format(tmp=place) for text in flags.split()]
+    check_line(run_command(capsys, "serve", *arguments), message.format(tmp=place))
+
+
+def test_busy_port(place: Path, busy_port: int, capsys: pytest.CaptureFixture[str]) -> None:
+    result = run_command(capsys, "serve", "good", "--port", str(busy_port))
+    check_line(result, f"Port {busy_port} of 127.0.0.1 is in use. Stop the program")
+
+
+VARIABLES = [
+    ("PORT", "99999", "DRAGOMAN_PORT: must be at most 65535, got 99999"),
+    ("ANY_MODEL", "perhaps", "DRAGOMAN_ANY_MODEL: expected true or false, got 'perhaps'"),
+    ("STORE_TTL", "a while", "DRAGOMAN_STORE_TTL: expected a duration"),
+    ("CONFIG", "nowhere.yaml", "nowhere.yaml: No such file or directory"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "message"), VARIABLES)
+def test_wrong_variable(
+    name: str,
+    value: str,
+    message: str,
+    place: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(f"DRAGOMAN_{name}", value)
+    check_line(run_command(capsys, "serve"), message)
+
+
+def test_unknown_variable_is_a_warning(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DRAGOMAN_PROT", "1")
+    result = run_command(capsys, "config")
+    assert result.code == 0
+    (line,) = result.err.splitlines()
+    assert "DRAGOMAN_PROT has no effect: there is no such setting." in line
+    assert "Did you mean `DRAGOMAN_PORT`?" in line
+
+
+FILES = [
+    (
+        "server: {prt: 1}",
+        "dragoman.yaml:1: there is no setting `prt` in `server`. Did you mean `port`",
+    ),
+    ("\nport: 1", "dragoman.yaml:2: `port` is not a section. Write it as `port` under `server:`"),
+    ("store_ttl: 7d", "Write it as `ttl` under `store:`"),
+    ("servr: {port: 1}", "there is no section `servr`. Did you mean `server`?"),
+    ("zzz: {}", "there is no section `zzz`. Use server, "),
+    ("limits: {ttl: 4}", "there is no setting `ttl` in `limits`. Did you mean `ttl` in `store`?"),
+    ("server: {store_ttl: 4}", "Did you mean `ttl` in `store`?"),
+    ("server: {port: http}", "`server.port`: expected a whole number, got 'http'"),
+    ("server: {port: [1]}", "`server.port`: expected a whole number, got [1]"),
+    ("server: {port: true}", "`server.port`: expected a whole number, got True"),
+    ("server: {host: 1}", "`server.host`: expected text, got 1; put it in quotes"),
+    ("server: {any_model: 3}", "`server.any_model`: expected true or false, got 3"),
+    ("server: [port]", "`server` must be a mapping of settings, got ['port']"),
+    ("limits:\n  drain: 5 parsecs", "dragoman.yaml:2: `limits.drain`: expected a duration"),
+    ("keys: {api: 123}", "`keys.api`: expected text, or a list of these, got a number"),
+    ("keys: {api: [{name: x}]}", "`keys.api`: expected text"),
+    ("logging: {level: loud}", "`logging.level`: expected debug, info, warning or error"),
+    ("server: {port: 1}\nserver: {}", "dragoman.yaml:2: `server` is already set in line 1"),
+    ("server: [", "dragoman.yaml:2: invalid YAML"),
+    ("a: b: c", "dragoman.yaml:1: invalid YAML"),
+    ("just text", "dragoman.yaml: expected a mapping"),
+    ("models: [good]", "`models` must be a mapping"),
+    (
+        "models:\n  m: {path: models/good.gguf,\n    contxt: 3}",
+        "dragoman.yaml:3: model `m`: there is",
+    ),
+    ("models: {m: {path: 3}}", "dragoman.yaml:1: model `m`: `path`: the path is missing"),
+    ("models: {m: nowhere.gguf}", "model `m`: nowhere.gguf: The file cannot be opened."),
+    ("models: {m: {path: models/good.gguf, chat_template: x}}", "there is no file '{tmp}/x'"),
+    ("server: {default_model: nowhere}", "There is no model 'nowhere'"),
+]
+
+
+@pytest.mark.parametrize(("content", "message"), FILES)
+def test_wrong_configuration_file(
+    content: str, message: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (place / "dragoman.yaml").write_text(content + "\n")
+    result = run_command(capsys, "serve")
+    check_line(result, message.replace("{tmp}", str(place)))
+    assert "123" not in result.err  # keys are secret
+
+
+MAPPINGS = [
+    ("good: {path: good.gguf, contxt: 3}", "models.yaml:1: model `good`: there is no option"),
+    ("models: {a: good.gguf}\nb: good.gguf", "models.yaml:2: `b` is beside `models:`"),
+    ("good: [", "invalid YAML"),
+]
+
+
+@pytest.mark.parametrize(("content", "message"), MAPPINGS)
+def test_wrong_mapping_file(
+    content: str, message: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (place / "models" / "models.yaml").write_text(content + "\n")
+    check_line(run_command(capsys, "serve", "good"), message)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [(["serve", "--port", "99999"], 1), (["serve", "--prot", "1"], 2), (["sevre"], 2), ([], 2)],
+)
+def test_exit_codes_of_the_program(arguments: list[str], code: int, tmp_path: Path) -> None:
+    process = subprocess.run(
+        [*DRAGOMAN, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=tmp_path,
+        env=os.environ | {"HOME": str(tmp_path)},
+    )
+    assert (process.returncode, process.stdout) == (code, "")
+    assert len(process.stderr.splitlines()) == 1
+    assert process.stderr.startswith("dragoman: ")
