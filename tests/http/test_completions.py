@@ -235,7 +235,7 @@ def test_tokenize_and_detokenize(server: RunningServer) -> None:
     assert response["max_model_len"] == 2048
     assert len(response["token_strs"]) == response["count"]
     back = post(server, "/detokenize", tokens=response["tokens"]).json()
-    assert back == {"prompt": text}
+    assert back == {"prompt": text, "content": text}
     info = httpx.get(f"{server.url}/tokenizer_info").json()
     assert info["vocab_size"] >= 256
 

@@ -354,18 +354,31 @@ def test_counting_tokens() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "special", "expected"),
+    ("content", "add_bos", "parse", "expected"),
     [
-        ("<s>a", True, [FIRST_SPECIAL, *b"<s>a"]),
-        ("<s>a", False, [*b"<s>a"]),
-        ([1, 257], True, [1, 257]),
-        ([], True, []),
+        ("<s>a", True, False, [FIRST_SPECIAL, *b"<s>a"]),
+        ("<s>a", False, False, [*b"<s>a"]),
+        ("<s>a", True, True, [FIRST_SPECIAL, *b"a"]),
+        ("<s>a", False, True, [FIRST_SPECIAL, *b"a"]),
+        ("a</s><s>b", False, True, [*b"a", FIRST_SPECIAL + 1, FIRST_SPECIAL, *b"b"]),
+        ("a", True, True, [FIRST_SPECIAL, *b"a"]),
+        ("", True, True, [FIRST_SPECIAL]),
+        ("", False, True, []),
+        ([1, 257], True, True, [1, 257]),
+        ([], True, True, []),
     ],
 )
-def test_prompts_that_are_not_chats(content: Any, special: bool, expected: list[int]) -> None:
+def test_prompts_that_are_not_chats(
+    content: Any, add_bos: bool, parse: bool, expected: list[int]
+) -> None:
     renderer = PromptRenderer(None, BytesTokenizer("<s>", "</s>", add_bos=True))
-    chat = Prompt(content=content, add_special_tokens=special)
-    assert asyncio.run(renderer.encode_prompt(chat)) == expected
+    prompt = Prompt(content=content, add_special_tokens=add_bos, parse_special=parse)
+    assert asyncio.run(renderer.encode_prompt(prompt)) == expected
+
+
+def test_markup_inside_a_prompt_gets_no_second_bos_token() -> None:
+    renderer = PromptRenderer(None, BytesTokenizer("<s>", "</s>", add_bos=True))
+    assert asyncio.run(renderer.encode_markup("a</s>")) == [*b"a", FIRST_SPECIAL + 1]
 
 
 def test_prompts_for_an_engine_without_tokenizer() -> None:

@@ -32,6 +32,21 @@ def write_model_file(path: Path, data: bytes | None = None, size: int = 1, **met
     return path
 
 
+def add_token_ids(path: Path, source: Path, ids: dict[str, int]) -> Path:
+    """Copy a model file and add token ids to its metadata, as `tokenizer.ggml.NAME_token_id`."""
+    data = source.read_bytes()
+    added = b""
+    for name, token in ids.items():
+        added += encode_string(f"tokenizer.ggml.{name}_token_id") + struct.pack("<II", 4, token)
+    # a text of the right length keeps the alignment of what follows
+    added += encode_string("general.comment") + struct.pack("<I", 8)
+    added += encode_string("x" * (-(len(added) + 8) % 32))
+    count = struct.unpack_from("<Q", data, 16)[0] + len(ids) + 1
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data[:16] + struct.pack("<Q", count) + added + data[24:])
+    return path
+
+
 def make_catalog(
     root: Path, yaml: str | None = None, base: ModelOptions | None = None
 ) -> ModelCatalog:

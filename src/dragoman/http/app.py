@@ -22,6 +22,7 @@ from dragoman.http.routes import (
     conversations,
     embeddings,
     health,
+    infill,
     messages,
     models,
     responses,
@@ -40,6 +41,7 @@ from dragoman.telemetry.spans import Tracing
 ROUTE_MAKERS = (
     chat.make_routes,
     completions.make_routes,
+    infill.make_routes,
     embeddings.make_routes,
     messages.make_routes,
     responses.make_routes,

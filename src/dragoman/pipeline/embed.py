@@ -27,7 +27,9 @@ async def embed(
         prompts = []
         for text in inputs:
             try:
-                prompt = await model.renderer.encode_prompt(Prompt(content=text))
+                prompt = await model.renderer.encode_prompt(
+                    Prompt(content=text, parse_special=False)
+                )
             except BadRequest as error:
                 error.param = "input"
                 raise

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
+
 from msgspec import Struct
 
 from dragoman.grammar.grammar_spec import CompiledGrammar
@@ -10,8 +12,10 @@ from dragoman.models.output_format import AnswerStart, OutputFormat
 from dragoman.models.registry import Lease
 from dragoman.pipeline.admission import Ticket
 from dragoman.pipeline.constrain import UNCONSTRAINED
+from dragoman.pipeline.sampling import add_stop_tokens
 from dragoman.replay import PromptReuse, ReplayService
-from dragoman.types import Chat, Job, Request
+from dragoman.telemetry.record import get_record
+from dragoman.types import DEFAULT_SAMPLING, Chat, Job, Request, Sampling
 
 
 class OutputReading(Struct):
@@ -34,6 +38,7 @@ class PreparedPrompt(Struct):
     warnings: tuple[str, ...] = ()  # one sentence for each field that has no effect
     answer_start: int | None = None  # index of the token where the template opens the answer
     reuse: PromptReuse | None = None
+    stop: tuple[str, ...] = ()  # stop strings of the chat template, besides those of the request
 
 
 class Plan(Struct):
@@ -82,3 +87,62 @@ class Plan(Struct):
     def close(self) -> None:
         self.ticket.release()
         self.lease.release()
+
+
+def count_choices(request: Request) -> int:
+    """Return how many choices the engine generates for each prompt."""
+    return max(request.n, request.best_of or 0)
+
+
+def make_job_id(request: Request, prompt: int) -> str:
+    """Return the id of the response, numbered where a response takes several jobs."""
+    job_id = request.response_id or uuid.uuid4().hex
+    if request.round:
+        job_id += f"-r{request.round}"
+    return job_id if len(request.prompts) == 1 else f"{job_id}-{prompt}"
+
+
+def make_job(
+    job_id: str,
+    request: Request,
+    prepared: PreparedPrompt,
+    model: Model,
+    tokens_left: int | None,
+) -> Job:
+    """Make the engine's job. Sampling comes from the request, else the model, else our defaults.
+
+    An engine that did not ask for defaults gets only what client or operator have set.
+    """
+    defaults = model.defaults
+    if model.capabilities.sampling_defaults:
+        defaults = defaults.with_defaults(DEFAULT_SAMPLING)
+    sampling = request.sampling.with_defaults(defaults)
+    if tokens_left is not None:
+        max_tokens = (
+            tokens_left if sampling.max_tokens is None else min(sampling.max_tokens, tokens_left)
+        )
+        sampling = Sampling(max_tokens=max_tokens).with_defaults(sampling)
+    if request.prefill_only:
+        sampling = Sampling(max_tokens=1).with_defaults(sampling)
+    sampling = add_stop_tokens(sampling, prepared.stop, model)
+    n = count_choices(request)
+    trace = get_record().options.trace
+    cache_prompt = request.cache_prompt
+    if cache_prompt is None:
+        # A cached prefix changes the last bits of the logits, so a seeded answer would not repeat.
+        cache_prompt = request.sampling.seed is None
+    logprobs = request.logprobs
+    if n > request.n and logprobs is None:
+        logprobs = 0  # `best_of` ranks choices by their logprobs
+    return Job(
+        id=job_id,
+        prompt=prepared.content,
+        sampling=sampling,
+        n=n,
+        logprobs=logprobs,
+        prompt_logprobs=request.logprobs if request.echo else None,
+        grammar=prepared.grammar.grammar,
+        lora=request.lora or (),
+        cache_prompt=cache_prompt,
+        trace=trace if trace is not None and model.can_trace(trace) else None,
+    )

@@ -15,14 +15,15 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dragoman.engines.invalid_steps import FINISHES, INVALID_ANSWER
+from dragoman.errors import EngineFailed
 from dragoman.events import Channel, Delta, Finish, Token, Usage
 from dragoman.output.library import OutputParser
 from dragoman.output.span import Span
 from dragoman.pipeline.detokenize import Detokenizer, ReleasedText
 from dragoman.pipeline.usage import TokenLedger, TokenSpan
-from dragoman.types import Job, Logprob, Step
+from dragoman.types import Job, Logprob, Step, StepFinish
 
-FINISHES = ("stop", "length")
 MAX_HELD = 1000  # characters; a longer unfinished call never turns back into text
 MAX_INTERRUPTIONS = 3  # after that, the model may reason without limit
 
@@ -66,6 +67,15 @@ def _find_token_spans(step: Step) -> list[tuple[int, int]]:
 
 def _is_single(step: Step) -> bool:
     return len(step.ids) < 2 and len(step.logprobs) < 2 and not step.spans
+
+
+def get_finish(step: Step) -> StepFinish:
+    """Return why a choice ends with this step; without a reason of the engine it is the limit."""
+    if step.finish is None:
+        return "length"
+    if step.finish not in FINISHES:
+        raise EngineFailed(INVALID_ANSWER)
+    return step.finish
 
 
 class Reader:
@@ -116,7 +126,10 @@ class Reader:
         self.completion_tokens += count
         self._ids += step.ids
         has_stop = step.stop_id is not None  # the stop token counts, but is not among the ids
-        self._ids_are_exact &= known <= count <= known + has_stop
+        if not known <= count <= known + has_stop:
+            self._ids_are_exact = False
+            if count < 0:
+                raise EngineFailed(INVALID_ANSWER)
         return count
 
     def _feed(self, step: Step) -> Delta | None:
@@ -144,7 +157,7 @@ class Reader:
         self._finished = True
         text, tokens = released.text, released.tokens
         stop: str | int | None = released.stop
-        finish = step.finish if step.finish in FINISHES else "length"
+        finish = get_finish(step)
         if stop is None:
             rest = self._detokenizer.close()
             text, tokens, stop = text + rest.text, tokens + rest.tokens, step.stop_id
@@ -162,6 +175,8 @@ class Reader:
 
     def count_prompt(self, step: Step) -> None:
         """Use the engine's own counts of the prompt's tokens."""
+        if min(step.cached_tokens or 0, step.prompt_tokens or 0) < 0:
+            raise EngineFailed(INVALID_ANSWER)
         self._cached_tokens = step.cached_tokens or self._cached_tokens
         self._prompt_tokens = step.prompt_tokens or self._prompt_tokens
 
@@ -305,7 +320,7 @@ class ChatReader(Reader):
         deltas: list[Delta] = []
         finish: Finish = "stop"
         if stop is None:
-            finish = step.finish if step.finish in FINISHES else "length"
+            finish = get_finish(step)
             deltas += self._make_deltas(self._parser.feed(self._detokenizer.close().text))
         is_cut = stop is not None or finish == "length"
         deltas += self._make_deltas(self._parser.close(truncated=is_cut))

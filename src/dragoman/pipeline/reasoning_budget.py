@@ -9,7 +9,7 @@ again may continue without limit, because an answer is worth more than a budget.
 
 from __future__ import annotations
 
-import uuid
+import itertools
 from collections.abc import AsyncGenerator, Sequence
 from typing import cast
 
@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from dragoman.errors import ContextOverflow
 from dragoman.models.model import Model
-from dragoman.pipeline.merge import close_at_end
+from dragoman.pipeline.merge import close_at_end, start_job
 from dragoman.pipeline.reader import ChatReader
 from dragoman.types import Job, Step
 
@@ -26,24 +26,24 @@ async def generate_within_budget(
     model: Model, job: Job, reader: ChatReader, grammar: str | None = None
 ) -> AsyncGenerator[Step, None]:
     """Yield the steps of a job and of the jobs that continue it under `grammar`."""
-    is_first = True
-    while True:
-        async with close_at_end(model.engine.generate(job)) as steps:
+    first_id = job.id
+    for count in itertools.count():
+        async with close_at_end(start_job(model.engine, job)) as steps:
             async for step in steps:
                 # The client's prompt is that of the first job.
-                yield step if is_first else replace(step, prompt_tokens=None, cached_tokens=None)
+                yield replace(step, prompt_tokens=None, cached_tokens=None) if count else step
                 if reader.interrupted:
                     break
             else:
                 return
         output = reader.take_steps()
         prompt = await extend_prompt(job.prompt, output, model)
-        job = make_continuation_job(replace(job, grammar=grammar), output, prompt, model)
+        job = replace(job, id=f"{first_id}-c{count + 1}", grammar=grammar)
+        job = make_continuation_job(job, output, prompt, model)
         reader.continue_from(job.prompt)
         if job.sampling.max_tokens == 0:
             yield Step(finish="length")
             return
-        is_first = False
         try:
             await model.engine.admit(job)
         except ContextOverflow:  # from an engine that tokenizes text prompts itself
@@ -82,4 +82,4 @@ def make_continuation_job(
     if min_tokens:
         min_tokens = max(0, min_tokens - generated)
     sampling = replace(job.sampling, max_tokens=max_tokens, min_tokens=min_tokens)
-    return replace(job, id=uuid.uuid4().hex, prompt=prompt, sampling=sampling)
+    return replace(job, prompt=prompt, sampling=sampling)

@@ -14,7 +14,9 @@ from msgspec.structs import replace
 
 from dragoman.errors import Unsupported
 from dragoman.models.model import Model
-from dragoman.types import Request, Sampling
+from dragoman.presets import Preset, PresetError
+from dragoman.presets.sampling import PresetSampling
+from dragoman.types import Capabilities, Prompt, Request, Sampling
 
 # the values with which fields change nothing
 OFF_VALUES: dict[str, Any] = {
@@ -98,10 +100,26 @@ def _make_error(request: Request, name: str) -> Unsupported:
     )
 
 
-async def resolve_text_biases(request: Request, model: Model) -> Request:
-    """Return the request with its biases of texts as biases of all tokens of these texts."""
-    if not request.text_biases:
+async def resolve_tokens(request: Request, model: Model) -> Request:
+    """Return the request with the token ids that only the model's tokenizer knows."""
+    if request.text_biases:
+        request = await _resolve_text_biases(request, model)
+    if any(isinstance(prompt, Prompt) and prompt.infill for prompt in request.prompts):
+        request = _add_infill_stops(request, model)
+    return request
+
+
+def _add_infill_stops(request: Request, model: Model) -> Request:
+    """End filled-in text at the tokens that begin another file."""
+    tokens = getattr(model.tokenizer, "infill", None)
+    if tokens is None or "stop_token_ids" not in model.capabilities.sampling:
         return request
+    stops = (*(request.sampling.stop_token_ids or ()), *tokens.stop_ids)
+    return replace(request, sampling=replace(request.sampling, stop_token_ids=stops))
+
+
+async def _resolve_text_biases(request: Request, model: Model) -> Request:
+    """Return the request with its biases of texts as biases of all tokens of these texts."""
     if model.tokenizer is None:
         raise Unsupported(
             "`logit_bias` takes token ids only: this model's tokenizer is unknown.",
@@ -143,3 +161,39 @@ def _find_unused(requested: Sampling, sampling: Sampling) -> Iterator[tuple[str,
                 yield name, "`mirostat` replaces all samplers but the temperature."
         elif not sampling.uses_sampler(SAMPLER_NAMES[name]):
             yield name, "`samplers` does not list its sampler."
+
+
+def add_stop_tokens(sampling: Sampling, stops: tuple[str, ...], model: Model) -> Sampling:
+    """Add the stop strings that are special tokens: their text never appears in an answer."""
+    if not stops or model.tokenizer is None or "stop_token_ids" not in model.capabilities.sampling:
+        return sampling
+    specials = model.tokenizer.specials
+    ids = (specials[text] for text in stops if text in specials)
+    return replace(
+        sampling, stop_token_ids=tuple(dict.fromkeys((*(sampling.stop_token_ids or ()), *ids)))
+    )
+
+
+def fit_preset(preset: Preset, capabilities: Capabilities) -> Preset:
+    """Return a preset without fields that are off and that the engine does not have.
+
+    A field that is on must be supported, else this raises `PresetError`.
+    """
+    supported = capabilities.sampling
+    return replace(
+        preset,
+        sampling=_fit(preset.sampling, supported),
+        forced_sampling=_fit(preset.forced_sampling, supported),
+    )
+
+
+def _fit(values: PresetSampling, supported: frozenset[str]) -> PresetSampling:
+    sampling = values.sampling
+    dropped: dict[str, None] = {}
+    for name in sampling.__struct_fields__:
+        if name in supported or getattr(sampling, name) is None:
+            continue
+        if not is_off(sampling, name) or (name == "logit_bias" and values.text_biases):
+            raise PresetError(f"this engine does not support the sampling field `{name}`")
+        dropped[name] = None
+    return replace(values, sampling=replace(sampling, **dropped))

@@ -1,7 +1,7 @@
 """Checks a request against what its model and engine can do, before anything runs.
 
 A field that would change the answer and cannot be honoured is rejected by name. Fields that are
-optional for the client are dropped with a warning instead (`adapt_chat`).
+optional for the client are dropped with a warning instead (`render.adapt_chat`).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def check_context_length(prompt: list[int] | str, model: Model, param: str) -> i
     context = model.capabilities.context
     if context is None or isinstance(prompt, str):
         return None
-    check_prompt_length(len(prompt), context, param)
+    check_prompt_length(len(prompt), model.capabilities, param)
     return context - len(prompt)
 
 

@@ -40,8 +40,13 @@ async def encode_pieces(
     tokenizer: TextEncoder,
     cache: TokenCache,
     answer_start: int | None = None,
+    *,
+    fix_bos: bool = True,
 ) -> EncodedPrompt:
-    """Encode all pieces; `answer_start` is the piece that starts the answer."""
+    """Encode all pieces; `answer_start` is the piece that starts the answer.
+
+    With `fix_bos`, the pieces are a whole prompt, which gets a BOS token if the model wants one.
+    """
     ids = array("i")
     cached = encoded = 0
     strip, start = False, None
@@ -69,7 +74,8 @@ async def encode_pieces(
         new = await tokenizer.encode(text)
         cache.put(text, new)
         ids.extend(new)
-    return _fix_bos(EncodedPrompt(ids, cached, start), tokenizer)
+    encoded_prompt = EncodedPrompt(ids, cached, start)
+    return _fix_bos(encoded_prompt, tokenizer) if fix_bos else encoded_prompt
 
 
 def _fix_bos(prompt: EncodedPrompt, tokenizer: TextEncoder) -> EncodedPrompt:

@@ -46,6 +46,7 @@ from dragoman.prompt.reasoning_options import (
     rename_switch,
 )
 from dragoman.prompt.special_tokens import PROMPT_END, MarkedText, SpecialTokenGuard, remove_breaks
+from dragoman.prompt.stop_strings import find_stop_strings
 from dragoman.prompt.template.budget import DEFAULT_LIMITS, RenderBudget, RenderLimits
 from dragoman.prompt.template.capabilities import (
     TemplateCapabilities,
@@ -110,6 +111,8 @@ class PromptRenderer:
         if not self.capabilities.renders:
             log.warning("the chat template does not render a plain user message")
         self._guard = self._make_guard()
+        tokens = tokenizer.variables if tokenizer is not None else {}
+        self.stop_strings = find_stop_strings(self._template, tokens) if self._template else ()
 
     def _make_guard(self) -> SpecialTokenGuard:
         specials = self.tokenizer.specials if self.tokenizer is not None else ()

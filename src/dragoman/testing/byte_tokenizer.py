@@ -14,7 +14,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers
 
 from dragoman.tokenizers.tokenizer import Tokenizer
-from dragoman.tokenizers.vocabulary import BYTE_CHARACTERS, Vocabulary
+from dragoman.tokenizers.vocabulary import BYTE_CHARACTERS, Vocabulary, find_infill_tokens
 
 SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
@@ -46,6 +46,7 @@ class ByteTokenizer(Tokenizer):
             add_bos=add_bos and bool(specials),
             variables={"bos_token": specials[0], "eos_token": specials[-1]} if specials else {},
             source="bytes",
+            infill=find_infill_tokens({}, ids),
         )
         super().__init__(vocabulary, _create_backend())
         alternatives = "|".join(map(re.escape, sorted(texts, key=len, reverse=True)))

@@ -22,11 +22,14 @@ from tokenizers import Tokenizer as Backend
 from dragoman.tokenizers.pretokenizers import PRETOKENIZERS, Pretokenizer
 from dragoman.tokenizers.vocabulary import (
     BYTE_CHARACTERS,
+    INFILL_TEXTS,
+    InfillTokens,
     Vocabulary,
     decode_byte_level,
     decode_spaced,
     encode_raw,
     find_bos_id,
+    find_infill_tokens,
     find_stop_ids,
     is_markup,
     parse_byte_token,
@@ -43,6 +46,15 @@ SPACED_MODELS = frozenset({"llama", "bert", "t5", "gemma4"})
 SPACED_PRETOKENIZERS = frozenset({"gemma4", "granite-embed-multi-311m", "mmbert", "sarvam-moe"})
 ALWAYS_BOS = frozenset({"gemma4", "granite-embed-multi-311m"})  # whatever the file contains
 RAW_MODELS = frozenset({"plamo2", "plamo3", "whitespace"})
+# roles of infill tokens -> their names in the metadata, new and old
+INFILL_NAMES = {
+    "prefix": ("fim_pre", "prefix"),
+    "suffix": ("fim_suf", "suffix"),
+    "middle": ("fim_mid", "middle"),
+    "pad": ("fim_pad",),
+    "repository": ("fim_rep",),
+    "file": ("fim_sep",),
+}
 _RWKV_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|(.))", re.DOTALL)
 _RWKV_ESCAPES = {"t": "\t", "n": "\n", "r": "\r"}
 
@@ -77,6 +89,18 @@ def vocabulary_from_gguf(metadata: Metadata) -> Vocabulary:
         },
         rstrip=_find_stripping(metadata, specials),
         source="gguf",
+        infill=_find_infill_tokens(metadata, tokens),
+    )
+
+
+def _find_infill_tokens(metadata: Metadata, tokens: list[str]) -> InfillTokens | None:
+    listed: dict[str, int | None] = {}
+    for role, names in INFILL_NAMES.items():
+        ids = (_read_token_id(metadata, f"{name}_token_id", len(tokens)) for name in names)
+        listed[role] = next((token for token in ids if token is not None), None)
+    texts = {text for texts in INFILL_TEXTS.values() for text in texts}
+    return find_infill_tokens(
+        listed, {text: token for token, text in enumerate(tokens) if text in texts}
     )
 
 

@@ -24,6 +24,7 @@ from dragoman.tokenizers.vocabulary import (
     decode_spaced,
     encode_raw,
     find_bos_id,
+    find_infill_tokens,
     find_stop_ids,
     is_markup,
     parse_byte_token,
@@ -66,6 +67,7 @@ def vocabulary_from_directory(path: Path) -> Vocabulary:
             if entry.get("rstrip") and entry["content"] in specials
         ),
         source="tokenizer.json",
+        infill=find_infill_tokens({}, words),
     )
 
 

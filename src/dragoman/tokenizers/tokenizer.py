@@ -55,6 +55,7 @@ class _BaseTokenizer:
         self.variables = vocabulary.variables
         self.rstrip = vocabulary.rstrip
         self.source = vocabulary.source
+        self.infill = vocabulary.infill
         self.vocabulary = vocabulary
 
     @property

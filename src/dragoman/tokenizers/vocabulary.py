@@ -51,8 +51,71 @@ _HTML = (
     "strong sub sup table tbody td tfoot th thead tr u ul"
 )
 HTML_TAGS = frozenset(_HTML.split())
+# texts of the tokens that mark what to fill in, by their role
+INFILL_TEXTS = {
+    "prefix": (
+        "<|fim_prefix|>",
+        "<fim-prefix>",
+        "<fim_prefix>",
+        "<\uff5cfim\u2581begin\uff5c>",
+        "<PRE>",
+        "\u2581<PRE>",
+        "<|code_prefix|>",
+        "[PREFIX]",
+    ),
+    "suffix": (
+        "<|fim_suffix|>",
+        "<fim-suffix>",
+        "<fim_suffix>",
+        "<\uff5cfim\u2581hole\uff5c>",
+        "<SUF>",
+        "\u2581<SUF>",
+        "<|code_suffix|>",
+        "[SUFFIX]",
+    ),
+    "middle": (
+        "<|fim_middle|>",
+        "<fim-middle>",
+        "<fim_middle>",
+        "<\uff5cfim\u2581end\uff5c>",
+        "<MID>",
+        "\u2581<MID>",
+        "<|code_middle|>",
+        "[MIDDLE]",
+    ),
+    "pad": ("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"),
+    "repository": (
+        "<|fim_repo|>",
+        "<|repo_name|>",
+        "<fim-repo>",
+        "<REPO>",
+        "<reponame>",
+        "<repo_name>",
+    ),
+    "file": ("<|file_sep|>", "<file_sep>"),
+}
 _MARKUP = re.compile(r"<[^\s<>]+>|\[/?[A-Z_]+\]")
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+class InfillTokens(Struct, frozen=True, kw_only=True):
+    """The tokens with which a model was trained to fill in text between a prefix and a suffix.
+
+    Without a `middle` token, the suffix comes first and the model continues the prefix.
+    """
+
+    prefix: int
+    suffix: int
+    middle: int | None = None
+    pad: int | None = None
+    repository: int | None = None  # before the name of a repository
+    file: int | None = None  # before the name of a file
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """Tokens that end the filled-in text, as another file or repository would begin."""
+        ids = (self.pad, self.repository, self.file)
+        return tuple(token for token in ids if token is not None)
 
 
 class Vocabulary(Struct, kw_only=True):
@@ -68,6 +131,7 @@ class Vocabulary(Struct, kw_only=True):
     variables: dict[str, str] = {}  # of templates: bos_token and so on
     rstrip: frozenset[int] = frozenset()  # specials that strip the white space after them
     source: str = ""
+    infill: InfillTokens | None = None
 
 
 def is_markup(text: str) -> bool:
@@ -85,6 +149,23 @@ def find_stop_ids(listed: Iterable[int | None], specials: Mapping[str, int]) -> 
     if {"<|return|>", "<|call|>"} <= texts or {"<|calls|>", "<|flush|>"} <= texts:
         texts -= {"<|end|>"}
     return frozenset(ids | {specials[text] for text in texts})
+
+
+def find_infill_tokens(
+    listed: Mapping[str, int | None], tokens: Mapping[str, int]
+) -> InfillTokens | None:
+    """Return the tokens by role: those that the model lists, else well-known texts."""
+    ids = {
+        role: next((tokens[text] for text in texts if text in tokens), None)
+        for role, texts in INFILL_TEXTS.items()
+    }
+    ids |= {role: token for role, token in listed.items() if token is not None}
+    prefix, suffix = ids.pop("prefix"), ids.pop("suffix")
+    if prefix is None or suffix is None:
+        return None
+    if ids["middle"] is None and prefix != tokens.get("[PREFIX]"):
+        return None
+    return InfillTokens(prefix=prefix, suffix=suffix, **ids)
 
 
 def find_bos_id(specials: Mapping[str, int]) -> int | None:

@@ -22,7 +22,22 @@ if TYPE_CHECKING:
     from dragoman.engines.llamacpp.engine import LlamaCppEngine
 
 MAX_CHOICES = 128
+MAX_INFILL_TOKENS = 256
 VERIFIED_GRAMMARS = 1024  # how many verified grammars are remembered
+
+
+def check_samplers(sampling: Sampling) -> None:
+    """Reject an `infill` sampler over many tokens: it compares all pairs, which takes minutes."""
+    names = sampling.samplers or ()
+    if "infill" not in names:
+        return
+    is_narrow = "top_k" in names[: names.index("infill")]
+    if not is_narrow or not 1 <= (sampling.top_k or 0) <= MAX_INFILL_TOKENS:
+        raise BadRequest(
+            f"In `samplers`, `infill` needs `top_k` before it, and `top_k` from 1 to "
+            f"{MAX_INFILL_TOKENS}.",
+            param="samplers",
+        )
 
 
 def check_job(job: Job, ids: Sequence[int], engine: LlamaCppEngine) -> None:
@@ -31,12 +46,13 @@ def check_job(job: Job, ids: Sequence[int], engine: LlamaCppEngine) -> None:
     if not ids:
         raise BadRequest("The prompt is empty.", param="prompt")
     check_token_ids(ids, size, "prompt")
-    check_prompt_length(len(ids), engine.context)
+    check_prompt_length(len(ids), engine.capabilities)
     if not 1 <= job.n <= MAX_CHOICES:
         raise BadRequest(f"`n` must be between 1 and {MAX_CHOICES}.", param="n")
     check_logprobs(job.logprobs, engine.capabilities.logprobs)
     check_logprobs(job.prompt_logprobs, engine.capabilities.logprobs)
     check_adapters(job.lora, engine.adapters)
+    check_samplers(job.sampling)
     check_token_ids(job.sampling.logit_bias or (), size, "logit_bias")
     check_token_ids(job.sampling.stop_token_ids or (), size, "stop_token_ids")
     if job.grammar is not None:

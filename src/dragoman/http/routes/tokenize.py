@@ -10,7 +10,7 @@ from dragoman.http.asgi import RequestContext
 from dragoman.http.router import Route, RouteGroup
 from dragoman.http.routes.context import RouteContext
 from dragoman.models.model import Model
-from dragoman.pipeline.adapt_chat import adapt_chat
+from dragoman.pipeline.render import adapt_chat
 from dragoman.pipeline.validate import validate_media
 from dragoman.protocols.dialect import pass_strict
 from dragoman.protocols.shared.openai import encode
@@ -22,6 +22,7 @@ from dragoman.protocols.tokenize import (
     TokenizeResponse,
     TokenizerInfo,
     decode_detokenize_request,
+    encode_piece,
 )
 from dragoman.tokenizers.tokenizer import AnyTokenizer
 from dragoman.types import Chat
@@ -46,6 +47,9 @@ class TokenizeHandlers:
             else:
                 ids = cast("list[int]", await model.renderer.encode_prompt(prompt))
             response = TokenizeResponse(len(ids), model.capabilities.context, ids)
+            if decoded.with_pieces:
+                pieces = tokenizer.pieces
+                response.tokens = [encode_piece(token, pieces[token]) for token in ids]
             if decoded.return_token_strs:
                 pieces = tokenizer.pieces
                 response.token_strs = [pieces[token].decode(errors="replace") for token in ids]
@@ -59,7 +63,7 @@ class TokenizeHandlers:
             if any(token >= tokenizer.vocab_size for token in decoded.tokens):
                 raise BadRequest("A token is not in the model's vocabulary.", param="tokens")
             text = await asyncio.to_thread(tokenizer.decode, decoded.tokens)
-        await request.send_response(200, encode(DetokenizeResponse(text)))
+        await request.send_response(200, encode(DetokenizeResponse(text, text)))
 
     async def get_tokenizer_info(self, request: RequestContext) -> None:
         with await self._registry.acquire(self._registry.default_name) as model:

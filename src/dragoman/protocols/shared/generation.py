@@ -42,13 +42,15 @@ def make_request(
     strict: bool,
     max_tokens: int | None,
     warnings: tuple[str, ...] = (),
+    *,
+    model_is_optional: bool = False,
     **others: Any,
 ) -> Request:
     """Build a request from the fields that all APIs share, and `others` of the API's own."""
     options = decode_stream_options(fields)
     decoded = decode_samplers(fields, max_tokens)
     return Request(
-        model=check_model(fields.model),
+        model=fields.model if model_is_optional else check_model(fields.model),
         sampling=decoded.sampling,
         client_field_names=decoded.client_field_names,
         text_biases=decoded.text_biases,

@@ -49,7 +49,8 @@ MAX_CONTAINERS = 500_000  # lists and objects of a body, counted in strings, too
 MAX_WARNINGS, MAX_NAME = 16, 64  # unknown fields that are reported, characters of their names
 MAX_DEPTH = 256  # of JSON that is stored as sent: it is encoded again from deeper call stacks
 TEXT_FIELDS = frozenset(
-    {"messages", "prompt", "input", "instructions", "items", "system", "tokens"}
+    {"messages", "prompt", "input", "instructions", "items", "system", "tokens", "content"}
+    | {"suffix", "input_prefix", "input_suffix", "input_extra"}
 )
 _EXPECTED = re.compile(r"^Expected `(?P<expected>[^`]+)`, got `(?P<got>[^`]+)`")
 _BOUND = re.compile(r"^Expected `(?P<kind>\w+)` (?P<rule>of length )?(?P<op>[<>=]+) (?P<limit>\S+)")

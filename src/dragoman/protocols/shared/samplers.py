@@ -66,7 +66,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
 }
 # the names that engines know, and other spellings of them
 NARROWING_SAMPLERS = ("top_n_sigma", "top_k", "typical_p", "top_p", "min_p", "xtc")
-SAMPLERS = ("penalties", "dry", *NARROWING_SAMPLERS, "temperature", "adaptive_p")
+SAMPLERS = ("penalties", "dry", *NARROWING_SAMPLERS, "temperature", "adaptive_p", "infill")
 SAMPLER_ALIASES = {
     "typ_p": "typical_p",
     "typical": "typical_p",
@@ -74,7 +74,7 @@ SAMPLER_ALIASES = {
     "nsigma": "top_n_sigma",
     "repetition_penalty": "penalties",
 }
-LETTERS = dict(zip("edskypmxta", SAMPLERS, strict=True))
+LETTERS = dict(zip("edskypmxtai", SAMPLERS, strict=True))
 # fields of samplers that no engine has, and the values with which they change nothing
 OFF_VALUES: dict[str, Json] = {
     "top_a": 0,

@@ -1,4 +1,4 @@
-"""Tokenizing: vLLM's `/tokenize` and `/detokenize`.
+"""Tokenizing: `/tokenize` and `/detokenize`, in the forms of vLLM and llama-server.
 
 decode    the request bodies
 encode    the response bodies
@@ -18,6 +18,7 @@ from dragoman.protocols.tokenize.encode import (
     DetokenizeResponse,
     TokenizeResponse,
     TokenizerInfo,
+    encode_piece,
 )
 from dragoman.types import Chat, Prompt
 
@@ -30,6 +31,7 @@ __all__ = [
     "TokenizerInfo",
     "decode_detokenize_request",
     "decode_tokenize_request",
+    "encode_piece",
 ]
 
 DIALECT: Dialect[tuple[TokenizeRequest, Chat | Prompt]] = Dialect(

@@ -15,14 +15,22 @@ from dragoman.types import Chat, Json, Prompt
 
 
 class TokenizeRequest(Struct, kw_only=True):
-    """A text, or a conversation to render first. Without a model, the default model is used."""
+    """A text, or a conversation to render first. Without a model, the default model is used.
+
+    The text is in `prompt` (vLLM's form) or in `content` (llama-server's, which adds no BOS token
+    unless `add_special` is true).
+    """
 
     model: str = ""
     prompt: str | None = None
+    content: str | None = None
+    parse_special: bool = True
+    add_special: bool | None = None
+    with_pieces: bool = False
     messages: Annotated[list[ChatMessage], Meta(max_length=100_000)] | None = None
     tools: list[ChatTool] | None = None
     chat_template_kwargs: dict[str, Json] | None = None
-    add_special_tokens: bool = True
+    add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
     return_token_strs: bool = False
@@ -37,10 +45,13 @@ def decode_tokenize_request(
     body: bytes, strict: bool = False
 ) -> tuple[TokenizeRequest, Chat | Prompt]:
     fields = decode_body(body, TokenizeRequest, strict)
-    if (fields.prompt is None) == (fields.messages is None):
-        raise BadRequest("Send either `prompt` or `messages`.", param="prompt")
-    if fields.prompt is not None:
-        return fields, Prompt(content=fields.prompt, add_special_tokens=fields.add_special_tokens)
+    inputs = [
+        value for value in (fields.prompt, fields.content, fields.messages) if value is not None
+    ]
+    if len(inputs) != 1:
+        raise BadRequest("Send one of `prompt`, `content` and `messages`.", param="prompt")
+    if fields.messages is None:
+        return fields, _decode_text(fields)
     conversation = ChatRequest(
         model=fields.model,
         messages=fields.messages or [],
@@ -50,6 +61,22 @@ def decode_tokenize_request(
         continue_final_message=fields.continue_final_message,
     )
     return fields, decode_chat(conversation)
+
+
+def _decode_text(fields: TokenizeRequest) -> Prompt:
+    add_bos, other = fields.add_special_tokens, fields.add_special
+    if add_bos is not None and other is not None and add_bos != other:
+        raise BadRequest(
+            "`add_special` and `add_special_tokens` mean the same: send one of them.",
+            param="add_special",
+        )
+    add_bos = other if add_bos is None else add_bos
+    text = fields.prompt if fields.content is None else fields.content
+    return Prompt(
+        content=text or "",
+        add_special_tokens=fields.content is None if add_bos is None else add_bos,
+        parse_special=fields.parse_special,
+    )
 
 
 def decode_detokenize_request(body: bytes, strict: bool = False) -> DetokenizeRequest:

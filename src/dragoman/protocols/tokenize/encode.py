@@ -5,15 +5,32 @@ from __future__ import annotations
 from msgspec import UNSET, Struct, UnsetType
 
 
+class TokenPiece(Struct):
+    """A token and its text, or its bytes if they are not text by themselves."""
+
+    id: int
+    piece: str | list[int]
+
+
 class TokenizeResponse(Struct):
     count: int
     max_model_len: int | None
-    tokens: list[int]
+    tokens: list[int] | list[TokenPiece]
     token_strs: list[str] | UnsetType = UNSET
 
 
 class DetokenizeResponse(Struct):
+    """The text, under the names of vLLM and of llama-server."""
+
     prompt: str
+    content: str
+
+
+def encode_piece(token: int, data: bytes) -> TokenPiece:
+    try:
+        return TokenPiece(token, data.decode())
+    except UnicodeDecodeError:
+        return TokenPiece(token, list(data))
 
 
 class TokenizerInfo(Struct):

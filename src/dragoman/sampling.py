@@ -1,0 +1,88 @@
+"""How tokens are picked. This module imports nothing of ours; import its types from `types`."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+
+class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How to pick tokens. `None` means "not set"; `with_defaults` combines several of these."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None  # 0 is off
+    min_p: float | None = None
+    typical_p: float | None = None
+    top_n_sigma: float | None = None  # 0 and less are off
+    xtc_probability: float | None = None
+    xtc_threshold: float | None = None
+    dynatemp_range: float | None = None  # on both sides of `temperature`
+    dynatemp_exponent: float | None = None
+    mirostat: int | None = None  # version 1 or 2; 0 is off
+    mirostat_tau: float | None = None
+    mirostat_eta: float | None = None
+    adaptive_target: float | None = None  # below 0 is off
+    adaptive_decay: float | None = None
+    samplers: tuple[str, ...] | None = None  # in this order; those that are missing are off
+    min_keep: int | None = None  # tokens that every sampler leaves
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    repeat_last_n: int | None = None  # -1 is the whole context
+    dry_multiplier: float | None = None
+    dry_base: float | None = None
+    dry_allowed_length: int | None = None
+    dry_penalty_last_n: int | None = None  # -1 is the whole context
+    dry_sequence_breakers: tuple[str, ...] | None = None
+    seed: int | None = None
+    logit_bias: dict[int, float] | None = None
+    max_tokens: int | None = None
+    min_tokens: int | None = None
+    ignore_eos: bool | None = None
+    stop_token_ids: tuple[int, ...] | None = None
+
+    def with_defaults(self, defaults: Sampling) -> Sampling:
+        """Return these fields, with `defaults` for those that are not set; 0 counts as set."""
+        values = {
+            name: value
+            for name in self.__struct_fields__
+            if (value := getattr(self, name)) is not None
+        }
+        return msgspec.structs.replace(defaults, **values)
+
+    @property
+    def greedy(self) -> bool:
+        """Whether each token is the most likely one that the other samplers leave."""
+        if self.mirostat:
+            return self.temperature == 0
+        is_cold = self.temperature == 0 and not self.dynatemp_range
+        return (is_cold and self.uses_sampler("temperature")) or (
+            self.top_k == 1 and self.uses_sampler("top_k")
+        )
+
+    def uses_sampler(self, name: str) -> bool:
+        return self.samplers is None or name in self.samplers
+
+
+DEFAULT_SAMPLING = Sampling(
+    temperature=1.0,
+    top_p=1.0,
+    top_k=0,
+    min_p=0.0,
+    typical_p=1.0,
+    presence_penalty=0.0,
+    frequency_penalty=0.0,
+    repetition_penalty=1.0,
+    repeat_last_n=64,
+    min_tokens=0,
+    ignore_eos=False,
+    stop_token_ids=(),
+)
+
+
+class BannedString(Struct, frozen=True):
+    """A text that the answer must not contain."""
+
+    text: str
+    ignore_case: bool = False
