@@ -1,4 +1,4 @@
-"""Reasoning in a channel; the channel name is not part of it."""
+"""Reasoning in a named channel; the names of channels are not part of their text."""
 
 from dragoman.output.spec import ReasoningFormat
 
@@ -9,8 +9,8 @@ REASONING = ReasoningFormat(
     open=("<|channel>",),
     special_token_markers=True,
     close=("<channel|>",),
-    opens_at_start=("thought\n",),
-    label=("thought\n",),
+    opens_at_start=("thought\n", "Thought\n", "THOUGHT\n"),
+    channels={"thought": "reasoning", "final": "text", "assistant": "text"},
     ended_by=("<|tool_call>",),
     aliases={"gemma4": False},
     answer_separator="",

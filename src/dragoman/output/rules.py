@@ -28,6 +28,7 @@ MarkerMeaning = Literal[
     "skip",
     "wrap",
     "unwrap",
+    "text",
 ]
 
 

@@ -153,7 +153,8 @@ class ReasoningFormat:
     open: tuple[str, ...] = ()
     close: tuple[str, ...] = ()
     opens_at_start: tuple[str, ...] = ()  # open reasoning, but only at the start of the answer
-    label: tuple[str, ...] = ()  # removed right after the opening marker
+    # names of channels after the opening marker, and where their text goes
+    channels: Mapping[str, Literal["text", "reasoning"]] = field(default_factory=dict)
     dropped: tuple[str, ...] = ()  # markers around the answer that are not part of it
     skipped: tuple[MarkerPair, ...] = ()  # markers inside text, removed with what they enclose
     header: MessageHeader | None = None
@@ -167,6 +168,12 @@ class ReasoningFormat:
     starts_inside: bool = False  # an answer whose prompt is unknown starts in reasoning
     ended_by: tuple[str, ...] = ()  # call markers that end unclosed reasoning
     aliases: Mapping[str, bool] = field(default_factory=dict)  # other names: their `starts_inside`
+
+    @property
+    def spelled_open(self) -> tuple[str, ...]:
+        """The opening markers as a grammar writes them, with the name of the channel."""
+        names = [name for name, channel in self.channels.items() if channel == "reasoning"]
+        return tuple(f"{marker}{names[0]}\n" for marker in self.open) if names else self.open
 
 
 NO_REASONING = ReasoningFormat(name="none", models="models that do not reason", example="Hello.")

@@ -18,6 +18,7 @@ from functools import partial
 from dragoman.events import Channel
 from dragoman.output.arguments.call_body import marker_set
 from dragoman.output.calls import CallRecorder, DeclaredTools
+from dragoman.output.channels import read_channel
 from dragoman.output.rules import (
     DEFAULT_POLICY,
     FormatRules,
@@ -201,6 +202,8 @@ class ParserMachine:
     def _handle_marker(self, meaning: MarkerMeaning, marker: str, end: int) -> ReadSteps[None]:
         """Act on a marker according to its meaning in the current state."""
         buffer = self._buffer
+        if meaning == "open" and (names := self._rules.reasoning.channels):
+            meaning, end = yield from read_channel(buffer, end, names, lambda: self._truncated)
         match meaning:
             case "section":
                 rejected = yield from self._attempt(SectionReader.read_section, end)
@@ -244,7 +247,7 @@ class ParserMachine:
         """Switch between text and reasoning, unless the marker is a plain word here."""
         buffer, reasoning = self._buffer, self._rules.reasoning
         in_reasoning = self._state.channel == "reasoning"
-        is_word = self._is_plain_word(meaning)
+        is_word = meaning == "text" or self._is_plain_word(meaning)
         if is_word or reasoning.keeps_markers:
             self._emit_up_to(end)
         buffer.pos = end
@@ -253,8 +256,6 @@ class ParserMachine:
         self._only_text = False
         if meaning == "open":
             self._enter(self._reasoning_state())
-            if reasoning.label:
-                yield from read_marker(buffer, marker_set(*reasoning.label))
         else:
             self._enter(self._rules.in_text)
         match reasoning.trim:
@@ -354,7 +355,7 @@ class ParserMachine:
         buffer, calls, sections = self._buffer, self._calls, self._sections
         assert sections is not None  # noqa: S101
         draft = self._state.channel == "reasoning" and self._policy.in_reasoning == "auto"
-        calls.start_attempt(draft=draft)
+        calls.start_attempt(draft=draft, marked=end > buffer.pos)
         if not buffer.is_holding:
             buffer.hold()
         buffer.pos = end
@@ -380,7 +381,7 @@ class ParserMachine:
         if rest is not None:
             self._emit(*rest)
         self._emit_held()
-        calls.end_attempt()
+        calls.end_attempt(mismatched=rejected)
         return rejected and not calls.has_call
 
     def _resolve_draft(self) -> ReadSteps[None]:

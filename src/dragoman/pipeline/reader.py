@@ -115,6 +115,11 @@ class Reader:
         return self._finished
 
     @property
+    def rejected_calls(self) -> list[str]:
+        """Why text that looked like calls was not parsed as calls."""
+        return []
+
+    @property
     def exact_ids(self) -> list[int] | None:
         """The tokens of the emitted text, if all of them are known."""
         return self._ids if self._ids_are_exact else None
@@ -240,6 +245,10 @@ class ChatReader(Reader):
                 break
             deltas += self._feed_single(part)
         return merge_deltas(deltas)
+
+    @property
+    def rejected_calls(self) -> list[str]:
+        return self._parser.rejected_calls
 
     def _feed_single(self, step: Step) -> list[Delta]:
         count = self._count_tokens(step)

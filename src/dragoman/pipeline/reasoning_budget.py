@@ -77,8 +77,10 @@ def make_continuation_job(
     max_tokens, min_tokens = job.sampling.max_tokens, job.sampling.min_tokens
     if max_tokens is not None:
         max_tokens = max(0, max_tokens - generated)
-        if model.capabilities.context is not None and isinstance(prompt, list):
-            max_tokens = min(max_tokens, max(0, model.capabilities.context - len(prompt)))
+        context = model.capabilities.context
+        may_shift = model.capabilities.context_shift
+        if context is not None and not may_shift and isinstance(prompt, list):
+            max_tokens = min(max_tokens, max(0, context - len(prompt)))
     if min_tokens:
         min_tokens = max(0, min_tokens - generated)
     sampling = replace(job.sampling, max_tokens=max_tokens, min_tokens=min_tokens)

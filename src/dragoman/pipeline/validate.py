@@ -58,7 +58,7 @@ def check_context_length(prompt: list[int] | str, model: Model, param: str) -> i
     if context is None or isinstance(prompt, str):
         return None
     check_prompt_length(len(prompt), model.capabilities, param)
-    return context - len(prompt)
+    return None if model.capabilities.context_shift else context - len(prompt)
 
 
 def get_reasoning_budget(chat: Chat, model: Model, request: Request) -> int | None:

@@ -215,6 +215,7 @@ class TemplateFacts(Struct, frozen=True, kw_only=True):
 
     variables: frozenset[str]  # variables that it reads but never sets
     client_variables: tuple[str, ...]  # the ones that a client may set
+    assigned: frozenset[str]  # variables that it sets
     words: frozenset[str]  # strings and field names in its code
     literals: frozenset[str]  # every text that it writes by itself
     separators: frozenset[str]  # texts at which it splits other texts
@@ -246,13 +247,24 @@ class ChatTemplate:
             log.warning("a chat template cannot be compiled", exc_info=error)
             raise ModelBroken("The model's chat template cannot be compiled.") from None
 
-    def render(self, variables: Mapping[str, Value], budget: RenderBudget | None = None) -> str:
-        """Return the prompt as text. Every failure is a `TemplateRejected`."""
+    def render(
+        self,
+        variables: Mapping[str, Value],
+        budget: RenderBudget | None = None,
+        exports: dict[str, object] | None = None,
+    ) -> str:
+        """Return the prompt as text. Every failure is a `TemplateRejected`.
+
+        The variables that the template sets are added to `exports`.
+        """
         context = self._code.new_context(dict(variables))
         assert isinstance(context, RenderContext)  # noqa: S101
         context.budget = budget = budget or RenderBudget()
         try:
-            return self._run(context, budget)
+            text = self._run(context, budget)
+            if exports is not None:
+                exports |= context.vars
+            return text
         except RejectedByTemplate as error:
             reason = error.message or "it gives no reason."
             raise TemplateRejected(
@@ -334,6 +346,7 @@ def _read_facts(tree: nodes.Template) -> TemplateFacts:
     return TemplateFacts(
         variables=reads,
         client_variables=tuple(sorted(reads - RESERVED_VARIABLES - names)),
+        assigned=frozenset(names),
         words=frozenset(strings | fields),
         literals=frozenset(strings | {node.data for node in tree.find_all(nodes.TemplateData)}),
         separators=frozenset(_find_separators(tree, strings)),

@@ -9,7 +9,7 @@ fields are checked first. Only fields that are mostly text may be as large as th
 those may not consist of nested lists throughout.
 
 A field that the Struct does not have is rejected if the server is strict. Otherwise it is ignored,
-and a warning that says so goes to whoever decodes inside `collect_warnings`. Both suggest the field
+and a warning is added to the list that `collect_warnings` was given. Both suggest the field
 that was probably meant. Objects directly in the body are checked like the body itself.
 """
 
