@@ -299,6 +299,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
 
     context: int | None = None  # context size in tokens
     trained_context: int | None = None  # the context that the model was trained for
+    context_shift: bool = False  # an answer continues in a full context without its oldest tokens
     slots: int | None = None  # choices that run at once; None is no limit
     token_prompts: bool = False  # takes token ids
     sampling: frozenset[str] = frozenset()  # names of the `Sampling` fields it honours

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from dragoman.engines import get_capabilities
-from dragoman.engines.adapter import (
+from dragoman.engines.adapter import adapt
+from dragoman.engines.merge import merge_streams
+from dragoman.engines.request_engine import (
     SAMPLING_PARAM_NAMES,
     GenerateRequest,
-    adapt,
     build_sampling_params,
 )
-from dragoman.engines.merge import merge_streams
 from dragoman.errors import EngineFailed, Overloaded
 from dragoman.testing import ScriptedEngine, check_engine
 from dragoman.types import DEFAULT_SAMPLING, Capabilities, Engine, Job, Sampling, Step
@@ -251,7 +251,7 @@ def test_a_value_instead_of_a_stream_is_a_failure(caplog: pytest.LogCaptureFixtu
 
     with pytest.raises(EngineFailed):
         play(Whole())
-    assert "instead of yielding" in caplog.text
+    assert "engine Whole returned a dict from `generate_request`" in caplog.text
 
 
 def test_a_stream_that_cannot_be_closed_is_accepted() -> None:

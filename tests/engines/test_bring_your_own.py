@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
-import subprocess
-import sys
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -22,7 +18,6 @@ from openai import OpenAI
 import dragoman
 from dragoman import runtime
 from dragoman.errors import ModelBroken
-from dragoman.testing import ScriptedEngine
 from dragoman.types import Job, Step
 from tests.support.serving import make_chat, make_scripted_app, serve_scripted
 
@@ -97,38 +92,6 @@ def test_text_that_does_not_extend_what_was_sent_is_an_error() -> None:
             complete(client)
         with pytest.raises(openai.APIError):
             complete(client, stream=True)
-
-
-def test_serve_blocks_and_serve_async_is_awaited(tmp_path: Path) -> None:
-    """`serve` runs in its own program and is stopped by a signal, as an operator does it."""
-    assert inspect.iscoroutinefunction(dragoman.serve_async)
-    assert not inspect.iscoroutinefunction(dragoman.serve)
-    script = tmp_path / "program.py"
-    script.write_text(
-        "import dragoman\n"
-        "from dragoman.testing import ScriptedEngine\n"
-        "dragoman.serve(ScriptedEngine('Served.'), port=0, log_level='info')\n"
-        "print('after')\n"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", LISTEN.format(path=str(script))], stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        url = process.stdout.readline().strip()
-        with make_client(url) as client:
-            assert complete(client) == "Served."
-        process.send_signal(2)
-        assert process.wait(20) in (0, 130, -2)
-
-
-# prints the address, which `serve` itself does not
-LISTEN = """
-import dragoman.http.server as server
-make_server = server.make_server
-server.make_server = lambda app, settings, on_listening=None: make_server(
-    app, settings, lambda url: print(url, flush=True))
-exec(compile(open({path!r}).read(), "program", "exec"))
-"""
 
 
 @contextmanager
@@ -221,16 +184,5 @@ def test_listening_on_other_interfaces_requires_an_api_key() -> None:
 
 
 def test_a_missing_key_file_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(runtime.StartupError, match="key file"):
+    with pytest.raises(runtime.StartupError, match="--api-key-file"):
         make_scripted_app(api_key_file=str(tmp_path / "missing"))
-
-
-def test_serve_async_ends_when_its_task_is_cancelled() -> None:
-    async def main() -> None:
-        serving = asyncio.create_task(dragoman.serve_async(ScriptedEngine("x"), port=0))
-        await asyncio.sleep(0)
-        serving.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await serving
-
-    asyncio.run(main())

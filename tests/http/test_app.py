@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import socket
@@ -12,10 +13,10 @@ from typing import Any
 import httpx
 import pytest
 
+import dragoman
 from dragoman import config, runtime
 from dragoman.errors import ERROR_CLASSES, DragomanError
-from dragoman.http.asgi import WEBSOCKET
-from dragoman.http.respond import make_warning_headers
+from dragoman.http.asgi import WEBSOCKET, make_warning_headers
 from dragoman.http.router import Route, list_path_variants
 from dragoman.http.server import make_app
 from dragoman.models.catalog import ModelCatalog
@@ -201,6 +202,64 @@ def test_admin_routes_are_forbidden_with_keys_but_no_admin_key() -> None:
         for route in ADMIN_ROUTES:
             response = send_to(server, route, headers={"x-api-key": "secret"}, json={"model": "x"})
             assert response.status_code == 403
+            assert "--admin-key" in check_error(response)["message"]
+
+
+@pytest.fixture(scope="module", params=[(), ("boss",)], ids=["no admin key", "admin key"])
+def open_server(request: pytest.FixtureRequest) -> Iterator[tuple[RunningServer, bool]]:
+    """A server that everyone may use, and whether it has an admin key."""
+    options = {"host": "0.0.0.0", "allow_open": True, "admin_key": request.param}
+    with serve_scripted(ScriptedEngine("Hello there!"), **options) as server:
+        server.url = server.url.replace("0.0.0.0", "127.0.0.1")
+        yield server, bool(request.param)
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=route_name)
+def test_an_open_server_asks_for_a_key_on_admin_routes_alone(
+    open_server: tuple[RunningServer, bool], route: Route
+) -> None:
+    server, has_admin_key = open_server
+    responses = [send_to(server, route, headers=headers) for headers in ({}, {"x-api-key": "any"})]
+    if route.access != "admin":
+        assert not {response.status_code for response in responses} & {401, 403}
+        return
+    if has_admin_key:
+        assert [response.status_code for response in responses] == [401, 403]
+        headers = {"x-api-key": "boss"}
+        allowed = send_to(server, route, headers=headers, json={"model": "scripted"})
+        assert allowed.status_code in (200, 400)
+        return
+    for response in responses:
+        assert response.status_code == 403
+        assert "--admin-key" in check_error(response)["message"]
+
+
+def test_a_server_for_this_machine_needs_no_admin_key() -> None:
+    with serve_scripted(ScriptedEngine("x")) as server:
+        for route in ADMIN_ROUTES:
+            response = send_to(server, route, json={"model": "scripted"})
+            assert response.status_code in (200, 400)
+
+
+def test_a_mounted_app_needs_an_admin_key() -> None:
+    async def send(**options: Any) -> list[int]:
+        app = dragoman.app(ScriptedEngine("x"), name="scripted", **options)
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://app") as client:
+            return [
+                (
+                    await client.request(
+                        route.method,
+                        make_path(route),
+                        json={"model": "scripted"},
+                        headers={"x-api-key": "boss"},
+                    )
+                ).status_code
+                for route in ADMIN_ROUTES
+            ]
+
+    assert set(asyncio.run(send())) == {403}
+    assert set(asyncio.run(send(admin_key=("boss",)))) <= {200, 400}
 
 
 HOSTS = [

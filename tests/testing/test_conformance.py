@@ -62,9 +62,34 @@ class Broken(ScriptedEngine):
         return [step]
 
 
-class YieldsDicts(Broken):
+class YieldsLists(Broken):
     def corrupt(self, step: Step, job: Job) -> Sequence[Any]:
         return [msgspec.to_builtins(step)]
+
+
+class YieldsTexts(Broken):
+    def corrupt(self, step: Step, job: Job) -> Sequence[Any]:
+        return [step.text]
+
+
+class UnknownFinish(Broken):
+    def corrupt(self, step: Step, job: Job) -> Sequence[Any]:
+        return [replace(step, finish="eos")]
+
+
+class NegativeCount(Broken):
+    def corrupt(self, step: Step, job: Job) -> Sequence[Any]:
+        return [replace(step, tokens=-1)]
+
+
+class IdsWithoutTokenizer(Broken):
+    def corrupt(self, step: Step, job: Job) -> Sequence[Any]:
+        return [replace(step, text=None, ids=[7])]
+
+
+class YieldsNoDicts:
+    async def generate_request(self, obj: Any) -> AsyncGenerator[Any, None]:
+        yield "text"
 
 
 class WrongType(Broken):
@@ -271,6 +296,11 @@ class Awaited(ScriptedEngine):
         return [Step(finish="stop")]
 
 
+class NotAsync(ScriptedEngine):
+    def generate(self, job: Job) -> Any:
+        yield Step(finish="stop")
+
+
 class NotClosable(ScriptedEngine):
     def generate(self, job: Job) -> Any:
         return iter([Step(finish="stop")])
@@ -337,15 +367,24 @@ class Minimal:
 
 
 BROKEN: list[tuple[Callable[[], Any], str, str]] = [
+    (object, "is_an_engine", "neither `generate(job)`"),
+    (Awaited, "is_an_engine", "it must `yield` steps"),
+    (NotAsync, "is_an_engine", "write it as `async def generate(self, job)`"),
+    (MisspellsField, "is_an_engine", "Did you mean `temperature`?"),
+    (Minimal, "is_an_engine", "promise `embed`, which it does not have"),
     (AdmitReturnsValue, "admits_an_ordinary_job", "returned True"),
     (AdmitsNone, "admits_an_ordinary_job", "RuntimeError was raised: not today"),
     (AdmitHangs, "admits_an_ordinary_job", "did not return within"),
-    (Awaited, "generates_an_async_generator", "without `await`"),
     (NotClosable, "generates_an_async_generator", "cannot be closed"),
     (YieldsNothing, "yields_steps", "nothing was yielded"),
-    (YieldsDicts, "yields_steps", "list instead of `Step`"),
-    (WrongType, "yields_steps", "field of the wrong type"),
-    (NeverFinishes, "finishes_each_choice_once", "without a `finish`"),
+    (YieldsLists, "yields_steps", "yielded a list: yield `dragoman.Step(ids=[...])` instead"),
+    (YieldsTexts, "yields_steps", "yielded a str: yield `dragoman.Step(text=...)` instead"),
+    (WrongType, "yields_steps", "text=b'bytes': expected `str | null`, got `bytes`"),
+    (UnknownFinish, "yields_steps", "finish='eos': it must be 'stop' or 'length'"),
+    (NegativeCount, "yields_steps", "tokens=-1: a count cannot be negative"),
+    (IdsWithoutTokenizer, "yields_steps", "no tokenizer: give it one"),
+    (YieldsNoDicts, "yields_steps", 'yield `{"text": ..., "meta_info"'),
+    (NeverFinishes, "finishes_each_choice_once", 'yield `dragoman.Step(finish="stop")` at the'),
     (FinishesTwice, "finishes_each_choice_once", "another step"),
     (YieldsAfterFinish, "finishes_each_choice_once", "another step"),
     (NumbersFromOne, "numbers_choices_from_zero", "with choices [1]"),
@@ -366,7 +405,6 @@ BROKEN: list[tuple[Callable[[], Any], str, str]] = [
     (MixesUpJobs, "isolates_jobs", "beside other"),
     (lambda: IgnoresStopTokens(TEXT, tokens=True), "stops_at_a_stop_token", "finish 'length'"),
     (lambda: ShowsStopToken(tokens=True), "stops_at_a_stop_token", "as stop token"),
-    (MisspellsField, "lists_sampling_fields", "no field temprature"),
     (RejectsListedField, "takes_listed_sampling_fields", "no mirostat"),
     (lambda: ClosesSlowly(TEXT), "closing_cancels", "half way did not return"),
     (BusyAfterClose, "closing_cancels", "no step came"),
@@ -376,8 +414,6 @@ BROKEN: list[tuple[Callable[[], Any], str, str]] = [
     (lambda: ShortVectors(TEXT), "embeds", "[1, 1, 1]"),
     (lambda: NanVectors(TEXT), "embeds", "finite"),
     (lambda: ChangingVectors(TEXT), "embeds", "two different vectors"),
-    (Minimal, "embeds", "there is no `embed`"),
-    (Minimal, "tokenizes", "there is no `tokenize`"),
     (lambda: TextTokens(TEXT), "tokenizes", "list of ids"),
     (lambda: ClosesOnce(TEXT), "closes_twice", ""),
 ]
@@ -404,7 +440,8 @@ def test_a_broken_engine_fails_its_check(
 
 
 def test_every_check_has_an_engine_that_fails_it() -> None:
-    assert {row[1] for row in BROKEN} == {check.__name__ for check in CHECKS}
+    names = {check.__name__ for check in CHECKS}
+    assert {row[1] for row in BROKEN} == names | {"is_an_engine"}
 
 
 def test_the_checks_of_determinism_can_be_turned_off() -> None:

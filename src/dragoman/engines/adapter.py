@@ -4,114 +4,105 @@
 
 - An object with `admit` and `generate` is an engine already.
 - One with only `generate` gets an `admit` that accepts every job, and one call for each choice.
-- One with only `async generate_request(obj)`, the interface of SGLang, gets a `GenerateRequest` for
-  each choice and yields dicts that hold the answer so far:
-  `{"text": …, "output_ids": […], "meta_info": {"finish_reason", "prompt_tokens", …}}`.
-  With `yields = "delta"` on the engine, or `"delta": True` in `meta_info`, each dict holds only
-  the new text and ids; counts are totals in either case.
+- One with only `async generate_request(obj)` is wrapped by `request_engine`.
 
 An engine that declares no `capabilities` is assumed to honour the sampling fields listed in
 `engines.UNDECLARED_SAMPLING_FIELDS`; one with only `generate_request` is assumed to honour
-`SAMPLING_FIELDS`, those that its interface has a name for. Neither list grows with `Sampling`: a
-field that is added there is rejected with a 400 until the engine's own `capabilities` list it.
+`request_engine.SAMPLING_FIELDS`, those that its interface has a name for. Neither list grows with
+`Sampling`: a field that is added there is rejected with a 400 until the engine's own `capabilities`
+list it.
 
-Each cumulative answer must begin with the one before it, which the client has already received. A
-violation, like a field of the wrong type, is reported as `EngineFailed`; the log has the details.
+What can be wrong with an engine before it runs is a `TypeError` here, at start-up. What is wrong
+with the steps that it yields is found while they are read, see `invalid_steps`.
 """
 
 from __future__ import annotations
 
 import inspect
-import logging
-import operator
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
-from contextlib import aclosing
-from typing import Literal, NoReturn, Protocol, TypeAlias, cast
+from collections.abc import AsyncGenerator
+from typing import Protocol, cast
 
-from msgspec import Struct
 from msgspec.structs import replace
 
+from dragoman.engines.invalid_steps import find_problem, reject
 from dragoman.engines.merge import merge_streams
-from dragoman.errors import ENGINE_FAILURE, DragomanError, EngineFailed
-from dragoman.types import Capabilities, Engine, Job, Json, Sampling, Step, StepFinish
-
-log = logging.getLogger("dragoman.engines.adapter")
-
-# our names of sampling fields -> the names in `sampling_params`
-SAMPLING_PARAM_NAMES = {
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "min_p": "min_p",
-    "frequency_penalty": "frequency_penalty",
-    "presence_penalty": "presence_penalty",
-    "repetition_penalty": "repetition_penalty",
-    "max_tokens": "max_new_tokens",
-    "min_tokens": "min_new_tokens",
-    "stop_token_ids": "stop_token_ids",
-    "ignore_eos": "ignore_eos",
-    "seed": "sampling_seed",
-}
-SAMPLING_FIELDS = frozenset(SAMPLING_PARAM_NAMES)
-FINISH_REASONS: dict[str, StepFinish] = {
-    "stop": "stop",
-    "eos": "stop",
-    "eos_token": "stop",
-    "end_turn": "stop",
-    "stop_sequence": "stop",
-    "tool_calls": "stop",
-    "length": "length",
-    "max_tokens": "length",
-}
-Mode: TypeAlias = Literal["cumulative", "delta"]
-
-
-class GenerateRequest(Struct, kw_only=True):
-    """The argument of `generate_request`: text or ids, and the sampling fields that are set."""
-
-    text: str | None = None
-    input_ids: list[int] | None = None
-    sampling_params: dict[str, Json] = {}
-    stream: bool = True
-    rid: str = ""
+from dragoman.engines.request_engine import GeneratesRequests, RequestEngine
+from dragoman.options import suggest
+from dragoman.types import Capabilities, Engine, Job, Sampling, Step
 
 
 class _Generates(Protocol):
     def generate(self, job: Job) -> AsyncGenerator[Step, None]: ...
 
 
-class _GeneratesRequests(Protocol):
-    def generate_request(
-        self, obj: GenerateRequest
-    ) -> AsyncIterator[object] | Awaitable[AsyncIterator[object]]: ...
-
-
 def adapt(engine: object) -> Engine:
-    """Return the object as an `Engine`, or raise a `TypeError` that says what it lacks."""
+    """Return the object as an `Engine`, or raise a `TypeError` that says what is wrong with it."""
     if inspect.isclass(engine):
         raise TypeError(f"{engine.__name__} is a class; pass an instance of it")
+    name = type(engine).__name__
+    _check_declarations(engine, name)
     if callable(getattr(engine, "generate", None)):
-        return _add_admit(engine)
+        _check_method(engine, name, "generate", "job")
+        if inspect.iscoroutinefunction(cast(_Generates, engine).generate):
+            raise TypeError(f"`generate` of {name} returns a value; it must `yield` steps")
+        admit = getattr(engine, "admit", None)
+        if admit is None:
+            return GenerateOnlyEngine(cast(_Generates, engine))
+        _check_method(engine, name, "admit", "job")
+        if not inspect.iscoroutinefunction(admit):
+            raise TypeError(f"`admit` of {name} must be `async`")
+        return cast(Engine, engine)
     if callable(getattr(engine, "generate_request", None)):
-        return RequestEngine(cast(_GeneratesRequests, engine))
+        _check_method(engine, name, "generate_request", "obj")
+        return RequestEngine(cast(GeneratesRequests, engine))
     raise TypeError(
-        f"{type(engine).__name__} is not an engine: it has neither `generate(job)` (with an "
+        f"{name} is not an engine: it has neither `generate(job)` (with an "
         "optional `admit(job)`) nor `async generate_request(obj)`"
     )
 
 
-def _add_admit(engine: object) -> Engine:
-    """Check an object that has `generate`, and add `admit` if it has none."""
-    if inspect.iscoroutinefunction(cast(_Generates, engine).generate):
+def _check_method(engine: object, name: str, method: str, argument: str) -> None:
+    """Reject a method that cannot be called with one argument, or that is not async."""
+    function = getattr(engine, method)
+    expected = f"write it as `async def {method}(self, {argument})`"
+    if inspect.isgeneratorfunction(function):
+        raise TypeError(f"`{method}` of {name} is not async; {expected}")
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of a function in C
+        return
+    try:
+        signature.bind(None)
+    except TypeError:
+        raise TypeError(f"`{method}` of {name} must take one argument; {expected}") from None
+
+
+def _check_declarations(engine: object, name: str) -> None:
+    """Reject capabilities that are no `Capabilities`, or that the engine cannot have."""
+    declared = getattr(engine, "capabilities", None)
+    if declared is None:
+        return
+    if not isinstance(declared, Capabilities):
         raise TypeError(
-            f"`generate` of {type(engine).__name__} returns a value; it must `yield` steps"
+            f"`capabilities` of {name} is a {type(declared).__name__}; "
+            "it must be a `dragoman.Capabilities`"
         )
-    admit = getattr(engine, "admit", None)
-    if admit is None:
-        return GenerateOnlyEngine(cast(_Generates, engine))
-    if not inspect.iscoroutinefunction(admit):
-        raise TypeError(f"`admit` of {type(engine).__name__} must be `async`")
-    return cast(Engine, engine)
+    unknown = sorted(set(declared.sampling) - set(Sampling.__struct_fields__))
+    if unknown:
+        raise TypeError(
+            f"`capabilities` of {name} list {unknown[0]!r} in `sampling`, which is not a field of "
+            f"`Sampling`.{suggest(unknown[0], Sampling.__struct_fields__)}"
+        )
+    for method, is_promised in (("embed", declared.embeddings), ("tokenize", declared.tokenize)):
+        if is_promised and not callable(getattr(engine, method, None)):
+            raise TypeError(f"`capabilities` of {name} promise `{method}`, which it does not have")
+
+
+def get_engine_name(engine: Engine) -> str:
+    """Return the name of the class that an engine's author wrote, for the log."""
+    if isinstance(engine, GenerateOnlyEngine | RequestEngine):
+        return engine.class_name
+    return type(engine).__name__
 
 
 class GenerateOnlyEngine:
@@ -119,6 +110,7 @@ class GenerateOnlyEngine:
 
     def __init__(self, engine: _Generates) -> None:
         self._engine = engine
+        self.class_name = type(engine).__name__
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._engine, name)
@@ -137,224 +129,10 @@ class GenerateOnlyEngine:
         sampling = Sampling(seed=None if seed is None else seed + choice).with_defaults(
             job.sampling
         )
-        async for step in self._engine.generate(replace(job, n=1, sampling=sampling)):
+        job = replace(job, id=f"{job.id}-{choice}", n=1, sampling=sampling)
+        async for step in self._engine.generate(job):
+            if not isinstance(step, Step):
+                reject(self.class_name, str(find_problem(step)))
             if choice:  # the prompt is counted with the first choice
                 step = replace(step, prompt_tokens=None, cached_tokens=None)
             yield replace(step, choice=choice)
-
-
-class RequestEngine:
-    """An engine that has only `generate_request`."""
-
-    def __init__(self, engine: _GeneratesRequests) -> None:
-        self._engine = engine
-        self._mode: Mode = "delta" if getattr(engine, "yields", None) == "delta" else "cumulative"
-        declared = getattr(engine, "capabilities", None)
-        self.capabilities = (
-            declared
-            if isinstance(declared, Capabilities)
-            else Capabilities(sampling=SAMPLING_FIELDS, logprobs=-1)
-        )
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._engine, name)
-
-    async def admit(self, job: Job) -> None:
-        """Accept every job: the engine has no check."""
-
-    def generate(self, job: Job) -> AsyncGenerator[Step, None]:
-        if job.n == 1:
-            return self._generate_choice(job, 0)
-        return merge_streams([self._generate_choice(job, choice) for choice in range(job.n)])
-
-    async def aclose(self) -> None:
-        close = getattr(self._engine, "aclose", None)
-        if close is not None:
-            await close()
-
-    async def _generate_choice(self, job: Job, choice: int) -> AsyncGenerator[Step, None]:
-        reader = ChunkReader(job, choice, self._mode)
-        async with aclosing(self._stream_chunks(_build_request(job, choice))) as chunks:
-            async for chunk in chunks:
-                step = reader.read(chunk)
-                if step is None:
-                    continue
-                yield step
-                if step.finish is not None:
-                    return
-        yield reader.end()
-
-    async def _stream_chunks(self, request: GenerateRequest) -> AsyncGenerator[object, None]:
-        """Yield what the engine yields; an exception that is not ours becomes `EngineFailed`."""
-        try:
-            stream = self._engine.generate_request(request)
-            if inspect.isawaitable(stream):
-                stream = await stream
-            if not isinstance(stream, AsyncIterator):
-                _fail("generate_request returned %s instead of yielding", type(stream).__name__)
-            try:
-                async for chunk in stream:
-                    yield chunk
-            finally:
-                close = getattr(stream, "aclose", None)
-                if close is not None:
-                    await close()
-        except DragomanError:
-            raise
-        except Exception:
-            log.exception("the engine raised an exception during %s", request.rid)
-            raise EngineFailed(ENGINE_FAILURE) from None
-
-
-def _build_request(job: Job, choice: int) -> GenerateRequest:
-    return GenerateRequest(
-        text=job.prompt if isinstance(job.prompt, str) else None,
-        input_ids=None if isinstance(job.prompt, str) else job.prompt,
-        sampling_params=build_sampling_params(job.sampling, choice),
-        rid=job.id if job.n == 1 else f"{job.id}-{choice}",
-    )
-
-
-def build_sampling_params(sampling: Sampling, choice: int = 0) -> dict[str, Json]:
-    """Return the fields that are set, under the engine's names and in its conventions."""
-    params: dict[str, Json] = {
-        theirs: value
-        for ours, theirs in SAMPLING_PARAM_NAMES.items()
-        if (value := getattr(sampling, ours)) is not None
-    }
-    if sampling.top_k == 0:
-        params["top_k"] = -1  # their "off"
-    if sampling.seed is not None:
-        params["sampling_seed"] = sampling.seed + choice
-    if sampling.stop_token_ids is not None:
-        params["stop_token_ids"] = list(sampling.stop_token_ids)
-    return params
-
-
-class ChunkReader:
-    """Converts the dicts that the engine yields for one choice into steps."""
-
-    def __init__(self, job: Job, choice: int, mode: Mode) -> None:
-        self._job = job
-        self._choice = choice
-        self._mode = mode
-        self._text = ""
-        self._ids: list[int] = []
-        self._tokens = 0
-        self._reported_prompt = choice > 0  # the prompt is counted with the first choice
-        self._received_any = False
-
-    def read(self, chunk: object) -> Step | None:
-        """Return the step for a chunk; None if it holds nothing new."""
-        self._received_any = True
-        if not isinstance(chunk, dict):
-            _fail("the engine yielded %s instead of a dict", type(chunk).__name__)
-        meta = chunk.get("meta_info") or {}
-        if not isinstance(meta, dict):
-            _fail("`meta_info` is %s instead of a dict", type(meta).__name__)
-        is_delta = self._mode == "delta" or meta.get("delta") is True
-        text = self._take_text(chunk.get("text"), is_delta)
-        ids = self._take_ids(chunk.get("output_ids"), is_delta, strict=text is None)
-        tokens = self._count_tokens(meta.get("completion_tokens"), len(ids) or int(bool(text)))
-        finish, stop_id = _parse_finish(meta.get("finish_reason"))
-        prompt_tokens = self._take_prompt_tokens(meta.get("prompt_tokens"))
-        if not (text or tokens or finish or prompt_tokens):
-            return None
-        return Step(
-            self._choice,
-            text,
-            ids if text is None else [],
-            tokens,
-            finish=finish,
-            stop_id=stop_id,
-            prompt_tokens=prompt_tokens,
-        )
-
-    def end(self) -> Step:
-        """Return the last step of a stream that ended without a finish reason."""
-        if not self._received_any:
-            _fail("the engine ended %s without yielding anything", self._job.id)
-        log.warning("the engine ended %s without a finish_reason", self._job.id)
-        limit = self._job.sampling.max_tokens
-        reached_limit = limit is not None and self._tokens >= limit
-        return Step(self._choice, finish="length" if reached_limit else "stop")
-
-    def _take_text(self, text: object, is_delta: bool) -> str | None:
-        """Return the text that is new."""
-        if text is None:
-            return None
-        if not isinstance(text, str):
-            _fail("`text` is %s instead of str", type(text).__name__)
-        new = text
-        if not is_delta:
-            if not text.startswith(self._text):
-                _fail("`text` does not begin with the %d characters before", len(self._text))
-            new, self._text = text[len(self._text) :], text
-        if not new.isascii() and not _is_encodable(new):
-            _fail("`text` holds half of a surrogate pair: %r", new)
-        return new
-
-    def _take_ids(self, ids: object, is_delta: bool, strict: bool) -> list[int]:
-        """Return the ids that are new. Beside a text they are only counted, so they may differ."""
-        if ids is None:
-            return []
-        if not isinstance(ids, list | tuple):
-            _fail("`output_ids` is %s instead of a list", type(ids).__name__)
-        known = 0 if is_delta else len(self._ids)
-        if strict and known and list(ids[:known]) != self._ids:
-            _fail("`output_ids` do not begin with the %d ids before", known)
-        new = [_check_integer(token, "output_ids") for token in ids[known:]]
-        if not is_delta:
-            self._ids += new
-        return new
-
-    def _count_tokens(self, total: object, estimate: int) -> int:
-        """Count the tokens of this step: by the engine's total, its ids, or 1 for any text."""
-        if total is None:
-            new = estimate
-        else:
-            new = max(0, _check_integer(total, "completion_tokens") - self._tokens)
-        self._tokens += new
-        return new
-
-    def _take_prompt_tokens(self, count: object) -> int | None:
-        """Return the length of the prompt the first time that the engine reports it."""
-        if count is None or self._reported_prompt:
-            return None
-        self._reported_prompt = True
-        return _check_integer(count, "prompt_tokens")
-
-
-def _is_encodable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _parse_finish(reason: object) -> tuple[StepFinish | None, int | None]:
-    """Return why an answer ended, and the token that ended it where the engine reports it."""
-    matched = None
-    if isinstance(reason, dict):
-        matched = reason.get("matched")
-        reason = reason.get("type")
-    if reason is None:
-        return None, None
-    finish = FINISH_REASONS.get(reason) if isinstance(reason, str) else None
-    if finish is None:
-        _fail("the engine ended with finish_reason %r", reason)
-    return finish, matched if type(matched) is int else None
-
-
-def _check_integer(value: object, name: str) -> int:
-    """Return an integer, NumPy's included; NaN, Infinity and text are not integers."""
-    try:
-        return operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        _fail("`%s` holds %r, which is not an integer", name, value)
-
-
-def _fail(message: str, *details: object) -> NoReturn:
-    log.error(message, *details)
-    raise EngineFailed("The engine returned an invalid answer.")

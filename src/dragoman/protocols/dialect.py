@@ -11,6 +11,7 @@ APIs that do not need it ignore it.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from typing import Generic, NoReturn, Protocol, TypeAlias, TypeVar
 
@@ -84,6 +85,10 @@ def _get_own_status(error: DragomanError) -> int:
     return error.status
 
 
+def _make_plain_id() -> str:
+    return uuid.uuid4().hex
+
+
 class Dialect(Struct, Generic[T_co], frozen=True, kw_only=True):
     """One wire API. `decode` turns its request body into a `T_co`."""
 
@@ -92,6 +97,7 @@ class Dialect(Struct, Generic[T_co], frozen=True, kw_only=True):
     get_error_status: Callable[[DragomanError], int] = _get_own_status
     decode: Callable[[bytes, DialectContext], T_co] = _reject_body
     make_encoder: Callable[[Request, AnswerInfo, DialectContext], Encoder] = _reject_encoding
+    make_response_id: Callable[[], str] = _make_plain_id
     uses_signer: bool = False
     stream_content_type: bytes = SSE
     keep_alive_frame: bytes = SSE_COMMENT  # sent when a stream is silent for long

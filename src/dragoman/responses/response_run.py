@@ -53,6 +53,7 @@ class ResponseContext:
         self.history = list(history)
         self.remote_tools = remote_tools
         self.response_id = f"resp_{uuid.uuid4().hex}"
+        self.rounds = 0  # that were prepared
 
 
 class ResponseRun:
@@ -253,14 +254,19 @@ async def _prepare_round(
             remote=tools.tools,
         )
         warnings = (*request.warnings, *tools.warnings)
-        request = replace(request, response_id=context.response_id, warnings=warnings)
+        request = replace(
+            request, response_id=context.response_id, round=context.rounds, warnings=warnings
+        )
         if spent is not None:
             request = _reduce_max_tokens(request, spent)
         try:
-            return await prepare(request, context.services, bool(output))
+            plan = await prepare(request, context.services, bool(output))
         except BadRequest as error:
             if not tools.drop_schemas(error):
                 raise
+        else:
+            context.rounds += 1
+            return plan
 
 
 def _reduce_max_tokens(request: Request, spent: Usage) -> Request:

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman.errors import DragomanError
 from dragoman.events import Completion, Delta, Usage
@@ -85,6 +86,7 @@ class CompletionRun:
     async def prepare(
         cls, dialect: Dialect[object], context: DialectContext, request: Request, services: Services
     ) -> CompletionRun:
+        request = replace(request, response_id=dialect.make_response_id())
         plan = await pipeline.prepare(request, services)
         answer = AnswerInfo(
             plan.model_name,

@@ -15,9 +15,9 @@ from typing import Literal
 
 from msgspec import Struct
 
+from dragoman.engines.adapter import adapt
 from dragoman.testing.engine_checks import BASIC_CHECKS, CHECKS, Check
 from dragoman.testing.subject import CheckSkipped, EngineUnderTest, JobFactory
-from dragoman.types import Engine
 
 
 class CheckResult(Struct, frozen=True):
@@ -40,7 +40,7 @@ class NotConformant(AssertionError):
 
 
 async def check_engine(
-    engine: Engine,
+    engine: object,
     *,
     make_job: JobFactory | None = None,
     step_timeout: float = 30.0,
@@ -48,11 +48,17 @@ async def check_engine(
 ) -> list[CheckResult]:
     """Run all checks over an engine; raise `NotConformant` if one fails.
 
+    `engine` is anything that `dragoman.serve` takes.
     `make_job` turns a text into a job, for an engine that needs more than a prompt; it may be
     async. `step_timeout` is how many seconds a step may take. Pass `deterministic=False` for an
     engine whose greedy answers are not always the same.
     """
-    subject = EngineUnderTest(engine, make_job, step_timeout, deterministic)
+    try:
+        adapted = adapt(engine)
+    except TypeError as problem:
+        about = "The object has the methods of an engine, and can do what it declares."
+        raise NotConformant([CheckResult("is_an_engine", about, "failed", str(problem))]) from None
+    subject = EngineUnderTest(adapted, make_job, step_timeout, deterministic)
     results: list[CheckResult] = []
     for check in CHECKS:
         result = await _run_check(check, subject)
@@ -74,5 +80,6 @@ async def _run_check(check: Check, subject: EngineUnderTest) -> CheckResult:
     except AssertionError as error:
         return CheckResult(name, about, "failed", str(error))
     except Exception as error:
-        return CheckResult(name, about, "failed", f"{type(error).__name__} was raised: {error}")
+        notes = getattr(error, "__notes__", [f"{type(error).__name__} was raised: {error}"])
+        return CheckResult(name, about, "failed", "; ".join(notes))
     return CheckResult(name, about, "passed")

@@ -72,6 +72,7 @@ class ScriptedSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     embeddings: int = 16
     logprobs: int = 20
     cached: int = 0  # prompt tokens that it reports as cached
+    sampling_defaults: bool = True  # jobs have our defaults for sampling fields that nobody set
 
     def create_tokenizer(self) -> ByteTokenizer | None:
         return ByteTokenizer(markup=self.markup) if self.tokens else None
@@ -82,6 +83,7 @@ class ScriptedSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             slots=self.slots,
             token_prompts=self.tokens,
             sampling=TOKEN_SAMPLING_FIELDS if self.tokens else SAMPLING_FIELDS,
+            sampling_defaults=self.sampling_defaults,
             logprobs=self.logprobs,
             prompt_logprobs=self.logprobs >= 0,
             grammars=self.grammars or self.check_grammars,
@@ -118,7 +120,7 @@ class ScriptedEngine:
             raise Unsupported("This engine takes text, not token ids.", param="prompt")
         check_adapters(job.lora, self.settings.lora)
         if self.settings.context is not None:
-            check_prompt_length(len(self._tokenize_prompt(job)), self.settings.context)
+            check_prompt_length(len(self._tokenize_prompt(job)), self.capabilities)
 
     async def generate(self, job: Job) -> AsyncGenerator[Step, None]:
         if self.closed:

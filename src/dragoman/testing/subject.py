@@ -11,7 +11,7 @@ from typing import TypeAlias, TypeVar
 import msgspec
 
 from dragoman.engines import get_capabilities
-from dragoman.types import Capabilities, Engine, Job, Json, Sampling, Step
+from dragoman.types import DEFAULT_SAMPLING, Capabilities, Engine, Job, Json, Sampling, Step
 
 T = TypeVar("T")
 JobFactory: TypeAlias = Callable[[str], Job | Awaitable[Job]]
@@ -45,7 +45,8 @@ class EngineUnderTest:
             created = self._job_factory(text)
             job = await created if inspect.isawaitable(created) else created
         else:
-            job = Job(id="", prompt=await self.make_prompt(text))
+            sampling = DEFAULT_SAMPLING if self.capabilities.sampling_defaults else Sampling()
+            job = Job(id="", prompt=await self.make_prompt(text), sampling=sampling)
         self._number += 1
         fields: dict[str, Json] = {"temperature": 0.0, "max_tokens": 8}
         fields |= {

@@ -73,6 +73,7 @@ class LogitsEngine:
             slots=slots,
             token_prompts=True,
             sampling=SAMPLING_FIELDS,
+            sampling_defaults=True,
             logprobs=MAX_LOGPROBS,
             prompt_logprobs=True,
             grammars=find_spec("llguidance") is not None,
@@ -156,5 +157,5 @@ class LogitsEngine:
         context = self.capabilities.context
         if context is None:
             return None
-        check_prompt_length(len(ids), context)
+        check_prompt_length(len(ids), self.capabilities)
         return context - len(ids)

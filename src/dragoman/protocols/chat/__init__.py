@@ -25,5 +25,6 @@ DIALECT: Dialect[Request] = Dialect(
     name="chat",
     decode=pass_strict(decode_request),
     make_encoder=_make_encoder,
+    make_response_id=lambda: openai.make_id("chatcmpl"),
     encode_error=openai.encode_error,
 )

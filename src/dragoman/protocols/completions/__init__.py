@@ -23,5 +23,6 @@ DIALECT: Dialect[Request] = Dialect(
     name="completions",
     decode=pass_strict(decode_request),
     make_encoder=_make_encoder,
+    make_response_id=lambda: openai.make_id("cmpl"),
     encode_error=openai.encode_error,
 )

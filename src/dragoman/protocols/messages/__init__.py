@@ -27,6 +27,7 @@ from dragoman.protocols.messages.encode import (
     MessagesEncoder,
     TokenCount,
     encode_event,
+    make_id,
 )
 from dragoman.protocols.messages.errors import encode_error, get_error_status
 from dragoman.protocols.shared.signer import ContentSigner
@@ -77,6 +78,7 @@ DIALECT: Dialect[Request] = Dialect(
     name="messages",
     decode=_decode,
     make_encoder=_make_encoder,
+    make_response_id=make_id,
     encode_error=encode_error,
     get_error_status=get_error_status,
     uses_signer=True,

@@ -254,6 +254,10 @@ def encode_event(kind: str, **fields: object) -> bytes:
     return b"event: " + kind.encode() + b"\ndata: " + data + b"\n\n"
 
 
+def make_id() -> str:
+    return f"msg_{uuid.uuid4().hex[:24]}"
+
+
 class MessagesEncoder:
     """Encodes one message."""
 
@@ -266,7 +270,7 @@ class MessagesEncoder:
         encode_error: Callable[[DragomanError], bytes],
         make_report: MakeReport = dict,
     ) -> None:
-        self._id = f"msg_{uuid.uuid4().hex[:24]}"
+        self._id = request.response_id or make_id()
         self._model = model
         self._prompt_tokens = prompt_tokens
         self._encode_error = encode_error
