@@ -228,3 +228,29 @@ def test_probes_are_logged_at_level_debug_only(server: RunningServer) -> None:
         httpx.get(f"{server.url}/v1/models", headers=KEY)
         logs.wait_for("/v1/models")
     assert not [line for line in logs.lines if "/health" in line]
+
+
+@pytest.mark.parametrize(
+    ("output", "reasons"),
+    [
+        (
+            '<tool_call>\n{"name": "nobody", "arguments": {}}\n</tool_call>',
+            ["`nobody` is not declared"],
+        ),
+        ("Well. <tool_call>\nI am not sure.\n</tool_call>", ["malformed"]),
+        (f"<think>Maybe {CALL}?</think>No.", ["inside reasoning"]),
+        (CALL, None),
+        ('{"an": "object"}', None),
+        ("a < b", None),
+    ],
+)
+def test_log_says_why_it_was_not_a_call(output: str, reasons: list[str] | None) -> None:
+    with serve_scripted(output, chat_template=THINKER) as server, collect_logs("json") as logs:
+        body, headers = make_chat(tools=TOOLS), {"x-dragoman-debug": "output"}
+        url = f"{server.url}/v1/chat/completions"
+        answer = httpx.post(url, json=body, headers=headers).json()
+        event = logs.wait_for_event("/v1/chat/completions")
+    assert event["tools"] == 2
+    assert event.get("rejected_calls") == reasons
+    assert answer["debug"].get("rejected_calls") == reasons
+    assert answer["debug"]["output"] == output

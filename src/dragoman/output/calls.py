@@ -14,6 +14,7 @@ from dragoman.output.span import Span
 from dragoman.output.text_buffer import MarkerSet, TextBuffer
 from dragoman.types import Json
 
+MAX_REJECTIONS, MAX_NAME = 16, 64  # possible calls that are noted, characters of their names
 NO_SCHEMA = read_parameter_schema(None)
 
 
@@ -69,6 +70,8 @@ class CallRecorder:
         self.held_arguments: Callable[[], str] = str  # returns the arguments that are held back
         # markers that end a call, whatever part of it is missing
         self.end_markers: MarkerSet | None = None
+        self.rejections: list[str] = []  # why possible calls became text
+        self._is_marked = False
         self._buffer = buffer
         self._spans = spans
         self._emit_held = emit_held
@@ -79,8 +82,12 @@ class CallRecorder:
         self._is_emitting = False
         self._is_open = False
 
-    def start_attempt(self, *, draft: bool) -> None:
-        """Start reading a possible call. A draft emits nothing until it is resolved."""
+    def start_attempt(self, *, draft: bool, marked: bool) -> None:
+        """Start reading a possible call. A draft emits nothing until it is resolved.
+
+        `marked`: a marker announces the call, so text that is no call is a mistake of the model.
+        """
+        self._is_marked = marked
         self._draft = [] if draft else None
         self._count_before = self.count
         self._became_text = False
@@ -93,6 +100,8 @@ class CallRecorder:
         self.name = name = self.tools.resolve_name(name)
         self._id = call_id
         self.is_undeclared = not self.tools.is_allowed(name)
+        if self.is_undeclared:
+            self._reject(f"`{name[:MAX_NAME]}` is not declared")
         self._is_emitting, self._is_open = False, True
         self.missing_end = self.held_arguments = str
 
@@ -159,7 +168,14 @@ class CallRecorder:
             self._buffer.hold()
         self._became_text = False
 
-    def end_attempt(self) -> None:
+    def _reject(self, reason: str) -> None:
+        if len(self.rejections) < MAX_REJECTIONS:
+            self.rejections.append(reason)
+
+    def end_attempt(self, *, mismatched: bool) -> None:
+        """End the attempt; `mismatched`: what was read does not have the format of a call."""
+        if mismatched and self._is_marked and not (self.has_call or self.has_rejected_call):
+            self._reject("malformed")
         self.is_undeclared = self._became_text = False
 
     @property
@@ -173,4 +189,6 @@ class CallRecorder:
             self._spans.extend(self._draft or ())
         else:
             self.count = self._count_before
+            if self.has_call:
+                self._reject("inside reasoning")
         self._draft = None

@@ -69,6 +69,11 @@ class Parser(ParserMachine):
         return self._buffer.has_more or self._buffer.is_holding
 
     @property
+    def rejected_calls(self) -> list[str]:
+        """Why text that looked like calls was not parsed as calls, one phrase for each."""
+        return self._calls.rejections
+
+    @property
     def is_in_call(self) -> bool:
         """Whether a call has been emitted in part."""
         return self._calls.is_emitting

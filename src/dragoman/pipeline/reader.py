@@ -99,6 +99,7 @@ class Reader:
         self._ids: list[int] = []
         self._ids_are_exact = True  # `_ids` are the tokens of the emitted text, and no others
         self.call_names: list[str] = []  # of the tools that were called
+        self.rejected_calls: list[str] = []  # why text that looked like calls is none
         self.generated_call_ids: set[str] = set()  # ids of calls that the model did not name
 
     def feed(self, step: Step) -> list[Delta]:
@@ -113,11 +114,6 @@ class Reader:
     @property
     def is_finished(self) -> bool:
         return self._finished
-
-    @property
-    def rejected_calls(self) -> list[str]:
-        """Why text that looked like calls was not parsed as calls."""
-        return []
 
     @property
     def exact_ids(self) -> list[int] | None:
@@ -222,6 +218,7 @@ class ChatReader(Reader):
         super().__init__(index, job, detokenizer, "", first=first)
         self._options = options
         self._parser = options.parser
+        self.rejected_calls = options.parser.rejected_calls
         self._logprobs = job.logprobs is not None
         self._tracks_tokens = self._logprobs or bool(options.parser_only_tokens)
         self._ledger = TokenLedger()
@@ -245,10 +242,6 @@ class ChatReader(Reader):
                 break
             deltas += self._feed_single(part)
         return merge_deltas(deltas)
-
-    @property
-    def rejected_calls(self) -> list[str]:
-        return self._parser.rejected_calls
 
     def _feed_single(self, step: Step) -> list[Delta]:
         count = self._count_tokens(step)

@@ -53,6 +53,7 @@ def make_fields(record: RequestRecord) -> dict[str, Json]:
         "finish": list(dict.fromkeys(record.finishes)),
         "tools": _count_tools(record.request),
         "tool_calls": list_call_names(record),
+        "rejected_calls": [escape_text(reason) for reason in record.rejected_calls[:MAX_NAMES]],
         "warnings": list(dict.fromkeys(record.warnings))[:MAX_NAMES],
         "error": record.error_code,
         "request_id": record.request_id,

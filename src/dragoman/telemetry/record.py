@@ -29,6 +29,7 @@ class ChoiceCounts(Protocol):
 
     completion_tokens: int
     call_names: list[str]  # of the tools that it called
+    rejected_calls: list[str]  # why text that looked like calls is none
 
     @property
     def is_finished(self) -> bool: ...
@@ -207,6 +208,10 @@ class RequestRecord:
     @property
     def call_names(self) -> list[str]:
         return [name for choice in self.choices for name in choice.call_names]
+
+    @property
+    def rejected_calls(self) -> list[str]:
+        return [reason for choice in self.choices for reason in choice.rejected_calls]
 
     @property
     def unfinished_tokens(self) -> int:

@@ -77,6 +77,8 @@ def make_report(record: RequestRecord) -> dict[str, Json]:
         debug["prompt_ids"] = _unwrap_single(record.prompt_ids)
     if options.output:
         debug["output"] = _unwrap_single(record.outputs)
+        if record.rejected_calls:
+            debug["rejected_calls"] = record.rejected_calls
     if debug:
         report["debug"] = debug
     return report
