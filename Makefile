@@ -7,10 +7,12 @@ PEERS := bench/.peers
 SUITES := $(VENV)/suites
 AGENTS := .agents
 MCP := .mcp
+DEPLOY := .deploy
+INSTALL := .install
 MODEL ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve check test lint types test-fast test-constraints test-openai test-anthropic test-agents test-mcp test-postgres exam format bench bench-peers clean
+.PHONY: help serve check test lint types test-fast test-constraints test-openai test-anthropic test-agents test-mcp test-postgres test-install test-deploy exam format bench bench-peers clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -58,6 +60,13 @@ test-postgres: $(VENV)/.test ## hold the store to its tests on a throw-away Post
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt 'psycopg[binary]'
 	$(BIN)/python -m tests.support.postgres $(BIN)/pytest -q tests/store
 
+test-install: $(VENV)/.test $(INSTALL)/.done ## install with pip, uv and pipx in empty environments, with every Python here, and serve (400 MB)
+	$(BIN)/pytest -q -s -o norecursedirs='.*' tests/install
+
+test-deploy: $(VENV)/.test $(DEPLOY)/.done ## run the Dockerfile's steps in a fresh Debian, compose and nginx files with their tools (needs root and node)
+	$(BIN)/dragoman pull smollm2-135m
+	$(BIN)/pytest -q -s -o norecursedirs='.*' tests/deploy
+
 exam: $(VENV)/.test ## read other projects' cases of output formats, where ../shared/exam holds them; try grammars
 	@test -f ../shared/exam/score.py || { echo 'there are no cases: ../shared/exam is not here'; exit 1; }
 	$(BIN)/python ../shared/exam/score.py tests.support.format_cases:parse
@@ -76,7 +85,7 @@ bench: $(VENV)/.test ## compare with the peers under bench/ and write bench/RESU
 bench-peers: $(PEERS)/.done ## install vLLM's parsers in an environment of their own (2 GB); bench compares with them if installed
 
 clean: ## remove the virtual environment and what tools left behind
-	rm -rf $(VENV) $(PEERS) $(AGENTS) $(MCP) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) $(AGENTS) $(MCP) $(DEPLOY) $(INSTALL) .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -113,6 +122,19 @@ $(MCP)/.done: tests/remote/package.json
 	cp $< $(MCP)/
 	cd $(MCP) && npm install --ignore-scripts --no-package-lock --no-audit --no-fund --loglevel=error
 	cd $(MCP)/node_modules/node && node installArchSpecificPackage.js
+	@touch $@
+
+$(INSTALL)/.done: tests/install/requirements.txt
+	rm -rf $(INSTALL) && $(PYTHON) -m venv $(INSTALL) && echo '*' > $(INSTALL)/.gitignore
+	$(INSTALL)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+# dclint carries the schema of the Compose specification
+$(DEPLOY)/.done: tests/deploy/package.json
+	@command -v debootstrap && command -v nginx && command -v openssl || { apt-get update && apt-get install -y debootstrap nginx-light openssl; }
+	mkdir -p $(DEPLOY) && echo '*' > $(DEPLOY)/.gitignore
+	cp $< $(DEPLOY)/
+	cd $(DEPLOY) && npm install --ignore-scripts --no-package-lock --no-audit --no-fund --loglevel=error
 	@touch $@
 
 # a build of torch for the CPU where the index has one; vLLM's other dependencies are not needed to parse

@@ -239,6 +239,12 @@ def test_a_failed_restart_is_tried_again(tmp_path: Path) -> None:
     [
         (f"{FAULTY}:raise_model_broken", {}, "The file holds no model."),
         (f"{FAULTY}:raise_exception", {}, "The engine could not be started."),
+        (
+            f"{FAULTY}:raise_missing_library",
+            {},
+            "The engine needs the system library libgomp.so.1, which is not installed. "
+            "On Debian and Ubuntu: apt install libgomp1.",
+        ),
         (f"{FAULTY}:abort_process", {}, "The engine stopped while it loaded the model."),
         ("no.such.module:create", {}, "The engine could not be started."),
         (SCRIPTED, {"nosuch": 1}, "The engine could not be started."),

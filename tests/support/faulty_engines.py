@@ -99,5 +99,9 @@ def raise_exception() -> MinimalEngine:
     raise ZeroDivisionError("/a/secret/path")
 
 
+def raise_missing_library() -> MinimalEngine:
+    raise ImportError("libgomp.so.1: cannot open shared object file: No such file or directory")
+
+
 def abort_process() -> MinimalEngine:
     os.abort()

@@ -15,6 +15,7 @@ import importlib
 import inspect
 import logging
 import os
+import re
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
@@ -40,6 +41,9 @@ log = logging.getLogger("dragoman.engines.child")
 COLLECT_SECONDS = 0.001  # in which the jobs of one engine step yield
 MAX_BUFFERED_BYTES = 1 << 18  # in the socket, before steps are merged instead
 READ_BYTES = 1 << 16
+# A library of the system that an engine's wheel needs, and how to install it.
+MISSING_LIBRARY = re.compile(r"(lib[\w.+-]+\.so[.\d]*): cannot open shared object file")
+INSTALL_HINTS = {"libgomp.so.1": " On Debian and Ubuntu: apt install libgomp1."}
 
 
 class _Transport(Protocol):
@@ -238,14 +242,26 @@ async def _load(message: messages.ToChild, sender: StepSender) -> EngineServer |
         raise FramingError(f"the first message is {type(message).__name__}, not LoadEngine")
     try:
         engine = await create_engine(message)
+    except DragomanError as error:
+        sender.send(messages.LoadFailed(serialize_error(error)))
+        return None
     except Exception as error:
-        failure = _log_and_serialize(error, message.factory)
-        if not isinstance(error, DragomanError):
-            failure = serialize_error(ModelBroken("The engine could not be started."))
-        sender.send(messages.LoadFailed(failure))
+        sender.send(messages.LoadFailed(serialize_error(_explain_load_error(error, message))))
         return None
     sender.send(messages.EngineReady(get_capabilities(engine)))
     return EngineServer(engine, sender)
+
+
+def _explain_load_error(error: Exception, message: messages.LoadEngine) -> ModelBroken:
+    """Explain an error that is not ours. Only a missing library can be named."""
+    missing = MISSING_LIBRARY.search(str(error)) if isinstance(error, ImportError) else None
+    if missing is None:
+        log.error("%s failed", message.factory, exc_info=error)
+        return ModelBroken("The engine could not be started.")
+    hint = INSTALL_HINTS.get(missing[1], "")
+    return ModelBroken(
+        f"The engine needs the system library {missing[1]}, which is not installed.{hint}"
+    )
 
 
 def _get_loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:

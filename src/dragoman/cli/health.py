@@ -1,0 +1,33 @@
+"""`dragoman health`: check that the running server serves requests, for probes of containers."""
+
+from __future__ import annotations
+
+import argparse
+
+from dragoman.cli.client.client import read_error
+from dragoman.cli.client.connect import get_server_url
+from dragoman.cli.client.server_transport import ServerTransport
+from dragoman.cli.flags import CLIENT, add_command, add_flags
+from dragoman.config import Settings
+
+
+def add_parser(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+) -> argparse.ArgumentParser:
+    parser = add_command(
+        commands,
+        "health",
+        "check that the running server is ready",
+        examples=("dragoman health", "dragoman health --url http://gpu-box:8000"),
+    )
+    add_flags(parser, CLIENT)
+    return parser
+
+
+def run(arguments: argparse.Namespace, settings: Settings) -> None:
+    """Print `ready`, or fail with what the server waits for."""
+    response = ServerTransport(get_server_url(settings)).send("GET", "/health/ready")
+    if response.status != 200:
+        raise read_error(response)
+    response.close()
+    print("ready")

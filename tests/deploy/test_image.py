@@ -1,0 +1,106 @@
+"""The steps of the Dockerfile build an image that serves, in a fresh root (`make test-deploy`)."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.deploy.dockerfile import ImageConfig, parse_dockerfile
+from tests.deploy.fresh_root import FreshRoot, make_base, run_container
+from tests.support.paths import ROOT
+
+CACHE = ROOT / ".deploy"
+SUITE = "trixie"  # as in the name of the base image
+KEY = "a-key-for-the-test"
+START_SECONDS = 180  # the model is downloaded first
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[FreshRoot, ImageConfig]]:
+    """Run the Dockerfile's steps on a copy of the files that the build context has."""
+    stages = parse_dockerfile(ROOT / "deploy" / "Dockerfile")
+    assert {stage.base for stage in stages} == {f"python:3.13-slim-{SUITE}"}
+    base = make_base(CACHE, SUITE)
+    folder = tmp_path_factory.mktemp("image")
+    context = folder / "context"
+    context.mkdir()
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    for name in [line[1:] for line in lines if line.startswith("!")]:
+        subprocess.run(["cp", "-a", str(ROOT / name), str(context)], check=True)
+    roots: dict[str, FreshRoot] = {}
+    for number, stage in enumerate(stages):
+        root = FreshRoot(base, folder / f"stage-{number}")
+        config = root.run_stage(stage, context, roots)
+        roots[stage.name] = root
+    yield root, config
+    subprocess.run(["rm", "-rf", str(folder)], check=True)
+
+
+def find_free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def test_server_runs_as_a_user_in_a_read_only_root(
+    image: tuple[FreshRoot, ImageConfig], tmp_path: Path
+) -> None:
+    root, config = image
+    port = find_free_port()
+    extra = {"DRAGOMAN_PORT": str(port), "DRAGOMAN_API_KEY": KEY}
+    url = f"http://127.0.0.1:{port}"
+    with run_container(root, config, tmp_path, extra) as container:
+        output: list[str] = []
+        assert container.process.stdout is not None
+        reader = threading.Thread(target=lambda: output.extend(container.process.stdout or ()))
+        reader.start()
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            assert container.process.poll() is None, "".join(output)
+            check = container.execute(config.health, extra)
+            if check.returncode == 0:
+                break
+            assert time.monotonic() < deadline, "".join([check.stderr, *output])
+            time.sleep(1)
+        assert check.stdout == "ready\n"
+        assert httpx.get(f"{url}/v1/models").status_code == 401
+        messages = [{"role": "user", "content": "Hello!"}]
+        answer = httpx.post(
+            f"{url}/v1/chat/completions",
+            headers={"authorization": f"Bearer {KEY}"},
+            json={"model": "smollm2-135m", "messages": messages, "max_tokens": 5},
+            timeout=60,
+        )
+        assert answer.json()["usage"]["completion_tokens"] == 5
+
+        assert container.execute(["id", "-u"]).stdout == "10001\n"
+        written = container.execute(["sh", "-c", "touch /opt/dragoman/x /etc/x"])
+        assert written.stderr.count("Read-only file system") == 2
+        assert container.execute(["python", "-c", "import psycopg, mcp"]).returncode == 0
+        assert container.stop() == 0, "".join(output)
+        reader.join()
+    assert (tmp_path / "models" / "smollm2-135m").is_dir()
+    assert (tmp_path / "var-lib-dragoman" / "state.db").is_file()
+    assert KEY not in "".join(output)
+
+
+def test_image_does_not_serve_the_network_without_a_key(
+    image: tuple[FreshRoot, ImageConfig], tmp_path: Path, default_model: Path
+) -> None:
+    root, config = image
+    (tmp_path / "models").mkdir()
+    subprocess.run(["cp", "-a", str(default_model.parent), str(tmp_path / "models")], check=True)
+    subprocess.run(["chown", "-R", config.user, str(tmp_path / "models")], check=True)
+    extra = {"DRAGOMAN_PORT": str(find_free_port())}
+    with run_container(root, config, tmp_path, extra) as container:
+        output, _ = container.process.communicate(timeout=60)
+        assert container.process.returncode == 1
+    assert "without an API key" in output
+    assert "Traceback" not in output
