@@ -19,16 +19,22 @@ from dragoman.config import Settings
 from dragoman.engines import get_factory
 from dragoman.engines.adapter import adapt
 from dragoman.engines.options import EngineOptions
-from dragoman.errors import Unavailable
+from dragoman.errors import ModelBroken, Unavailable
 from dragoman.grammar.compiler.compiler_pool import CompilerPool
 from dragoman.mcp import client
 from dragoman.mcp.url_guard import UrlGuard, UrlRejected
 from dragoman.models.catalog import ModelCatalog, ModelSource, list_names, normalize_name
+from dragoman.models.engine_model import (
+    OPTIONS,
+    EngineModelOptions,
+    make_engine_model,
+    read_options,
+)
+from dragoman.models.hub_download import format_hub_name, is_hub_name
 from dragoman.models.loaders.gguf import load
 from dragoman.models.mapping import MappingError, ModelEntries, ModelOptions, parse_entries
 from dragoman.models.model_preset import make_preset
 from dragoman.models.output_format import FormatOverrides, check_names
-from dragoman.models.pull import format_hub_name, is_hub_name
 from dragoman.models.registry import ModelPolicy, ModelRegistry
 from dragoman.pipeline.admission import Admission
 from dragoman.pipeline.sampling import fit_preset
@@ -42,11 +48,7 @@ from dragoman.responses.tool_rounds import RemoteToolLimits
 from dragoman.store.rows import StoreError, StoreLimits
 from dragoman.telemetry.spans import make_provider
 
-ENGINE_OPTIONS = (
-    "name",
-    "chat_template",
-    "tracer_provider",
-)  # options of `dragoman.app` that are not settings
+ENGINE_OPTIONS = (*OPTIONS, "tracer_provider")  # of `dragoman.app` that are not settings
 # Names of the same settings in other servers.
 SETTING_ALIASES = {"tool_parser": "format", "reasoning_parser": "reasoning_format"}
 
@@ -104,13 +106,9 @@ def build_engine_runtime(engine: object, options: Mapping[str, object]) -> Runti
     settings = config.load(_rename_aliases(options))
     if not settings.store:  # embedded in a program: write no file unless asked to
         settings = replace(settings, store="sqlite://")
-    models = ModelRegistry.from_engine(
-        adapt(engine),
-        str(options.get("name") or "default"),
-        aliases=settings.served_name,
-        chat_template=read_template(options.get("chat_template")),
-        formats=get_format_overrides(settings),
-        policy=make_policy(settings),
+    model = make_engine_model(adapt(engine), read_engine_options(options, settings))
+    models = ModelRegistry.from_model(
+        model, aliases=settings.served_name, policy=make_policy(settings)
     )
     for model in models.list_loaded():
         with report_preset_errors():
@@ -128,6 +126,14 @@ async def open_store(runtime: Runtime) -> None:
         raise StartupError(
             f"{problem}. Choose another with --store, or `sqlite://` to store nothing on disk."
         ) from None
+
+
+def read_engine_options(options: Mapping[str, object], settings: Settings) -> EngineModelOptions:
+    """Read the options of `dragoman.app` that are not settings, or raise `StartupError`."""
+    try:
+        return read_options(options, get_format_overrides(settings))
+    except (ValueError, TypeError, ModelBroken) as error:
+        raise StartupError(str(error)) from None
 
 
 def build_models(settings: Settings, model: str) -> ModelRegistry:
@@ -264,13 +270,6 @@ def get_format_overrides(settings: Settings) -> FormatOverrides:
     except ValueError as error:
         raise StartupError(str(error)) from None
     return overrides
-
-
-def read_template(template: object) -> str | None:
-    """Return a template's source, given as text or as a `Path` to a file."""
-    if isinstance(template, Path):
-        return template.read_text(encoding="utf-8-sig")
-    return None if template is None else str(template)
 
 
 def make_remote_tools(settings: Settings) -> RemoteToolsConfig:

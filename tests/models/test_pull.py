@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import threading
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from dragoman.errors import BadRequest, DragomanError, ModelBroken, NotFound, Unavailable
-from dragoman.models import pull
+from dragoman.models import hub_download, pull
 from dragoman.models.pip_download import ReportProgress
 
 CONTENT = b"a model " * 300_000
@@ -179,10 +181,10 @@ class Hub:
         self.error = error
         self.calls: list[tuple[str, str, str | None]] = []
 
-    def list_repo_files(self, repo: str, revision: str | None = None) -> list[str]:
+    def model_info(self, repo: str, *, revision: str | None, timeout: float) -> SimpleNamespace:
         if self.error is not None:
             raise self.error
-        return self.files
+        return SimpleNamespace(siblings=[SimpleNamespace(rfilename=file) for file in self.files])
 
     def hf_hub_download(
         self, repo: str, filename: str, revision: str | None = None, local_dir: str = ""
@@ -219,10 +221,18 @@ def test_hub_download_chooses_the_right_file(
     name: str, files: list[str], expected_calls: list[tuple[str, str, str | None]], tmp_path: Path
 ) -> None:
     hub = Hub(files)
-    path = pull.pull_from_hub(name, tmp_path, hub)
+    path = hub_download.pull_from_hub(name, tmp_path, hub)
     assert hub.calls == expected_calls
     assert path == tmp_path / "o--r" / expected_calls[0][1]
     assert path.exists()
+
+
+def make_hub_error(name: str) -> Exception:
+    """Make an error as the library does it, where the response is the cause."""
+    error = type(name, (OSError,), {})()
+    assert isinstance(error, Exception)
+    error.__cause__ = ValueError("404 Client Error")
+    return error
 
 
 @pytest.mark.parametrize(
@@ -237,13 +247,17 @@ def test_hub_download_chooses_the_right_file(
         ("hf:o/r", Hub(["README.md"]), NotFound, "no GGUF"),
         ("hf:o/r", Hub(["a.Q5_0.gguf", "a.Q6_K.gguf"]), BadRequest, "a.Q6_K.gguf"),
         ("hf:o/r", Hub([], OSError("/secret/path")), Unavailable, "could not be downloaded"),
+        ("o/r", Hub([], ConnectionError()), Unavailable, "Hugging Face cannot be reached"),
+        ("hf:o/r", Hub([], OSError(errno.ENOSPC, "")), Unavailable, "no space left on the disk"),
+        ("hf:o/r", Hub([], make_hub_error("RepositoryNotFoundError")), NotFound, "no model `o/r`"),
+        ("hf:o/r", Hub([], make_hub_error("GatedRepoError")), NotFound, "set HF_TOKEN"),
     ],
 )
 def test_failure_of_the_hub_is_explained(
     name: str, hub: Hub, kind: type[DragomanError], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(kind, match=message) as caught:
-        pull.pull_from_hub(name, tmp_path, hub)
+        hub_download.pull_from_hub(name, tmp_path, hub)
     assert "/secret" not in caught.value.message
     assert hub.calls == []
 

