@@ -124,20 +124,14 @@ KNOWS_EFFORT = (
 @pytest.mark.parametrize(
     ("template", "fields", "param"),
     [
-        ("{{ messages[0].content }}", {"reasoning_effort": "low"}, "reasoning_effort"),
         ("{{ messages[0].content }}", {"thinking_budget": 5}, "thinking_budget"),
-        (KNOWS_EFFORT, {"reasoning_effort": "none"}, "reasoning_effort"),
-        (THINKER, {"reasoning_effort": "enormous"}, "reasoning_effort"),
-        ("{{ messages[0].content }}", {"reasoning": {"effort": "low"}}, "reasoning.effort"),
-        ("{{ messages[0].content }}", {"reasoning": {"enabled": True}}, "reasoning.enabled"),
-        (KNOWS_EFFORT, {"reasoning": {"enabled": False}}, "reasoning.enabled"),
-        (THINKER, {"reasoning": {"effort": "enormous"}}, "reasoning.effort"),
         ("{{ messages[0].content }}", {"thinking_token_budget": 5}, "thinking_token_budget"),
         ("{{ messages[0].content }}", {"reasoning": {"max_tokens": 5}}, "reasoning.max_tokens"),
         (THINKER, {"thinking_token_budget": 5, "n": 2}, "thinking_token_budget"),
         (THINKER, {"thinking_budget": 5, "n": 2}, "thinking_budget"),
         (THINKER, {"thinking_budget": -1}, "thinking_budget"),
         (THINKER, {"tool_choice": NAMED}, "tool_choice"),  # an undeclared tool
+        (THINKER, {"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs.tools"),
     ],
 )
 def test_unsupported_fields_are_rejected_by_name(

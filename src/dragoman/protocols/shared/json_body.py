@@ -92,16 +92,23 @@ def decode_body(body: bytes, kind: type[StructT], strict: bool = False) -> Struc
         known = set(kind.__struct_encode_fields__)
         if len(body) > MAX_FIELD_SIZE:
             _check_sizes(body, fields, known - TEXT_FIELDS)
-        decoded = msgspec.json.decode(body, type=kind)
+        _report_unknown_fields(fields, kind, strict)
+        return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
         raise _reword(str(error)) from None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         raise InvalidJson("The body is not valid JSON.") from None
+
+
+def _report_unknown_fields(fields: RawFields, kind: type[Struct], strict: bool) -> None:
+    """Reject unknown fields, or add a warning for each."""
+    warnings = _collected_warnings.get()
     for path, suggestion in _find_unknown_fields(fields, kind):
         if strict and "." not in path:
             raise UnknownParameter(f"Unrecognized field `{path}`.{suggestion}", param=path)
-        _warn_about_unknown_field(path, suggestion)
-    return decoded
+        log.debug("ignored unknown field %r", path)
+        if warnings is not None:
+            warnings.append(f"`{path}` is unknown and has no effect.{suggestion}")
 
 
 def _find_unknown_fields(fields: RawFields, kind: type[Struct]) -> Iterator[tuple[str, str]]:
@@ -134,13 +141,6 @@ def _list_object_fields(kind: type[Struct]) -> dict[str, frozenset[str]]:
 
 def _is_struct(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, Struct)
-
-
-def _warn_about_unknown_field(path: str, suggestion: str) -> None:
-    log.debug("ignored unknown field %r", path)
-    warnings = _collected_warnings.get()
-    if warnings is not None:
-        warnings.append(f"`{path}` is unknown and has no effect.{suggestion}")
 
 
 def _check_sizes(body: bytes, fields: RawFields, small: set[str]) -> None:
