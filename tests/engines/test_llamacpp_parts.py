@@ -23,7 +23,7 @@ from dragoman.engines.llamacpp.params import (
 from dragoman.engines.llamacpp.partial_characters import PieceIndex
 from dragoman.engines.llamacpp.slots import SlotPool
 from dragoman.errors import ContextOverflow, EngineFailed, InvalidGrammar
-from dragoman.types import DEFAULT_SAMPLING, Adapter, Job, Logprob, Sampling, Step
+from dragoman.types import DEFAULT_SAMPLING, Adapter, Capabilities, Job, Logprob, Sampling, Step
 
 # the request to the server
 
@@ -156,14 +156,15 @@ def test_logprobs_have_the_requested_number_of_alternatives() -> None:
 def test_errors_of_the_server_are_converted(
     native: NativeError, error_class: type[Exception], param: str | None
 ) -> None:
-    error = convert_error(native, 1000)
+    error = convert_error(native, Capabilities(context=1000, trained_context=131072))
     assert type(error) is error_class
     assert error.param == param
     assert "/" not in error.message
     if error_class is ContextOverflow:
         assert error.message == (
-            "This model's maximum context length is 1000 tokens. However, your messages resulted "
-            "in 1200 tokens. Please shorten it."
+            "This model's maximum context length is 1000 tokens (it was trained for 131072 tokens; "
+            "the server's --context can raise it). However, your messages resulted in 1200 tokens. "
+            "Please shorten it."
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from dragoman.errors import AdapterNotFound, BadRequest, ContextOverflow, Unsupported
-from dragoman.types import Adapter, Sampling
+from dragoman.types import Adapter, Capabilities, Sampling
 
 
 def check_logprobs(requested: int | None, maximum: int) -> None:
@@ -31,15 +31,22 @@ def check_adapters(adapters: Sequence[Adapter], known: Collection[str]) -> None:
             )
 
 
-def check_prompt_length(tokens: int, context: int, param: str = "messages") -> None:
+def check_prompt_length(tokens: int, capabilities: Capabilities, param: str = "messages") -> None:
     """Reject a prompt that leaves no room for an answer in the context."""
-    if tokens >= context:
-        raise make_context_overflow(tokens, context, param)
+    context = capabilities.context
+    if context is not None and tokens >= context:
+        raise make_context_overflow(tokens, context, capabilities.trained_context, param)
 
 
-def make_context_overflow(tokens: int, context: int, param: str = "messages") -> ContextOverflow:
+def make_context_overflow(
+    tokens: int, context: int, trained: int | None = None, param: str = "messages"
+) -> ContextOverflow:
+    """Make the error; if the model was trained for more than is served, it says how to get that."""
+    more = ""
+    if trained is not None and trained > context:
+        more = f" (it was trained for {trained} tokens; the server's --context can raise it)"
     return ContextOverflow(
-        f"This model's maximum context length is {context} tokens. However, your {param} "
+        f"This model's maximum context length is {context} tokens{more}. However, your {param} "
         f"resulted in {tokens} tokens. Please shorten it.",
         param=param,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from dragoman.engines.llamacpp.params import NativeEvent
+from dragoman.engines.llamacpp.params import DraftTimings, NativeEvent
 from dragoman.engines.token_mask import GrammarState
 from dragoman.types import Job, Logprob, Step, StepFinish
 
@@ -38,6 +38,7 @@ class ChoiceProgress:
         self.prompt_tokens: int | None = None  # reported with the next step
         self.cached_tokens: int | None = None
         self.grammar: GrammarState | None = None
+        self.drafts: DraftTimings | None = None  # of the current request
         self.stop_ids = stop_ids
         self._requested = 0
         self._predicted = 0

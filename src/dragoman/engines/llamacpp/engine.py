@@ -23,7 +23,9 @@ from dragoman.engines.llamacpp.choice import ChoiceProgress, GgufVocabulary, get
 from dragoman.engines.llamacpp.client import NativeClient
 from dragoman.engines.llamacpp.generation import GroupGenerator
 from dragoman.engines.llamacpp.grammar import allow_ends, check_grammar
+from dragoman.engines.llamacpp.load_plan import make_load_plan
 from dragoman.engines.llamacpp.logprobs import LogprobProber
+from dragoman.engines.llamacpp.native_params import LoadPlan
 from dragoman.engines.llamacpp.params import (
     NativeError,
     NativeEvent,
@@ -33,17 +35,12 @@ from dragoman.engines.llamacpp.params import (
     event_decoder,
 )
 from dragoman.engines.llamacpp.partial_characters import PieceIndex
-from dragoman.engines.llamacpp.server import (
-    LlamaCppSettings,
-    NativeServer,
-    find_eos_ids,
-    get_context_size,
-    launch,
-)
+from dragoman.engines.llamacpp.server import NativeServer, find_eos_ids, launch
+from dragoman.engines.llamacpp.settings import parse_settings
 from dragoman.engines.llamacpp.slots import SlotPool
 from dragoman.engines.llamacpp.validate import GrammarVerifier, check_job
 from dragoman.engines.token_mask import TokenMasker
-from dragoman.errors import BadRequest, DragomanError, EngineFailed, ModelBroken, Unsupported
+from dragoman.errors import BadRequest, DragomanError, EngineFailed, Unsupported
 from dragoman.types import Adapter, Capabilities, Job, Json, Sampling, Step
 
 log = logging.getLogger("dragoman.llamacpp")
@@ -67,15 +64,11 @@ class _ServerTokens(Struct):
 
 def create(**settings: object) -> LlamaCppEngine:
     """Load a model; `settings` are the fields of `LlamaCppSettings`."""
-    try:
-        checked = msgspec.convert(settings, LlamaCppSettings)
-    except msgspec.ValidationError as error:
-        raise ModelBroken(f"Invalid engine settings: {error}") from None
-    header = gguf.read_header(checked.path)
-    vocabulary = _read_vocabulary(header)
-    native = launch(checked, header, special=vocabulary.pieces is not None)
+    plan = make_load_plan(parse_settings(settings))
+    vocabulary = _read_vocabulary(plan.header)
+    native = launch(plan, special=vocabulary.pieces is not None)
     vocabulary = msgspec.structs.replace(vocabulary, eos_ids=find_eos_ids(native))
-    return LlamaCppEngine(checked, header, native, vocabulary)
+    return LlamaCppEngine(plan, native, vocabulary)
 
 
 def _read_vocabulary(header: gguf.GgufHeader) -> GgufVocabulary:
@@ -99,20 +92,15 @@ def _read_vocabulary(header: gguf.GgufHeader) -> GgufVocabulary:
 class LlamaCppEngine:
     """One loaded model."""
 
-    def __init__(
-        self,
-        settings: LlamaCppSettings,
-        header: gguf.GgufHeader,
-        native: NativeServer,
-        vocabulary: GgufVocabulary,
-    ) -> None:
-        self.context = get_context_size(settings, header)
+    def __init__(self, plan: LoadPlan, native: NativeServer, vocabulary: GgufVocabulary) -> None:
+        settings, header = plan.settings, plan.header
+        self.context = plan.memory.context
         self.vocabulary = vocabulary
         self.adapters = {name: number for number, name in enumerate(settings.lora)}
-        self.slots = SlotPool(settings.slots)
+        self.slots = SlotPool(plan.memory.slots)
         self.logprobs = LogprobProber(self)
         self._settings = settings
-        self._header = header
+        self._plan = plan
         self._native = native
         self._embedder: NativeServer | None = None
         self._closed = False
@@ -128,9 +116,12 @@ class LlamaCppEngine:
             )
         self.capabilities = Capabilities(
             context=self.context,
-            slots=settings.slots,
+            trained_context=plan.memory.trained_context,
+            context_shift=bool(settings.context_shift),
+            slots=plan.memory.slots,
             token_prompts=True,
             sampling=SAMPLING_FIELDS,
+            sampling_defaults=True,
             logprobs=MAX_LOGPROBS if has_pieces else -1,
             prompt_logprobs=has_pieces,
             grammars=True,
@@ -155,14 +146,14 @@ class LlamaCppEngine:
         if job.grammar is not None:
             await check_grammar(job.grammar, self._masker)
         ids = await self._encode_prompt(job)
-        check_prompt_length(len(ids), self.context)
+        check_prompt_length(len(ids), self.capabilities)
         if job.prompt_logprobs is not None:
             async with self.slots.acquire(1):
                 logprobs = await self.logprobs.probe_prompt(job, ids)
             yield Step(prompt_tokens=len(ids), prompt_logprobs=logprobs)
         choices = await self._create_choices(job, ids)
         seed = random.getrandbits(32) if job.sampling.seed is None else job.sampling.seed
-        width = 1 if job.sampling.min_tokens else self._settings.slots
+        width = 1 if job.sampling.min_tokens else self._plan.memory.slots
         for start in range(0, job.n, width):
             group = choices[start : start + width]
             generator = GroupGenerator(self, job, ids, group, seed)
@@ -173,8 +164,7 @@ class LlamaCppEngine:
                     yield step
 
     async def _create_choices(self, job: Job, ids: list[int]) -> list[ChoiceProgress]:
-        free, limit = self.context - len(ids), job.sampling.max_tokens
-        max_tokens = free if limit is None else min(limit, free)
+        max_tokens = self._limit_tokens(len(ids), job.sampling.max_tokens)
         stop_ids = get_stop_ids(job, self.vocabulary)
         choices = [ChoiceProgress(choice, max_tokens, stop_ids) for choice in range(job.n)]
         if job.grammar is not None and self._masker is not None:
@@ -185,6 +175,13 @@ class LlamaCppEngine:
         if job.prompt_logprobs is None:
             choices[0].prompt_tokens = len(ids)
         return choices
+
+    def _limit_tokens(self, prompt_tokens: int, limit: int | None) -> int:
+        """Return how many tokens an answer may have: what fits, unless the context shifts."""
+        free = self.context - prompt_tokens
+        if self._settings.context_shift:
+            return self.context if limit is None else limit
+        return free if limit is None else min(limit, free)
 
     async def embed(
         self, inputs: Sequence[list[int] | str], adapters: Sequence[Adapter] = ()
@@ -228,15 +225,13 @@ class LlamaCppEngine:
     async def _wait_idle(self) -> None:
         """Wait until every slot is free: a request for all of them runs only then."""
         job = Job(id="idle", prompt=[0], sampling=Sampling(temperature=0.0), cache_prompt=False)
-        request = NativeRequest(prompt=[0], max_tokens=1, seed=0, choices=self._settings.slots)
+        request = NativeRequest(prompt=[0], max_tokens=1, seed=0, choices=self._plan.memory.slots)
         await self.client.post("/completion", self.build_body(job, request) | {"stream": False})
 
     async def _start_embedder(self) -> NativeServer:
         async with self._embedder_start:
             if self._embedder is None:
-                self._embedder = await asyncio.to_thread(
-                    launch, self._settings, self._header, embedding=True
-                )
+                self._embedder = await asyncio.to_thread(launch, self._plan, embedding=True)
             return self._embedder
 
     async def _encode_input(self, content: list[int] | str) -> list[int]:
@@ -249,7 +244,7 @@ class LlamaCppEngine:
         check_token_ids(ids, self.vocabulary.size, "input")
         limit = min(self.context, self._settings.embed_context)
         if len(ids) > limit:
-            raise make_context_overflow(len(ids), limit, "input")
+            raise make_context_overflow(len(ids), limit, param="input")
         return ids
 
     async def _encode_prompt(self, job: Job) -> list[int]:
@@ -280,6 +275,8 @@ class LlamaCppEngine:
 
     def build_body(self, job: Job, request: NativeRequest) -> dict[str, Json]:
         body = build_payload(job, request, self.context, self.adapters)
+        body["n_cache_reuse"] = self._settings.cache_reuse or 0
+        body["timings_per_token"] = self._settings.speculation is not None
         if job.grammar is not None:
             body["grammar"] = allow_ends(job.grammar, self.vocabulary.eos_ids)
         return body
@@ -300,4 +297,4 @@ class LlamaCppEngine:
 
     def convert_error(self, error: NativeError) -> DragomanError:
         log.warning("the native server rejected a request: %d %s", error.code, error.message)
-        return convert_error(error, self.context)
+        return convert_error(error, self.capabilities)

@@ -14,6 +14,7 @@ a prompt that is still cached:
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING
@@ -35,6 +36,8 @@ from dragoman.types import Job, Logprob, Step
 
 if TYPE_CHECKING:
     from dragoman.engines.llamacpp.engine import LlamaCppEngine
+
+log = logging.getLogger("dragoman.llamacpp")
 
 SPARE_TOKENS = 3  # requested beyond the limit under a grammar, to complete a character
 
@@ -82,8 +85,11 @@ class GroupGenerator:
         min_tokens = self._job.sampling.min_tokens or 0
         owed = min(min_tokens - len(choice.ids), choice.remaining)
         spare = 0 if self._job.grammar is None else SPARE_TOKENS
+        prompt = self._prompt + choice.ids
+        if len(prompt) >= self._engine.context:  # the context was shifted, as the server does it
+            prompt = prompt[-(self._engine.context // 2) :]
         return NativeRequest(
-            prompt=self._prompt + choice.ids,
+            prompt=prompt,
             max_tokens=owed if owed > 0 else choice.remaining + spare,
             seed=seed + choice.choice,
             forbid_end=owed > 0,
@@ -128,6 +134,7 @@ class GroupGenerator:
                     for step in await self._read_event(request, choices, event):
                         yield step
                 if all(choice.request_ended for choice in choices):
+                    _log_drafts(choices)
                     return
         raise EngineFailed("The engine stopped before the answer was finished.")
 
@@ -137,6 +144,8 @@ class GroupGenerator:
         if event.error is not None:
             raise self._engine.convert_error(event.error)
         choice = choices[event.index]
+        if event.timings is not None:
+            choice.drafts = event.timings
         if event.prompt_progress is not None:
             if choice.prompt_tokens is not None and choice.cached_tokens is None:
                 choice.cached_tokens = event.prompt_progress.cache
@@ -163,3 +172,10 @@ class GroupGenerator:
             return []
         known = [convert_logprob(native, top) for native in event.completion_probabilities[-1:]]
         return await self._engine.logprobs.complete(self._job, before, ids, known)
+
+
+def _log_drafts(choices: Sequence[ChoiceProgress]) -> None:
+    for choice in choices:
+        if choice.drafts is not None:
+            drafts = choice.drafts
+            log.debug("drafted %d tokens, %d accepted", drafts.draft_n, drafts.draft_n_accepted)

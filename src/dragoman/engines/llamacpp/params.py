@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from dragoman.engines.limits import make_context_overflow
 from dragoman.errors import ENGINE_FAILURE, DragomanError, EngineFailed, InvalidGrammar
-from dragoman.types import DEFAULT_SAMPLING, Job, Json, Logprob, Sampling
+from dragoman.types import DEFAULT_SAMPLING, Capabilities, Job, Json, Logprob, Sampling
 
 FORBIDDING_BIAS = -100.0  # a bias of this or less forbids the token
 SEED_COUNT = 0xFFFFFF00  # the server's seeds have 32 bits; the very last one means "at random"
@@ -71,6 +71,13 @@ class NativeError(Struct):
     n_prompt_tokens: int = 0
 
 
+class DraftTimings(Struct):
+    """How many tokens of an answer were drafted, and how many of those were right."""
+
+    draft_n: int = 0
+    draft_n_accepted: int = 0
+
+
 class NativeEvent(Struct):
     """New tokens of a choice, the progress of its prompt, or its end."""
 
@@ -83,6 +90,7 @@ class NativeEvent(Struct):
     prompt_progress: PromptProgress | None = None
     completion_probabilities: list[NativeLogprob] = []
     error: NativeError | None = None
+    timings: DraftTimings | None = None  # only where tokens are drafted
 
 
 # Fields that are sent as they are, with the values of those that a job leaves unset.
@@ -208,9 +216,10 @@ def _clamp_logprob(logprob: float | None) -> float:
     return MIN_LOGPROB if logprob is None else max(logprob, MIN_LOGPROB)
 
 
-def convert_error(error: NativeError, context: int) -> DragomanError:
+def convert_error(error: NativeError, capabilities: Capabilities) -> DragomanError:
     if error.type == "exceed_context_size_error":
-        return make_context_overflow(error.n_prompt_tokens, context)
+        trained = capabilities.trained_context
+        return make_context_overflow(error.n_prompt_tokens, capabilities.context or 0, trained)
     if error.code == 400 and "grammar" in error.message:
         return InvalidGrammar("The grammar is invalid.", param="grammar")
     return EngineFailed(ENGINE_FAILURE)

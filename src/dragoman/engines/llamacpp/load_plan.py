@@ -1,0 +1,64 @@
+"""Reads a model's header and decides how to load it, in the process that runs the engine."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+from dragoman.engines.llamacpp import gguf
+from dragoman.engines.llamacpp.devices import list_gpu_memory, make_machine
+from dragoman.engines.llamacpp.memory_plan import make_plan
+from dragoman.engines.llamacpp.model_shape import ModelShape, read_shape
+from dragoman.engines.llamacpp.native_params import LoadPlan
+from dragoman.engines.llamacpp.server import set_environment
+from dragoman.engines.llamacpp.settings import LlamaCppSettings
+
+log = logging.getLogger("dragoman.llamacpp")
+
+
+def make_load_plan(settings: LlamaCppSettings) -> LoadPlan:
+    """Return everything that decides how a model is loaded, or raise a `ModelBroken`."""
+    set_environment()
+    import xllamacpp
+
+    header = gguf.read_header(settings.path)
+    shape = read_shape(header, measure_files(Path(settings.path)))
+    draft = read_draft_shape(settings.draft_model)
+    gpu_memory = sum(list_gpu_memory(xllamacpp))
+    memory = make_plan(shape, settings, make_machine(settings.memory, gpu_memory), draft)
+    for warning in memory.warnings:
+        log.warning("%s", warning)
+    return LoadPlan(
+        settings=settings,
+        header=header,
+        shape=shape,
+        memory=memory,
+        threads=settings.threads or count_cores(),
+        on_gpu=gpu_memory > 0 and settings.gpu_layers != 0,
+    )
+
+
+def read_draft_shape(path: str | None) -> ModelShape | None:
+    return None if path is None else read_shape(gguf.read_header(path, arrays=False))
+
+
+def measure_files(path: Path) -> int:
+    """Return the bytes of all files of a model."""
+    return sum(file.stat().st_size for file in gguf.list_split_files(path))
+
+
+def count_cores() -> int:
+    """Count the physical cores that this process may use."""
+    try:
+        usable = os.sched_getaffinity(0)
+    except AttributeError:
+        return os.cpu_count() or 1
+    cores = set()
+    for cpu in usable:
+        siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        try:
+            cores.add(siblings.read_text())
+        except OSError:
+            cores.add(str(cpu))
+    return max(1, len(cores))
