@@ -93,7 +93,7 @@ ALLOWED: dict[str, set[str]] = {
     "explain": {"config", "detection", "engines", "formats", "models", "output", "runtime"},
     "cli": {"telemetry", "config", "explain", "http", "models", "pipeline", "runtime"},
     "testing": {"engines", "formats", "output", "tokenizers"},
-    "__init__": {"cli", "detection", "http", "output", "runtime"},
+    "__init__": {"cli", "detection", "http", "output", "runtime", "types"},
     "__main__": {"cli"},
 }
 # single modules that may import more than their package

@@ -33,9 +33,17 @@ if TYPE_CHECKING:
         parse_reasoning_complete,
         parse_tool_call_complete,
     )
+    from dragoman.types import Capabilities, Engine, Job, Logprob, Sampling, Step
 
+_TYPES = ("Capabilities", "Engine", "Job", "Logprob", "Sampling", "Step")
 __all__ = [
+    "Capabilities",
+    "Engine",
+    "Job",
+    "Logprob",
     "OutputParser",
+    "Sampling",
+    "Step",
     "__version__",
     "app",
     "detect",
@@ -53,6 +61,10 @@ def __getattr__(name: str) -> object:
         from dragoman.detection import detect
 
         return detect
+    if name in _TYPES:
+        from dragoman import types
+
+        return getattr(types, name)
     if name in __all__:
         from dragoman.output import library
 
@@ -63,11 +75,19 @@ def __getattr__(name: str) -> object:
 def app(engine: object, **options: object) -> App:
     """Return an ASGI app for this engine, which can be mounted at any path.
 
-    Options are `name` (of the model), `chat_template` (Jinja source, or a `Path` to a file with
-    it), `tracer_provider` (of OpenTelemetry, for spans), and every field of
-    `dragoman.config.Settings`; `tool_parser` and `reasoning_parser` mean `format` and
-    `reasoning_format`. An engine with a `tokenizer` gets token ids, any other engine the rendered
-    text.
+    Options are every field of `dragoman.config.Settings` (`tool_parser` and `reasoning_parser` mean
+    `format` and `reasoning_format`) and:
+
+    - `name`: of the model.
+    - `chat_template`: Jinja source, or a path to a file with it.
+    - `special_tokens`: variables of the template, such as `{"bos_token": "<s>"}`; `bos_token` and
+      `eos_token` are options of their own, too.
+    - `tokenizer`: a directory with a `tokenizer.json`, or a tokenizer of `tokenizers` or
+      `transformers`. With one, as an option or as an attribute of the engine, the engine gets token
+      ids; without one, it gets the rendered text.
+    - `tracer_provider`: of OpenTelemetry, for spans.
+
+    `docs/engines.md` describes how to write an engine.
     """
     from dragoman.http.server import make_app
     from dragoman.runtime import build_engine_runtime

@@ -18,24 +18,27 @@ from dragoman import config
 from dragoman.config import Settings
 from dragoman.engines import get_factory
 from dragoman.engines.adapter import adapt
+from dragoman.engines.llamacpp.settings import check_options
 from dragoman.engines.options import EngineOptions
 from dragoman.errors import ModelBroken, Unavailable
 from dragoman.grammar.compiler.compiler_pool import CompilerPool
 from dragoman.mcp import client
 from dragoman.mcp.url_guard import UrlGuard, UrlRejected
 from dragoman.models.catalog import ModelCatalog, ModelSource, list_names, normalize_name
-from dragoman.models.engine_model import (
+from dragoman.models.hub_download import format_hub_name, is_hub_name
+from dragoman.models.loaders.engine import (
     OPTIONS,
     EngineModelOptions,
     make_engine_model,
     read_options,
 )
-from dragoman.models.hub_download import format_hub_name, is_hub_name
 from dragoman.models.loaders.gguf import load
 from dragoman.models.mapping import MappingError, ModelEntries, ModelOptions, parse_entries
+from dragoman.models.memory import MemoryPlanner
 from dragoman.models.model_preset import make_preset
 from dragoman.models.output_format import FormatOverrides, check_names
 from dragoman.models.registry import ModelPolicy, ModelRegistry
+from dragoman.options import InvalidValue
 from dragoman.pipeline.admission import Admission
 from dragoman.pipeline.sampling import fit_preset
 from dragoman.pipeline.services import Services
@@ -144,7 +147,8 @@ def build_models(settings: Settings, model: str) -> ModelRegistry:
         raise StartupError(f"model `{default.id}`: {default.path}: {default.broken}")
     for source in catalog.list_sources():
         check_files(f"model `{source.id}`", source.options)
-    return ModelRegistry(catalog, load, make_policy(settings))
+    planner = MemoryPlanner(settings.memory)
+    return ModelRegistry(catalog, load, make_policy(settings), planner=planner)
 
 
 def check_files(name: str, options: ModelOptions) -> None:
@@ -227,6 +231,10 @@ def make_model_options(settings: Settings) -> ModelOptions:
         get_factory(settings.engine)
     except ValueError as error:
         raise StartupError(str(error)) from None
+    try:
+        check_options(settings)
+    except InvalidValue as error:
+        raise StartupError(f"Settings contradict each other: {error}.") from None
     tools, reasoning = get_format_overrides(settings)
     with report_preset_errors():
         expanded = expand_preset(settings)

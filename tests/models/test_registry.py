@@ -19,6 +19,7 @@ from dragoman.errors import (
     Unsupported,
 )
 from dragoman.models.catalog import ModelCatalog
+from dragoman.models.loaders.engine import EngineModelOptions, make_engine_model
 from dragoman.models.loaders.gguf import load
 from dragoman.models.mapping import ModelOptions
 from dragoman.models.registry import Lease, ModelEntry, ModelPolicy, ModelRegistry
@@ -328,9 +329,9 @@ def test_closing_closes_everything(root: Path) -> None:
 def test_registry_of_a_custom_engine() -> None:
     async def scenario() -> None:
         engine = FakeEngine(context=5, lora=("x",), embeddings=3, logprobs=-1)
-        models = ModelRegistry.from_engine(
-            engine, "mine", aliases=["gpt-4"], policy=ModelPolicy(keep_alive=0)
-        )
+        model = make_engine_model(engine, EngineModelOptions(name="mine"))
+        policy = ModelPolicy(keep_alive=0)
+        models = ModelRegistry.from_model(model, aliases=["gpt-4"], policy=policy)
         lease: Lease = await models.acquire("GPT-4")
         assert lease.model.engine is engine
         assert lease.model.tokenizer is None

@@ -10,6 +10,7 @@ import msgspec
 
 from dragoman.events import Completion
 from dragoman.grammar.compiler.compiler_pool import CompilerPool
+from dragoman.models.loaders.engine import EngineModelOptions, make_engine_model
 from dragoman.models.registry import ModelRegistry
 from dragoman.pipeline import pipeline
 from dragoman.pipeline.admission import Admission
@@ -100,7 +101,11 @@ class ReplayClient:
     def __init__(
         self, engine: ScriptedEngine, template: str, replay: ReplayService | None, **fields: Any
     ) -> None:
-        self.models = ModelRegistry.from_engine(engine, "scripted", chat_template=template)
+        self.models = ModelRegistry.from_model(
+            make_engine_model(
+                engine, EngineModelOptions(name="scripted", chat_template=template)
+            )
+        )
         self.services = Services(
             models=self.models, compiler=CompilerPool(), admission=Admission(), replay=replay
         )

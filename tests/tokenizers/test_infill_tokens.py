@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dragoman.tokenizers.from_gguf import vocabulary_from_gguf
-from dragoman.tokenizers.from_json import vocabulary_from_directory
+from dragoman.tokenizers.from_json import make_vocabulary, read_directory
 from dragoman.tokenizers.vocabulary import InfillTokens
 
 WORDS = ["a", "b", "c", "d", "e", "f"]
@@ -68,7 +68,7 @@ def test_tokens_by_their_texts(
     model = {"type": "BPE", "vocab": {}, "merges": []}
     file = {"version": "1.0", "added_tokens": added, "model": model}
     (tmp_path / "tokenizer.json").write_text(json.dumps(file))
-    assert vocabulary_from_directory(tmp_path).infill == expected
+    assert make_vocabulary(read_directory(tmp_path)).infill == expected
 
 
 def test_what_the_file_lists_takes_precedence() -> None:

@@ -9,8 +9,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from dragoman.engines import get_capabilities
-from dragoman.models.output_format import FormatOverrides, OutputFormat, detect_output_format
+from dragoman.models.output_format import OutputFormat
 from dragoman.presets import Preset
 from dragoman.prompt.renderer import PromptRenderer
 from dragoman.tokenizers.tokenizer import AnyTokenizer
@@ -37,8 +36,10 @@ class ModelInfo(Struct, frozen=True, kw_only=True):
     architecture: str | None = None
     parameters: str | None = None  # a label like 135M
     quantization: str | None = None
-    context: int | None = None
+    context: int | None = None  # tokens that are served
+    trained_context: int | None = None  # tokens that it was trained for
     size: int = 0  # bytes of its files
+    memory: int | None = None  # bytes that it needs in memory, estimated
     modalities: tuple[str, ...] = ("text",)
     capabilities: tuple[str, ...] = ()
     lora: tuple[str, ...] = ()
@@ -64,6 +65,7 @@ class Model(Struct, kw_only=True, eq=False, weakref=True):
     tokenizer: AnyTokenizer | None = None
     template_source: str | None = None
     defaults: Sampling = Sampling()  # recommended by the model's author, else ours
+    defaults_source: str = ""  # where they come from
     preset: Preset = Preset()  # the operator's values for requests
     output_format: OutputFormat = OutputFormat()
     renderer: PromptRenderer
@@ -108,33 +110,3 @@ def list_capabilities(
         "lora": bool(capabilities.lora),
     }
     return tuple(name for name, is_supported in supported.items() if is_supported)
-
-
-def make_engine_model(
-    engine: Engine,
-    name: str,
-    template: str | None,
-    created: int,
-    formats: FormatOverrides = (None, None),
-) -> Model:
-    """Make a model around an engine that the caller made."""
-    capabilities = get_capabilities(engine)
-    tokenizer = getattr(engine, "tokenizer", None)
-    findings = detect_output_format(template, tokenizer, formats, name)
-    info = ModelInfo(
-        context=capabilities.context,
-        modalities=capabilities.modalities,
-        capabilities=list_capabilities(capabilities, template, findings.output_format),
-        lora=capabilities.lora,
-        created=created,
-    )
-    return Model(
-        id=name,
-        engine=engine,
-        info=info,
-        capabilities=capabilities,
-        tokenizer=tokenizer,
-        template_source=template,
-        output_format=findings.output_format,
-        renderer=PromptRenderer(template, tokenizer, reasoning=findings.reasoning_options),
-    )

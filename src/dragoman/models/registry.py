@@ -34,16 +34,14 @@ from dragoman.errors import (
     serialize_error,
 )
 from dragoman.models.catalog import ModelCatalog, ModelSource
+from dragoman.models.memory import MemoryPlanner, make_info
 from dragoman.models.model import (
     Model,
     ModelInfo,
-    make_engine_model,
     progress_listener,
     report_progress,
 )
-from dragoman.models.output_format import FormatOverrides
 from dragoman.models.residency import LoadedModel, LoadState, ModelSlot, Residency
-from dragoman.types import Engine
 
 log = logging.getLogger("dragoman.models")
 
@@ -104,35 +102,30 @@ class ModelRegistry:
         loader: Loader,
         policy: ModelPolicy | None = None,
         listener: LoadListener | None = None,
+        planner: MemoryPlanner | None = None,
     ) -> None:
         self.policy = policy or ModelPolicy()
         self._catalog = catalog
         self._loader = loader
         self._listener = listener
+        self._planner = planner  # None: a model needs as much memory as its files
         # called with the id of a model and the seconds that it took to load
         self.on_loaded: Callable[[str, float], None] = lambda model, seconds: None
         self._slots: dict[str, ModelSlot] = {}
-        self._residency = Residency(self.policy.memory, self.policy.keep_alive)
+        available = planner.machine.usable if planner is not None else 0
+        self._residency = Residency(self.policy.memory, self.policy.keep_alive, available)
         self._refreshing: asyncio.Task[None] | None = None
         catalog.refresh()
 
     @classmethod
-    def from_engine(
-        cls,
-        engine: Engine,
-        name: str,
-        *,
-        aliases: Sequence[str] = (),
-        chat_template: str | None = None,
-        formats: FormatOverrides = (None, None),
-        policy: ModelPolicy | None = None,
+    def from_model(
+        cls, model: Model, *, aliases: Sequence[str] = (), policy: ModelPolicy | None = None
     ) -> ModelRegistry:
-        """Make a registry of one model around an engine that the caller made and closes."""
+        """Make a registry of one model, whose engine the caller closes."""
         catalog = ModelCatalog()
-        source = ModelSource(id=name, real_path=f"engine:{name}", created=int(time.time()))
-        catalog.add(source, aliases)
+        path = f"engine:{model.id}"
+        catalog.add(ModelSource(id=model.id, real_path=path, created=model.info.created), aliases)
         registry = cls(catalog, _reject_load, policy)
-        model = make_engine_model(engine, name, chat_template, source.created, formats)
         slot = registry._get_slot(catalog.list_sources()[0])
         registry._adopt(slot, model, owned=False)
         return registry
@@ -272,7 +265,9 @@ class ModelRegistry:
     def _make_entry(self, slot: ModelSlot) -> ModelEntry:
         source, state = slot.source, slot.state
         error = slot.error.message if slot.error is not None else source.broken
-        info = slot.loaded.model.info if slot.loaded is not None else _make_info(source)
+        info = (
+            slot.loaded.model.info if slot.loaded is not None else make_info(source, self._planner)
+        )
         return ModelEntry(
             id=source.id,
             state=state,
@@ -319,7 +314,9 @@ class ModelRegistry:
             report_progress("loading", 0.0)
             if source.broken is not None:
                 raise ModelBroken(source.broken)
-            evictions = self._residency.reserve_memory(slot)
+            source = await asyncio.to_thread(self._plan, source)
+            needed = source.plan.memory.total if source.plan is not None else source.size
+            evictions = self._residency.reserve_memory(slot, needed)
             if evictions:
                 await asyncio.wait(evictions)
             model = await self._loader(source)
@@ -338,6 +335,12 @@ class ModelRegistry:
         finally:
             slot.task = None
             self._residency.release_reservation(slot)
+
+    def _plan(self, source: ModelSource) -> ModelSource:
+        """Return the model with its plan, or raise a `ModelBroken` if it does not fit."""
+        source = self._catalog.resolve_draft(source)
+        plan = None if self._planner is None else self._planner.plan(source)
+        return replace(source, plan=plan)
 
     def _adopt(self, slot: ModelSlot, model: Model, owned: bool) -> None:
         model.id, model.aliases = slot.source.id, slot.source.aliases
@@ -372,18 +375,6 @@ async def _reject_load(source: ModelSource) -> Model:
 def _copy_error(error: DragomanError) -> DragomanError:
     """Copy an error, so that each request that raises it has its own traceback."""
     return deserialize_error(serialize_error(error))
-
-
-def _make_info(source: ModelSource) -> ModelInfo:
-    return ModelInfo(
-        architecture=source.architecture,
-        parameters=source.parameters,
-        quantization=source.quantization,
-        context=source.options.context or source.context,
-        size=source.size,
-        lora=tuple(source.options.lora),
-        created=source.created,
-    )
 
 
 def _sanitize_name(name: str) -> str:

@@ -100,6 +100,7 @@ class PromptRenderer:
     ) -> None:
         self.template_source = template_source or None
         self.tokenizer = tokenizer
+        self.special_tokens: dict[str, Json] = {}  # variables that replace the tokenizer's
         self.token_cache = TokenCache(cache_bytes)
         self._reasoning = reasoning or ReasoningOptions()
         self._limits = limits
@@ -330,7 +331,8 @@ class PromptRenderer:
             now = datetime.datetime.now(datetime.UTC)
             variables.setdefault("datetime", now.strftime("%Y-%m-%d %H:%M:%S GMT"))
         variables |= {"bos_token": "", "eos_token": ""}
-        return variables | (self.tokenizer.variables if self.tokenizer is not None else {})
+        variables |= self.tokenizer.variables if self.tokenizer is not None else {}
+        return variables | self.special_tokens
 
     def _require_template(self) -> ChatTemplate:
         assert self._template is not None  # noqa: S101

@@ -1,4 +1,4 @@
-"""Builds a vocabulary and a tokenizer from a model directory with a `tokenizer.json`.
+"""Builds a vocabulary and a tokenizer from a `tokenizer.json` and the files beside it.
 
 The file is in the tokenizer library's own format, so the backend is exactly the model's, with one
 change: the text of every special token is replaced with an unguessable random text. The token keeps
@@ -8,6 +8,7 @@ small files beside it.
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import secrets
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeAlias
 
+from msgspec import Struct
 from tokenizers import Tokenizer as Backend
 
 from dragoman.errors import ModelBroken
@@ -39,19 +41,37 @@ MAX_BYTES = 128 << 20
 ROLES = ("bos", "eos", "unk", "pad", "sep", "cls", "mask")
 
 
-def vocabulary_from_directory(path: Path) -> Vocabulary:
-    """Read everything that a model directory contains about its tokens."""
-    file = _read_json(path / "tokenizer.json")
+class TokenizerFiles(Struct, frozen=True):
+    """What the files of a model contain about its tokens."""
+
+    tokenizer: JsonObject  # tokenizer.json
+    config: JsonObject = {}  # tokenizer_config.json
+    special_tokens: JsonObject = {}  # special_tokens_map.json
+    stop_ids: tuple[int, ...] = ()  # of generation_config.json and config.json
+
+
+def read_directory(path: Path) -> TokenizerFiles:
+    """Read the files of a model directory."""
+    return TokenizerFiles(
+        _read_json(path / "tokenizer.json"),
+        _read_optional_json(path / "tokenizer_config.json"),
+        _read_optional_json(path / "special_tokens_map.json"),
+        tuple(_read_stop_ids(path)),
+    )
+
+
+def make_vocabulary(files: TokenizerFiles) -> Vocabulary:
+    """Collect everything that the files contain about tokens."""
+    file, config = files.tokenizer, files.config
     added = _read_added_tokens(file)
     words = dict(_iterate_vocabulary(file)) | {text: token for text, (token, _) in added.items()}
     specials = {
         text: token for text, (token, special) in added.items() if special or is_markup(text)
     }
-    config = _read_optional_json(path / "tokenizer_config.json")
-    variables = _read_variables(config, _read_optional_json(path / "special_tokens_map.json"))
+    variables = _read_variables(config, files.special_tokens)
     bos = words.get(variables.get("bos_token", ""), find_bos_id(specials))
     eos = words.get(variables.get("eos_token", ""))
-    stops = find_stop_ids([*_read_stop_ids(path), eos], specials)
+    stops = find_stop_ids([*files.stop_ids, eos], specials)
     return Vocabulary(
         pieces=_make_pieces(file, words, added),
         specials=specials,
@@ -71,9 +91,9 @@ def vocabulary_from_directory(path: Path) -> Vocabulary:
     )
 
 
-def backend_from_directory(path: Path) -> Backend:
+def make_backend(files: TokenizerFiles) -> Backend:
     """Build the model's own tokenizer, for plain text only."""
-    file = _read_json(path / "tokenizer.json")
+    file = copy.deepcopy(files.tokenizer)
     hidden = {
         text: secrets.token_hex(16)
         for text, (_, special) in _read_added_tokens(file).items()

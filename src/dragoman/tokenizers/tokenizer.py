@@ -23,7 +23,12 @@ from tokenizers import Tokenizer as Backend
 
 from dragoman.errors import ModelBroken
 from dragoman.tokenizers.from_gguf import backend_from_gguf, vocabulary_from_gguf
-from dragoman.tokenizers.from_json import backend_from_directory, vocabulary_from_directory
+from dragoman.tokenizers.from_json import (
+    TokenizerFiles,
+    make_backend,
+    make_vocabulary,
+    read_directory,
+)
 from dragoman.tokenizers.vocabulary import Vocabulary
 
 log = logging.getLogger("dragoman.tokenizers")
@@ -144,10 +149,14 @@ def tokenizer_from_gguf(
 
 def tokenizer_from_directory(path: Path, engine: TextEngine | None = None) -> AnyTokenizer | None:
     """Return the tokenizer of a model directory with a `tokenizer.json`."""
+    return tokenizer_from_files(read_directory(path), engine)
+
+
+def tokenizer_from_files(
+    files: TokenizerFiles, engine: TextEngine | None = None
+) -> AnyTokenizer | None:
     try:
-        return _choose_tokenizer(
-            vocabulary_from_directory(path), backend_from_directory(path), engine
-        )
+        return _choose_tokenizer(make_vocabulary(files), make_backend(files), engine)
     except (LookupError, TypeError, AttributeError, ValueError) as error:
         log.warning("the tokenizer files are malformed: %r", error)
         raise ModelBroken("The model's tokenizer.json cannot be used.") from None
