@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any, TypeAlias
 
 import httpx
 import pytest
 
 from dragoman.testing import ScriptedEngine
-from tests.support.serving import serve_scripted
+from tests.support.serving import RunningServer, serve_scripted
 
 PLAIN = "{{ messages[0].content }}"
 EFFORT = PLAIN + "{% if reasoning_effort %} {{ reasoning_effort }}{% endif %}"
@@ -85,6 +87,21 @@ CASES = [
 ]
 
 
+Servers: TypeAlias = dict[str | None, tuple[ScriptedEngine, RunningServer]]
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[Servers]:
+    """Serve each template."""
+    with ExitStack() as stack:
+        running: Servers = {}
+        for template in (None, PLAIN, EFFORT, SWITCH, OTHER_SWITCH):
+            engine = ScriptedEngine("Yes.")
+            server = stack.enter_context(serve_scripted(engine, chat_template=template))
+            running[template] = engine, server
+        yield running
+
+
 def to_responses_fields(fields: dict[str, Any]) -> dict[str, Any]:
     """Return chat fields as a Responses request has them."""
     fields = dict(fields)
@@ -102,15 +119,15 @@ def test_what_the_model_does_not_have_is_dropped_with_a_warning(
     field: str | None,
     reason: str,
     api: str,
+    servers: Servers,
 ) -> None:
     body = {"model": "scripted", "messages": [{"role": "user", "content": "hi"}]}
     if api == "responses":
         body = {"model": "scripted", "input": "hi"}
         fields = to_responses_fields(fields)
         field = "reasoning.effort" if field == "reasoning_effort" else field
-    engine = ScriptedEngine("Yes.")
-    with serve_scripted(engine, chat_template=template) as server:
-        response = httpx.post(f"{server.url}/v1/{api}", json=body | fields)
+    engine, server = servers[template]
+    response = httpx.post(f"{server.url}/v1/{api}", json=body | fields)
     assert response.status_code == 200, response.text
     warnings = response.headers.get_list("x-dragoman-warning")
     assert engine.jobs[-1].prompt == prompt

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from dragoman.http.asgi import RequestContext
@@ -61,10 +62,12 @@ def make_model_card(entry: ModelEntry, services: Services) -> ModelCard:
         status=entry.state,
         context_length=_unset_if_none(info.context),
         max_model_len=_unset_if_none(info.context),
+        trained_context_length=_unset_if_none(info.trained_context),
         architecture=_unset_if_none(info.architecture),
         quantization=_unset_if_none(info.quantization),
         parameters=_unset_if_none(info.parameters),
         size=info.size,
+        memory=_unset_if_none(info.memory),
         modalities=list(info.modalities),
         capabilities=list(info.capabilities),
         lora=list(info.lora),
@@ -76,6 +79,9 @@ def make_model_card(entry: ModelEntry, services: Services) -> ModelCard:
         gate = services.admission.get_gate(entry.model)
         card.slots, card.slots_busy = _unset_if_none(gate.slots), gate.busy_slots
         card.requests_waiting = gate.waiting
+        defaults = entry.model.preset.sampling.sampling.with_defaults(entry.model.defaults)
+        card.default_sampling = msgspec.to_builtins(defaults)
+        card.sampling_source = entry.model.defaults_source or UNSET
     return card
 
 

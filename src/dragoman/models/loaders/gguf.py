@@ -59,6 +59,10 @@ async def load_gguf(source: ModelSource) -> Model:
         raise ModelBroken(f"Its options name an {error}.") from None
     report_progress("reading the file", 0.02)
     header = await asyncio.to_thread(read_model_header, source.path)
+    if source.plan is not None:
+        log.info("%s: %s", source.id, source.plan.describe())
+        for warning in source.plan.warnings:
+            log.warning("%s: %s", source.id, warning)
     report_progress("starting the engine", 0.1)
     engine = make_engine(source)
     try:
@@ -79,9 +83,11 @@ def make_engine(source: ModelSource) -> SubprocessEngine:
 
     options = source.options
     names = (*EngineOptions.__struct_fields__, "lora", "embeddings")
-    settings = {name: value for name in names if (value := getattr(options, name)) is not None} | {
-        "path": str(source.path)
-    }
+    settings = {name: value for name in names if (value := getattr(options, name)) is not None}
+    settings["path"] = str(source.path)
+    if source.plan is not None:
+        plan = source.plan
+        settings |= {"context": plan.context, "slots": plan.slots, "cache_ram": plan.cache_ram}
     try:
         factory = get_factory(options.engine or DEFAULT_ENGINE)
     except ValueError as error:
@@ -134,7 +140,9 @@ def make_model(
         parameters=header.parameters,
         quantization=header.quantization,
         context=capabilities.context or header.context_length,
+        trained_context=capabilities.trained_context or source.context,
         size=source.size,
+        memory=source.plan.memory.total if source.plan is not None else None,
         modalities=capabilities.modalities,
         capabilities=list_capabilities(capabilities, template, findings.output_format),
         lora=capabilities.lora,
@@ -151,6 +159,7 @@ def make_model(
         tokenizer=tokenizer,
         template_source=template,
         defaults=recommended.sampling,
+        defaults_source=recommended.source,
         preset=preset,
         output_format=findings.output_format,
         renderer=renderer,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import UNSET, Struct, UnsetType
 
 from dragoman.protocols.shared import openai
+from dragoman.types import Json
 
 
 class ModelCard(Struct):
@@ -17,10 +18,12 @@ class ModelCard(Struct):
     status: str = "unloaded"
     context_length: int | UnsetType = UNSET
     max_model_len: int | UnsetType = UNSET
+    trained_context_length: int | UnsetType = UNSET  # `context_length` is what is served
     architecture: str | UnsetType = UNSET
     quantization: str | UnsetType = UNSET
     parameters: str | UnsetType = UNSET
-    size: int | UnsetType = UNSET
+    size: int | UnsetType = UNSET  # bytes of its files
+    memory: int | UnsetType = UNSET  # bytes that it needs when it is loaded, estimated
     modalities: list[str] | UnsetType = UNSET
     capabilities: list[str] | UnsetType = UNSET
     lora: list[str] | UnsetType = UNSET
@@ -29,6 +32,8 @@ class ModelCard(Struct):
     slots: int | UnsetType = UNSET  # choices that it generates at once; of a loaded model
     slots_busy: int | UnsetType = UNSET
     requests_waiting: int | UnsetType = UNSET
+    default_sampling: dict[str, Json] | UnsetType = UNSET  # of requests that set nothing
+    sampling_source: str | UnsetType = UNSET  # where it comes from, besides the operator
     expires_at: float | UnsetType = UNSET  # when it is unloaded if it stays idle, Unix time
 
 
