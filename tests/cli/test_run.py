@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from dragoman.testing import Reply, ScriptedEngine
+from tests.support.paths import TEMPLATES
 from tests.support.server_process import DRAGOMAN
 from tests.support.serving import RunningServer, poll_until, serve_scripted
 from tests.support.terminal import (
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.slow
 SCRIPT = [
     Reply("<think>Let me see.</think>It is \x1b[31m42\x07\x9b.", when="number"),
     Reply("Once upon a time there was", when="story", hang_at=4),
-    Reply("Fine.", when="fail", raise_at=1),
+    Reply("Fine.", when="fail", raise_at=0),
     Reply("Hello there!"),
 ]
 Scripted = tuple[ScriptedEngine, RunningServer]
@@ -39,7 +40,8 @@ Scripted = tuple[ScriptedEngine, RunningServer]
 @pytest.fixture
 def scripted() -> Iterator[Scripted]:
     engine = ScriptedEngine(SCRIPT, cached=3)
-    with serve_scripted(engine, reasoning_format="think", log_level="warning") as server:
+    options = {"chat_template": TEMPLATES / "chatml.jinja", "reasoning_format": "think"}
+    with serve_scripted(engine, log_level="warning", **options) as server:
         yield engine, server
 
 
@@ -94,7 +96,7 @@ def test_line_editor_edits_recalls_and_takes_several_lines(
     assert history.stat().st_mode & 0o077 == 0
     with open_terminal("run", "scripted", "--url", server.url, **state) as terminal:
         terminal.until(">>>")
-        ask(terminal, UP * 4 + "!", "Hello there!")
+        ask(terminal, UP * 6 + "!", "Hello there!")  # two of the entries have two lines
         assert "Hello, world!" in get_last_prompt(engine)
         terminal.type("/exit" + ENTER)
     assert not any("never sent" in str(job.prompt) for job in engine.jobs)
@@ -129,7 +131,7 @@ def test_ctrl_c_stops_the_answer_on_the_server_and_not_the_program(
     ) as terminal:
         terminal.until(">>>")
         terminal.type("Tell a story." + ENTER)
-        terminal.until("there")
+        terminal.until("a time")
         terminal.type(CTRL_C)
         terminal.until(">>>")
         poll_until(lambda: engine.cancelled == 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import os
 import pty
@@ -20,7 +21,7 @@ CTRL_C, CTRL_D, ALT_ENTER, ENTER = "\x03", "\x04", "\x1b\r", "\r"
 UP, LEFT, HOME, TAB = "\x1b[A", "\x1b[D", "\x1b[H", "\t"
 CURSOR_REQUEST, CURSOR_REPLY = "\x1b[6n", "\x1b[40;1R"  # it is in the last line
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>78]|\r")
-TIMEOUT = 30
+TIMEOUT = 12
 
 
 class Terminal:
@@ -33,6 +34,7 @@ class Terminal:
             os.execve(sys.executable, [*DRAGOMAN, *arguments], environment)  # noqa: S606
         size = struct.pack("HHHH", 40, 100, 0, 0)
         fcntl.ioctl(self._handle, termios.TIOCSWINSZ, size)
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self.raw = ""  # all output so far
         self._position = 0  # in the output without escape codes: up to where `until` has matched
 
@@ -48,24 +50,28 @@ class Terminal:
                 self._position += match.end()
                 return fresh[: match.end()]
             assert time.monotonic() < deadline, self.raw
-            self._read()
-
-    def _read(self) -> None:
-        if select.select([self._handle], [], [], 1)[0]:
-            text = os.read(self._handle, 4096).decode(errors="replace")
-            self.raw += text
-            for _ in range(text.count(CURSOR_REQUEST)):
-                self.type(CURSOR_REPLY)
+            assert self._read(), self.raw
 
     def wait(self) -> int:
         """Read the rest of the output and return the exit code."""
-        try:
-            while text := os.read(self._handle, 4096):
-                self.raw += text.decode(errors="replace")
-        except OSError:
+        while self._read():
             pass
         os.close(self._handle)
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+    def _read(self) -> bool:
+        """Read some output, answering requests for the position; False at the end."""
+        if not select.select([self._handle], [], [], 1)[0]:
+            return True
+        try:
+            data = os.read(self._handle, 4096)
+        except OSError:  # the program has ended
+            return False
+        text = self._decoder.decode(data)
+        self.raw += text
+        for _ in range(text.count(CURSOR_REQUEST)):
+            self.type(CURSOR_REPLY)
+        return bool(data)
 
 
 @contextmanager

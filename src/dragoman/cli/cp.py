@@ -9,20 +9,19 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dragoman.cli.console.errors import CommandFailed
 from dragoman.cli.console.text import print_text
 from dragoman.cli.flags import COMMON, add_command, add_flags
 from dragoman.config import Settings
-from dragoman.models.catalog import (
-    MAX_NAME,
-    ModelCatalog,
-    ModelSource,
-    list_names,
-    normalize_name,
-)
 from dragoman.models.mapping_file import add_entry, read_entries
 from dragoman.types import Json
+
+if TYPE_CHECKING:
+    from dragoman.models.catalog import ModelCatalog, ModelSource
+
+MAX_NAME = 200
 
 
 def add_parser(
@@ -41,6 +40,7 @@ def add_parser(
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> None:
+    from dragoman.models.catalog import list_names, normalize_name
     from dragoman.runtime import open_catalog
 
     alias = check_alias(arguments.alias)
@@ -69,6 +69,8 @@ def check_alias(alias: str) -> str:
 
 def make_entry(source: ModelSource, name: str, file: Path) -> Json:
     """Return the entry of a model: as its own entry is written, else its path."""
+    from dragoman.models.catalog import normalize_name
+
     for key, value in read_entries(file).items():
         if isinstance(key, str) and normalize_name(key) == normalize_name(name):
             return value

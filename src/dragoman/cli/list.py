@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from dragoman.cli.console.table import format_size, print_json, print_table
-from dragoman.cli.flags import COMMON, add_command, add_flags
+from dragoman.cli.flags import COMMON, add_command, add_flags, list_model_settings
 from dragoman.config import Settings
-from dragoman.models.catalog import ModelSource
 from dragoman.types import Json
 
-HEADINGS = ("NAME", "ARCHITECTURE", "QUANTIZATION", "CONTEXT", "SIZE", "")
+if TYPE_CHECKING:
+    from dragoman.models.catalog import ModelSource
+    from dragoman.models.model import ModelInfo
+
+HEADINGS = ("NAME", "ARCHITECTURE", "QUANTIZATION", "CONTEXT", "SIZE", "MEMORY", "")
 
 
 def add_parser(
@@ -24,32 +28,48 @@ def add_parser(
         examples=("dragoman list", "dragoman list --json --models-dir /srv/models"),
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
-    add_flags(parser, COMMON)
+    add_flags(parser, {*COMMON, "memory", *list_model_settings()})
     return parser
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> None:
+    from dragoman.models.memory import MemoryPlanner, make_info
     from dragoman.runtime import open_catalog
 
+    planner = MemoryPlanner(settings.memory)
     sources = open_catalog(settings).list_sources()
+    planned = [(source, make_info(source, planner)) for source in sources]
     if arguments.json:
-        print_json([describe_source(source) for source in sources])
+        print_json([describe_source(source) | describe_plan(info) for source, info in planned])
     elif sources:
-        print_table(HEADINGS, map(make_row, sources))
+        print_table(HEADINGS, [make_row(source, info) for source, info in planned])
     else:
         print("No models are installed. `dragoman pull smollm2-135m` downloads the default model.")
 
 
-def make_row(source: ModelSource) -> tuple[str, ...]:
+def make_row(source: ModelSource, info: ModelInfo) -> tuple[str, ...]:
     names = ", ".join(source.aliases)
+    context = str(info.context or "-")
+    if info.trained_context is not None and info.context != info.trained_context:
+        context += f" of {info.trained_context}"  # served, and trained for
     return (
         source.id,
         source.architecture or "-",
         source.quantization or "-",
-        str(source.context or "-"),
+        context,
         format_size(source.size),
+        "-" if info.memory is None else format_size(info.memory),
         f"broken: {source.broken}" if source.broken else f"also {names}" if names else "",
     )
+
+
+def describe_plan(info: ModelInfo) -> dict[str, Json]:
+    """Return the context that is served and the memory that is needed, when it is loaded here."""
+    return {
+        "context": info.context,
+        "trained_context": info.trained_context,
+        "memory": info.memory,
+    }
 
 
 def describe_source(source: ModelSource) -> dict[str, Json]:

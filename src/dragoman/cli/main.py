@@ -12,17 +12,21 @@ from typing import NoReturn
 
 from dragoman import config
 from dragoman._version import __version__
+from dragoman.cli import bench, cp, explain, formats, health, ps, pull, rm, serve, show, stop
 from dragoman.cli import config as config_command
-from dragoman.cli import explain, formats, health, pull, serve
 from dragoman.cli import list as list_command
 from dragoman.cli import run as run_command
 from dragoman.cli.console.errors import CommandFailed
+from dragoman.cli.console.text import escape_controls
 from dragoman.cli.log_handler import configure_logging
 from dragoman.errors import DragomanError
 from dragoman.options import suggest
 
 log = logging.getLogger("dragoman")
-COMMANDS = (serve, run_command, pull, list_command, explain, formats, config_command, health)
+COMMANDS = (
+    *(serve, run_command, pull, list_command, show, ps, stop, rm, cp, bench),
+    *(explain, formats, config_command, health),
+)
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -56,7 +60,9 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
         if flag.startswith("-"):
             known = [name for name in parsed.parser._option_string_actions if len(name) > 2]
             parsed.parser.error(f"there is no flag {flag}.{suggest(flag, known)}")
-    if unknown:
+    if hasattr(parsed, "words"):  # argparse ends a list of arguments at the first flag
+        parsed.words += unknown
+    elif unknown:
         parsed.parser.error(f"unexpected argument {unknown[0]!r}.")
     return parsed
 
@@ -83,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         discard_output()
         sys.exit(1)
     except (CommandFailed, DragomanError, StartupError) as error:
-        sys.exit(f"dragoman: {error}")
+        sys.exit(f"dragoman: {escape_controls(str(error))}")
     except OSError as error:
         discard_output()
         log.debug("a system call failed", exc_info=error)

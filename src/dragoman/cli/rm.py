@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dragoman.cli.client.connect import find_server
 from dragoman.cli.client.transport import RequestFailed
@@ -20,10 +20,11 @@ from dragoman.cli.console.text import print_text
 from dragoman.cli.cp import get_mapping_file
 from dragoman.cli.flags import CLIENT, COMMON, add_command, add_flags
 from dragoman.config import Settings
-from dragoman.models.catalog import ModelCatalog, ModelSource, normalize_name
+from dragoman.models.deletion import is_inside, list_files, remove_empty_directories
 from dragoman.models.mapping_file import read_entries, remove_entry
 
-DOWNLOAD_CACHE = ".cache"  # what a download from Hugging Face leaves beside the files
+if TYPE_CHECKING:
+    from dragoman.models.catalog import ModelCatalog, ModelSource
 
 
 def add_parser(
@@ -59,13 +60,13 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
 
 def find_entry(catalog: ModelCatalog, name: str) -> str | None:
     """Return the key of models.yaml that is this name."""
+    from dragoman.models.catalog import normalize_name
+
     keys = [key for key in read_entries(get_mapping_file(catalog)) if isinstance(key, str)]
     return next((key for key in keys if normalize_name(key) == normalize_name(name)), None)
 
 
-def remove_name(
-    catalog: ModelCatalog, key: str, source: ModelSource, is_confirmed: bool
-) -> None:
+def remove_name(catalog: ModelCatalog, key: str, source: ModelSource, is_confirmed: bool) -> None:
     if confirm(f"Remove the name {key}? Its file {source.path} stays.", is_confirmed):
         remove_entry(get_mapping_file(catalog), key)
         print_text(f"Removed the name {key}; the file {source.path} is still there.")
@@ -86,8 +87,7 @@ def check_not_loaded(source: ModelSource, settings: Settings) -> None:
         is_same = (model.size, model.created) == (source.size, source.created)
         if is_same and model.status in ("ready", "loading"):
             raise CommandFailed(
-                f"The running server has {model.id} loaded: "
-                f"`dragoman stop {model.id}` unloads it."
+                f"The running server has {model.id} loaded: `dragoman stop {model.id}` unloads it."
             )
 
 
@@ -113,29 +113,6 @@ def delete_model(catalog: ModelCatalog, source: ModelSource, is_confirmed: bool)
     print_text(f"Deleted {source.id}{also}.")
 
 
-def is_inside(path: Path, root: Path) -> bool:
-    """Whether a path is below the root, also if the directories in between are links."""
-    parent = Path(os.path.realpath(path.parent))
-    return parent.is_relative_to(os.path.realpath(root))
-
-
-def list_files(source: ModelSource) -> list[Path]:
-    """List the files of a model; of a split one also if parts are missing."""
-    from dragoman.engines.llamacpp.gguf import parse_split_name
-
-    if source.kind == "safetensors":
-        return sorted(path for path in source.path.iterdir() if not path.is_dir())
-    split = parse_split_name(source.path.stem)
-    if split is None:
-        return [source.path]
-    stem, _, count = split
-    parts = (
-        source.path.with_name(f"{stem}-{part:05}-of-{count:05}{source.path.suffix}")
-        for part in range(1, count + 1)
-    )
-    return [part for part in parts if os.path.lexists(part)]
-
-
 def find_names(catalog: ModelCatalog, source: ModelSource) -> list[str]:
     """List the names in models.yaml that would be left without a file."""
     file = get_mapping_file(catalog)
@@ -146,13 +123,3 @@ def find_names(catalog: ModelCatalog, source: ModelSource) -> list[str]:
             target = os.path.realpath(file.parent / Path(path).expanduser())
             names += [key] if target == source.real_path else []
     return names
-
-
-def remove_empty_directories(directory: Path, root: Path) -> None:
-    """Remove the directory of a model and those above it, as far as nothing else is in them."""
-    while directory != root and root in directory.parents:
-        if {path.name for path in directory.iterdir()} - {DOWNLOAD_CACHE}:
-            return
-        shutil.rmtree(directory / DOWNLOAD_CACHE, ignore_errors=True)
-        directory.rmdir()
-        directory = directory.parent

@@ -46,7 +46,7 @@ def add_parser(
         "model", nargs="?", metavar="MODEL", help="name or file of a model (default: smollm2-135m)"
     )
     parser.add_argument(
-        "prompt", nargs="*", metavar="PROMPT", help="answer this and exit; piped input is added"
+        "words", nargs="*", metavar="PROMPT", help="answer this and exit; piped input is added"
     )
     add_chat_flags(parser)
     add_client_flags(parser)
@@ -55,7 +55,7 @@ def add_parser(
 
 def add_chat_flags(parser: argparse.ArgumentParser) -> None:
     section = parser.add_argument_group("conversation")
-    section.add_argument("--system", metavar="TEXT", help="system message")
+    section.add_argument("--system", dest="system_message", metavar="TEXT", help="system message")
     section.add_argument(
         "--temperature", metavar="NUMBER", help="sampling temperature (0 = greedy)"
     )
@@ -96,7 +96,7 @@ def needs_local_model(arguments: argparse.Namespace, settings: Settings) -> bool
 
 def run(arguments: argparse.Namespace, settings: Settings) -> None:
     options = make_options(arguments)
-    text = read_prompt(arguments.prompt)
+    text = read_prompt(arguments.words)
     is_local = needs_local_model(arguments, settings)
     logging.getLogger("dragoman").setLevel(logging.WARNING)
     client, model = open_client(arguments.model, settings, is_local=is_local)
@@ -111,7 +111,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
 
 def make_options(arguments: argparse.Namespace) -> ChatOptions:
     options = ChatOptions(
-        system=arguments.system,
+        system=arguments.system_message,
         is_verbose=arguments.verbose,
         shows_reasoning=not arguments.hide_reasoning,
     )

@@ -31,6 +31,8 @@ from msgspec import Struct
 
 from dragoman.bounded_cache import BoundedCache
 from dragoman.engines.llamacpp import gguf
+from dragoman.engines.llamacpp.memory_plan import MemoryPlan
+from dragoman.engines.llamacpp.model_shape import ModelShape, find_trained_context, read_shape
 from dragoman.errors import ModelBroken
 from dragoman.models.mapping import ModelEntries, ModelMapping, ModelOptions
 from dragoman.models.pull import DEFAULT_ALIASES, DEFAULT_FILE
@@ -65,6 +67,8 @@ class ModelSource(Struct, frozen=True, kw_only=True):
     titles: tuple[str, ...] = ()  # names that the file gives itself
     aliases: tuple[str, ...] = ()
     options: ModelOptions = ModelOptions()
+    shape: ModelShape | None = None  # what decides how much memory it needs
+    plan: MemoryPlan | None = None  # with which it is loaded; None until then
 
     real_path: str = ""  # with links resolved
     stamp: FileStamp = ("", 0, 0)  # changes when the file does
@@ -170,6 +174,17 @@ class ModelCatalog:
             return source
         return msgspec.structs.replace(source, options=options.with_defaults(self.base))
 
+    def resolve_draft(self, source: ModelSource) -> ModelSource:
+        """Return the model with the path of its draft model, which may be given by name."""
+        name = source.options.draft_model
+        if name is None or os.path.isfile(name):
+            return source
+        draft = self.find(name)
+        if draft is None or draft.broken is not None or draft.kind != "gguf":
+            raise ModelBroken(f"There is no draft model {name!r}.{self.suggest(name)}")
+        options = msgspec.structs.replace(source.options, draft_model=str(draft.path))
+        return msgspec.structs.replace(source, options=options)
+
     def _read_mapped(self) -> Iterator[ModelSource]:
         for name, (path, options) in self._entries.read().items():
             source = self._describe(path)
@@ -242,6 +257,7 @@ def describe_gguf(path: Path) -> ModelSource:
         return msgspec.structs.replace(broken, broken=error.message)
     if header.kind != "model":
         return msgspec.structs.replace(broken, broken=NOT_A_MODEL)
+    size = sum(max(0, read_stamp(file)[2]) for file in files)
     is_default_model = normalize_name(path.name) == normalize_name(DEFAULT_FILE)
     source = ModelSource(
         id=DEFAULT_ALIASES[0] if is_default_model else path.stem,
@@ -249,8 +265,9 @@ def describe_gguf(path: Path) -> ModelSource:
         architecture=header.architecture,
         parameters=header.parameters,
         quantization=header.quantization,
-        context=header.context_length,
-        size=sum(max(0, read_stamp(file)[2]) for file in files),
+        context=find_trained_context(header),
+        size=size,
+        shape=read_shape(header, size),
         created=created,
         titles=_collect_titles(header),
         aliases=DEFAULT_ALIASES[1:] if is_default_model else (),

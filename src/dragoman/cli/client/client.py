@@ -130,4 +130,4 @@ def make_error(status: int, body: Json) -> RequestFailed:
         message += " Set it with --api-key or DRAGOMAN_API_KEY."
     if status == 403 and "admin key" in message:
         message += " Set it with --admin-key or DRAGOMAN_ADMIN_KEY."
-    return RequestFailed(message, status, error.get("code"))
+    return RequestFailed(message, status, error.get("code"), error.get("param"))

@@ -11,8 +11,10 @@ from dragoman.errors import DragomanError
 class RequestFailed(DragomanError):
     """The server answered a command's request with an error, or did not answer."""
 
-    def __init__(self, message: str, status: int = 0, code: str | None = None) -> None:
-        super().__init__(message, code=code)
+    def __init__(
+        self, message: str, status: int = 0, code: str | None = None, param: str | None = None
+    ) -> None:
+        super().__init__(message, code=code, param=param)
         self.http_status = status  # 0: there was no response
 
 

@@ -1,0 +1,201 @@
+"""`dragoman show`: describe a model without loading it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from dragoman.cli.client.client import ServedModel
+from dragoman.cli.client.connect import connect
+from dragoman.cli.console.errors import CommandFailed
+from dragoman.cli.console.table import format_size, print_fields, print_json
+from dragoman.cli.console.text import print_text
+from dragoman.cli.flags import CLIENT, COMMON, add_command, add_flags, list_model_settings
+from dragoman.cli.list import describe_source
+from dragoman.config import Settings
+from dragoman.types import Json
+
+if TYPE_CHECKING:
+    from dragoman.models.description import ModelDescription
+
+PARTS = {
+    "template": "the chat template",
+    "license": "the license",
+    "parameters": "the sampling defaults",
+    "system": "the system message",
+    "metadata": "the metadata of the file",
+}
+
+
+def add_parser(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+) -> argparse.ArgumentParser:
+    parser = add_command(
+        commands,
+        "show",
+        "describe a model",
+        examples=(
+            "dragoman show smollm2-135m",
+            "dragoman show ./model.gguf --template",
+            "dragoman show qwen3 --json",
+            "dragoman show qwen3 --url http://gpu-box:8000",
+        ),
+    )
+    parser.add_argument("model", metavar="MODEL", help="name or file of a model")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    only = parser.add_mutually_exclusive_group()
+    for part, text in PARTS.items():
+        only.add_argument(
+            f"--{part}", dest="part", action="store_const", const=part, help=f"print only {text}"
+        )
+    add_flags(parser, {*COMMON, *CLIENT, "memory", *list_model_settings()})
+    return parser
+
+
+def run(arguments: argparse.Namespace, settings: Settings) -> None:
+    from dragoman.models.description import describe_model
+    from dragoman.runtime import open_catalog
+
+    if settings.url:
+        show_served(arguments, settings)
+        return
+    source = open_catalog(settings, arguments.model).added[0]
+    description = describe_model(source, settings.memory)
+    if arguments.part is not None:
+        show_part(description, arguments.part, is_json=arguments.json)
+    elif arguments.json:
+        print_json(to_json(description))
+    else:
+        print_fields(list_fields(description))
+
+
+def show_served(arguments: argparse.Namespace, settings: Settings) -> None:
+    """Show what a running server says about its model."""
+    if arguments.part is not None:
+        raise CommandFailed(f"A server does not tell {PARTS[arguments.part]}: leave out --url.")
+    model = connect(settings).get_model(arguments.model)
+    if arguments.json:
+        print_json(msgspec.to_builtins(model))
+    else:
+        print_fields(list_served_fields(model))
+
+
+def show_part(description: ModelDescription, part: str, *, is_json: bool) -> None:
+    value = get_part(description, part)
+    if not value:
+        raise CommandFailed(f"{description.source.id} has none: {PARTS[part]} is not set.")
+    if is_json:
+        print_json(value)
+    elif isinstance(value, dict):
+        print_fields((name, str(item)) for name, item in value.items())
+    else:
+        print_text(value)
+
+
+def get_part(description: ModelDescription, part: str) -> Json:
+    parts: dict[str, Json] = {
+        "template": description.template,
+        "license": description.license,
+        "parameters": description.sampling,
+        "system": description.system,
+        "metadata": description.metadata,
+    }
+    return parts[part]
+
+
+def list_fields(description: ModelDescription) -> Iterator[tuple[str, str]]:
+    source = description.source
+    rows: dict[str, object] = {
+        "model": source.id,
+        "also named": ", ".join(source.aliases),
+        "file": source.path,
+        "error": description.error,
+        "architecture": source.architecture,
+        "parameters": source.parameters,
+        "quantization": source.quantization,
+        "size": format_size(source.size),
+        "context": describe_context(description),
+        "memory": description.plan.memory.describe() if description.plan else None,
+        "layers": description.layers,
+        "embedding length": description.embedding_length,
+        "vocabulary": description.vocabulary and f"{description.vocabulary:,} tokens",
+        "capabilities": ", ".join(description.capabilities),
+        "reads": ", ".join(description.modalities),
+        "tool calls": description.tool_format,
+        "reasoning": description.reasoning_format,
+        "template": describe_template(description),
+        "sampling": describe_sampling(description),
+        "system": description.system,
+        "stop": ", ".join(map(repr, description.stop)),
+        "license": description.license,
+    }
+    yield from ((name, str(value)) for name, value in rows.items() if value)
+
+
+def describe_context(description: ModelDescription) -> str | None:
+    """Say for how many tokens the model was trained, and with how many it is served here."""
+    plan, trained = description.plan, description.source.context
+    if plan is None:
+        return None if trained is None else f"trained for {trained} tokens"
+    slots = "slot" if plan.slots == 1 else "slots"
+    served = f"served with {plan.context} in {plan.slots} {slots}"
+    return f"trained for {plan.trained_context} tokens, {served}"
+
+
+def describe_template(description: ModelDescription) -> str:
+    if description.template is None:
+        return "none"
+    length = len(description.template)
+    return f"{length:,} characters; --template prints it, `dragoman explain` explains it"
+
+
+def describe_sampling(description: ModelDescription) -> str:
+    pairs = ", ".join(f"{name} {value}" for name, value in description.sampling.items())
+    return f"{pairs} (from {description.sampling_source})" if pairs else ""
+
+
+def list_served_fields(model: ServedModel) -> Iterator[tuple[str, str]]:
+    rows: dict[str, object] = {
+        "model": model.id,
+        "also named": ", ".join(model.aliases),
+        "status": model.status,
+        "error": model.error,
+        "architecture": model.architecture,
+        "parameters": model.parameters,
+        "quantization": model.quantization,
+        "size": model.size and format_size(model.size),
+        "memory": model.memory and format_size(model.memory),
+        "context": model.context_length and f"{model.context_length} tokens",
+        "capabilities": ", ".join(model.capabilities),
+        "reads": ", ".join(model.modalities),
+    }
+    yield from ((name, str(value)) for name, value in rows.items() if value)
+
+
+def to_json(description: ModelDescription) -> dict[str, Json]:
+    plan = description.plan
+    return describe_source(description.source) | {
+        "error": description.error,
+        "context": {
+            "trained": plan.trained_context if plan else description.source.context,
+            "served": plan.context if plan else None,
+        },
+        "slots": plan.slots if plan else None,
+        "memory": msgspec.to_builtins(plan.memory) | {"total": plan.memory.total} if plan else None,
+        "layers": description.layers,
+        "embedding_length": description.embedding_length,
+        "vocabulary": description.vocabulary,
+        "capabilities": list(description.capabilities),
+        "modalities": list(description.modalities),
+        "tool_format": description.tool_format,
+        "reasoning_format": description.reasoning_format,
+        "template": description.template,
+        "sampling": description.sampling,
+        "system": description.system,
+        "stop": list(description.stop),
+        "license": description.license,
+        "metadata": description.metadata,
+    }
