@@ -10,7 +10,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from dragoman.types import Constraint, Tool
+from dragoman.types import BannedString, Constraint, Tool
 
 
 class GrammarSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -25,6 +25,7 @@ class GrammarSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
     starts_in_reasoning: bool | None = None  # None: the template does not decide it
     header_start: str | None = None  # the end of the prompt, if it opens a message header
     without_reasoning: bool = False  # no reasoning is allowed: its budget is spent
+    banned_strings: tuple[BannedString, ...] = ()  # excludes a constraint and tools
     special_tokens: dict[str, int] = {}  # markers that are special tokens, by their text
 
     @property
@@ -32,6 +33,8 @@ class GrammarSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
         """The request field to name in an error."""
         if self.constraint is not None:
             return self.constraint.param or None
+        if self.banned_strings:
+            return "banned_strings"
         if len(self.tools) == 1:
             [tool] = self.tools
             return tool.param if tool.input is None else tool.input.param

@@ -22,9 +22,9 @@ from dragoman.types import Json
 # no forcing: finding the text that must come next costs time proportional to it, at every token
 HEADER = '%llguidance {"no_forcing": true}'
 ANY = r"/(?s:.*)/"
-# bounded, or a model that likes white space would go on for ever
-JSON_SPACE = r"[ \t]{0,4}(?:\r?\n){0,2}[ \t]{0,48}"  # as in indented JSON
-MARKER_SPACE = r"/[ \t\r\n]{1,16}/"
+# White space as models write it, and no more: a small model likes it and would go on and on.
+JSON_SPACE = r"(?: |\r?\n(?: {0,16}|\t{0,8}))?"  # one space, or a line break and an indentation
+MARKER_SPACE = r"/[ \t\r\n]{1,8}/"
 UP_TO_THREE = "{0,3}"  # markers without meaning: a model may repeat them, but not for ever
 EMPTY = '""'
 JSON_STYLE: dict[str, Json] = {
@@ -99,8 +99,12 @@ class LarkBuilder:
         return self.add_rule("%json " + json.dumps(schema | {"x-guidance": JSON_STYLE}), "json")
 
     def add_punctuation(self, text: str) -> str:
-        """Add a sign with optional white space around it; one terminal is cheaper than three."""
-        return self.add_terminal(f"/{JSON_SPACE}{escape_regex(text)}{JSON_SPACE}/", "SIGN")
+        """Add a sign with optional white space around it; one terminal is cheaper than three.
+
+        A line may end after a comma or a bracket.
+        """
+        after = JSON_SPACE if text in ",;(" else " ?"
+        return self.add_terminal(f"/ ?{escape_regex(text)}{after}/", "SIGN")
 
     def add_opening_bracket(self, bracket: str) -> str:
         """Add a bracket that optional white space follows."""

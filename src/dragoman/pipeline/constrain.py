@@ -50,6 +50,9 @@ async def constrain(
 ) -> CompiledGrammar:
     """Compile the grammar of an answer; `chat` is None if the request is not a chat."""
     requirement = build_requirement(chat, request.constraint, model, answer_start)
+    warnings: tuple[str, ...] = ()
+    if request.banned_strings:
+        requirement, warnings = ban_strings(requirement, chat, request, model)
     if requirement is None:
         return UNCONSTRAINED
     spec = replace(requirement.spec, without_reasoning=without_reasoning)
@@ -60,11 +63,36 @@ async def constrain(
         return CompiledGrammar(None, (f"{NOT_ENFORCED}: {conflict[0]}",))
     try:
         with get_record().measure("constrain"):
-            return await compiler.compile(spec)
+            compiled = await compiler.compile(spec)
+            return replace(compiled, warnings=(*warnings, *compiled.warnings))
     except BadRequest as error:
         if requirement.is_mandatory or not isinstance(error, TOLERATED_ERRORS):
             raise
         return CompiledGrammar(None, (f"{NOT_ENFORCED}: {error.message}",))
+
+
+def ban_strings(
+    requirement: Requirement | None, chat: Chat | None, request: Request, model: Model
+) -> tuple[Requirement, tuple[str, ...]]:
+    """Replace the requirement with one for text without the banned strings, with warnings.
+
+    What an answer must look like cannot be enforced besides, so that is rejected.
+    """
+    param = request.client_field_names.get("banned_strings", "banned_strings")
+    warnings: tuple[str, ...] = ()
+    if requirement is not None:
+        if requirement.is_mandatory:
+            raise Unsupported(
+                f"`{param}` cannot be combined with `{requirement.param}`.", param=param
+            )
+        warnings = (f"{NOT_ENFORCED}: `{param}` is enforced instead.",)
+    output_format = model.output_format if chat is None else model.output_format.for_chat(chat)
+    spec = GrammarSpec(
+        banned_strings=request.banned_strings,
+        reasoning_format=None if chat is None else output_format.reasoning,
+        special_tokens={} if chat is None else get_marker_tokens(model, output_format),
+    )
+    return Requirement(spec, param), warnings
 
 
 @contextmanager
@@ -74,8 +102,14 @@ def attribute_grammar_errors(request: Request) -> Generator[None, None, None]:
         yield
     except BadRequest as error:
         if error.param == "grammar":
-            error.param = "tools" if request.constraint is None else request.constraint.param
+            error.param = _get_grammar_param(request)
         raise
+
+
+def _get_grammar_param(request: Request) -> str:
+    if request.constraint is not None:
+        return request.constraint.param
+    return "banned_strings" if request.banned_strings else "tools"
 
 
 def build_requirement(

@@ -20,6 +20,7 @@ from dragoman.grammar.lark_builder import LarkBuilder
 from dragoman.grammar.schema.nodes import Object
 from dragoman.grammar.schema.schema_parser import parse_schema
 from dragoman.grammar.writer.answer_writer import AnswerWriter
+from dragoman.grammar.writer.banned_text import write_without_strings
 from dragoman.grammar.writer.call_writer import CallWriter
 from dragoman.grammar.writer.free_text_tools import build_arguments
 from dragoman.grammar.writer.json_writer import JsonWriter
@@ -39,7 +40,7 @@ def compile_grammar(spec: GrammarSpec) -> CompiledGrammar:
     warnings: list[str] = []
     tools = [_parse_tool(tool, spec.tool_format, warnings) for tool in spec.tools]
     constraint = spec.constraint
-    if constraint is None and not tools:
+    if constraint is None and not tools and not spec.banned_strings:
         return CompiledGrammar(None)
     rules = combine_formats(spec.tool_format if tools else None, spec.reasoning_format)
     lark = LarkBuilder(spec.special_tokens)
@@ -118,6 +119,9 @@ def _write_start(
 ) -> str:
     """Write the rules of the whole answer; return the expression for `start`."""
     without_reasoning, parallel = spec.without_reasoning, spec.parallel_calls
+    if spec.banned_strings:
+        openers = rules.reasoning.open if without_reasoning else ()
+        return write_without_strings(lark, spec.banned_strings, openers)
     starts_in_reasoning = spec.starts_in_reasoning
     if starts_in_reasoning is None:
         starts_in_reasoning = rules.reasoning.starts_inside

@@ -33,7 +33,7 @@ from dragoman.output.spec import (
 )
 
 # between calls that follow each other outside a list
-CALL_SEPARATOR = rf"/{JSON_SPACE}[,;]{JSON_SPACE}|[ \t\r\n]{{1,48}}/"
+CALL_SEPARATOR = rf"/{JSON_SPACE}[,;]{JSON_SPACE}|[ \t\r\n]{{1,8}}/"
 ID_STRING = r"/\"[^\"\\\x00-\x1f]{0,64}\"/"
 
 

@@ -16,6 +16,7 @@ from dragoman.errors import Unsupported
 from dragoman.grammar.client.grammar_text import GrammarText, write_grammar_text
 from dragoman.grammar.client.text_syntax import QuotedSyntax
 from dragoman.grammar.lark_builder import (
+    EMPTY,
     LarkBuilder,
     format_repeat,
     join_alternatives,
@@ -241,12 +242,26 @@ class JsonWriter:
 
     def write_array(self, node: Array) -> str:
         inner = write_items(node, self.write_value, self.comma)
-        if inner:
-            inner = inner if node.min_items else f"({inner})?"
-        return f"{self.lark.add_opening_bracket('[')} {inner} {self.lark.add_closing_bracket(']')}"
+        return self._write_brackets("[]", inner, may_be_empty=not node.min_items)
 
     def write_object(self, node: Object) -> str:
-        return f"{self.lark.add_opening_bracket('{')} {self.write_object_rest(node)}"
+        return self._write_brackets(
+            "{}", self._write_some_members(node), may_be_empty=not node.required
+        )
+
+    def _write_brackets(self, brackets: str, inner: str, *, may_be_empty: bool) -> str:
+        """Write brackets around what is not empty, or, if that is allowed, around nothing."""
+        opening, closing = brackets[0], brackets[1]
+        lark, options = self.lark, []
+        if inner not in ("", EMPTY):
+            whole = (
+                f"{lark.add_opening_bracket(opening)} {inner} {lark.add_closing_bracket(closing)}"
+            )
+            options.append(whole)
+        if may_be_empty or not options:
+            regex = f"/{escape_regex(opening)} ?{escape_regex(closing)}/"
+            options.append(lark.add_terminal(regex, "EMPTY"))
+        return join_alternatives(options) if len(options) > 1 else options[0]
 
     def write_object_rest(self, node: Object) -> str:
         """Write an object after its opening brace."""
@@ -254,6 +269,11 @@ class JsonWriter:
 
     def write_members(self, node: Object) -> str:
         """Write the members of an object, without its braces."""
+        inner = self._write_some_members(node)
+        return inner if node.required else f"({inner})?"
+
+    def _write_some_members(self, node: Object) -> str:
+        """Write at least one member, if there can be one."""
         members = {
             name: self.write_member(name, value)
             for name, value in node.properties
@@ -266,10 +286,9 @@ class JsonWriter:
             if is_possible(value)
         ]
         other = join_alternatives(others) if others else None
-        inner = write_sequence(
+        return write_sequence(
             self.lark, members, node.required, other, self.comma, ordered=self._ordered
         )
-        return inner if node.required else f"({inner})?"
 
     def write_member(self, name: str, node: Node) -> str:
         return self.write_key_value(self.write_key(name), node)

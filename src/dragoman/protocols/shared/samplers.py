@@ -212,11 +212,12 @@ def decode_samplers(fields: SamplerFields, max_tokens: int | None = None) -> Dec
     if fields.logit_bias is not None:
         names["logit_bias"] = "logit_bias"
     values["logit_bias"] = biases if "logit_bias" in names else None
+    banned_strings = _decode_banned_strings(fields, names)
     return DecodedSampling(
         sampling=Sampling(**values, max_tokens=max_tokens),
         client_field_names={ours: name for ours, name in names.items() if ours != name},
         text_biases=texts,
-        banned_strings=_decode_banned_strings(fields, names),
+        banned_strings=banned_strings,
         warnings=warnings,
     )
 
