@@ -28,6 +28,7 @@ from dragoman.http.closing import LingeringClose, StallTimer
 from dragoman.http.router import Router
 from dragoman.http.websocket_connection import WebSocketConnection, parse_handshake
 from dragoman.protocols.shared import openai
+from dragoman.telemetry.access_log import log_rejection
 
 MAX_HEADERS = 100
 UPGRADE_HEADERS = (b"upgrade", b"connection", b"http2-settings")
@@ -297,6 +298,7 @@ class Connection(HttpToolsProtocol):
                 "connection: close\r\n\r\n"
             )
             self.transport.write(head.encode() + body)
+            log_rejection(error)
         if cycle is not None and not cycle.response_complete:  # the app must stop writing
             cycle.disconnected = True
             cycle.message_event.set()

@@ -64,6 +64,7 @@ from dragoman.telemetry.record import Generation, RequestRecord, get_record
 from dragoman.types import Chat, Job, Prompt, Request, Step
 
 PLAIN_TEXT = OutputFormat()
+Feed: TypeAlias = Callable[[Step], list[Delta]]
 # raised when a step is not what an engine must yield
 STEP_ERRORS = (EngineFailed, AttributeError, TypeError, ValueError, LookupError)
 # Takes a delta; the awaitable it may return is awaited before the next delta.
@@ -77,12 +78,15 @@ async def prepare(request: Request, services: Services, already_admitted: bool =
     not reject it.
     """
     record = get_record()
+    is_first = record.request is None  # and not a later round of the same response
     record.set_request(request)
     with record.measure("resolve"):
         lease = await services.models.acquire(request.model)
     try:
         model = lease.model
         record.model = model.id
+        if is_first:
+            log_parameters(record)
         with record.measure("validate"):
             validate_request(request, model)
             sent, request = request, apply_sampling(request, model.preset)
@@ -109,19 +113,14 @@ async def prepare(request: Request, services: Services, already_admitted: bool =
     except BaseException:
         plan.close()
         raise
-    report_plan(plan, record)
     return plan
 
 
-def report_plan(plan: Plan, record: RequestRecord) -> None:
-    """Note what is known about a request before it runs."""
-    record.warnings = tuple(dict.fromkeys((*record.warnings, *plan.warnings)))
-    record.response_id = plan.request.response_id or ""
-    if record.wants_prompt:
-        for job in plan.jobs:
-            record.prompts.append(format_prompt(job.prompt, get_pieces(plan.model)))
-            record.prompt_ids.append(job.prompt if isinstance(job.prompt, list) else [])
-    log_parameters(record)
+def record_prompts(plan: Plan, record: RequestRecord) -> None:
+    """Note the prompts of a request that runs, for those who want to see them."""
+    for job in plan.jobs:
+        record.prompts.append(format_prompt(job.prompt, get_pieces(plan.model)))
+        record.prompt_ids.append(job.prompt if isinstance(job.prompt, list) else [])
 
 
 def warn_about_trace(job: Job, record: RequestRecord) -> tuple[str, ...]:
@@ -227,6 +226,8 @@ async def run_jobs(plan: Plan, deliver: Deliver) -> None:
     record = get_record()
     with record.measure("queue"):
         await plan.ticket.wait()
+    if record.wants_prompt:
+        record_prompts(plan, record)
     plan.ticket.count_tokens = lambda: (
         plan.prompt_tokens + sum(reader.completion_tokens for reader in readers)
     )
@@ -248,6 +249,7 @@ async def read_steps(
     if record.options.trace is not None:
         feeds = [record.time_calls("parse", feed) for feed in feeds]
         deliver = record.time_calls("encode", deliver)
+    check_first_steps(feeds, plan.model)
     unfinished = len(readers)
     async for step in steps:
         try:
@@ -272,9 +274,29 @@ async def read_steps(
     raise EngineFailed("The engine stopped before the answer was finished.")
 
 
+def check_first_steps(feeds: list[Feed], model: Model) -> None:
+    """Make each function check the first step that it gets, and replace itself in the list."""
+
+    def make_checked(index: int, feed: Feed) -> Feed:
+        def feed_first(step: Step) -> list[Delta]:
+            problem = find_step_problem(step, model, len(feeds))
+            if problem is not None:
+                raise EngineFailed(INVALID_ANSWER)
+            feeds[index] = feed
+            return feed(step)
+
+        return feed_first
+
+    feeds[:] = [make_checked(index, feed) for index, feed in enumerate(feeds)]
+
+
+def find_step_problem(step: Step, model: Model, choices: int) -> str | None:
+    return find_problem(step, choices, len(get_pieces(model) or ()))
+
+
 def explain_step_error(error: Exception, model: Model, step: Step, choices: int) -> None:
     """If a step is invalid, log what is wrong with it, and blame the engine."""
-    problem = find_problem(step, choices, len(get_pieces(model) or ()))
+    problem = find_step_problem(step, model, choices)
     if problem is not None:
         log_problem(get_engine_name(model.engine), problem)
         if not isinstance(error, EngineFailed):
@@ -366,7 +388,10 @@ def share_prompt_counts(step: Step, readers: list[Reader], choices: int) -> None
 async def count_prompt_tokens(request: Request, services: Services) -> int:
     """Return how many tokens the prompt of a chat has."""
     chat = cast(Chat, request.prompts[0])
+    record = get_record()
+    record.set_request(request)
     with await services.models.acquire(request.model) as model:
+        record.model = model.id
         validate_media(chat, model)
         chat, _ = adapt_chat(chat, model)
         scope = make_replay_scope(model, request)

@@ -2,7 +2,7 @@
 
 Every request writes one line when it has ended, however it ends. It contains neither prompts nor
 answers nor keys. At level `debug` there are two more lines, about what the client asked and
-about what the model generated; the texts themselves are in them only if the operator allows it.
+about what the model generated; prompt and output are in the second if the operator allows it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections import Counter
 
 import msgspec
 
+from dragoman.errors import DragomanError
 from dragoman.telemetry.log_format import LogEvent, escape_text
 from dragoman.telemetry.record import RequestRecord
 from dragoman.types import Chat, Json, Request
@@ -33,6 +34,13 @@ def log_request(record: RequestRecord, level: int = logging.INFO) -> None:
     }
     message = "{method} {path} {status} {duration_ms:.0f} ms".format_map(parts)
     log.log(level, LogEvent(message, make_fields(record), parts))
+
+
+def log_rejection(error: DragomanError) -> None:
+    """Write the line of a request that is rejected before it is complete."""
+    record = RequestRecord(method="-", path="-")
+    record.set_error(error)
+    log_request(record)
 
 
 def make_fields(record: RequestRecord) -> dict[str, Json]:
@@ -85,7 +93,7 @@ def _round(value: float | None) -> float | None:
 
 
 def log_parameters(record: RequestRecord) -> None:
-    """Write what a client asked, once its request is ready to run."""
+    """Write what a client asked, without any text."""
     request = record.request
     if request is None or not log.isEnabledFor(logging.DEBUG):
         return
@@ -107,8 +115,6 @@ def log_parameters(record: RequestRecord) -> None:
             "tool_choice": chat.tool_choice if chat.tools else None,
             "reasoning_effort": chat.reasoning_effort,
         }
-    if record.logs_content:
-        parameters["prompt"] = list(record.prompts)
     log.debug(LogEvent("request", parameters, limit=MAX_CONTENT))
 
 
@@ -127,5 +133,5 @@ def log_answer(record: RequestRecord) -> None:
         },
     }
     if record.logs_content:
-        answer["output"] = list(record.outputs)
+        answer |= {"prompt": list(record.prompts), "output": list(record.outputs)}
     log.debug(LogEvent("answer", answer, limit=MAX_CONTENT))

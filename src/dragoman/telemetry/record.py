@@ -108,8 +108,7 @@ class RequestRecord:
         """Make the record of work that this request starts and that is observed by itself."""
         child = RequestRecord(self.request_id, method, self.path)
         child.route, child.owner, child.api = self.route, self.owner, self.api
-        child.options, child.prompts = self.options, self.prompts
-        child.prompt_ids, child.request = self.prompt_ids, self.request
+        child.options, child.request = self.options, self.request
         child.requested_model, child.model = self.requested_model, self.model
         child.response_id = self.response_id
         return child
@@ -135,6 +134,7 @@ class RequestRecord:
         """Note what a client asked. Later rounds of the same response ask the same."""
         self.request = self.request or request
         self.requested_model = request.model
+        self.response_id = request.response_id or ""
         self.options |= request.report
 
     def set_error(self, error: DragomanError) -> None:

@@ -38,6 +38,7 @@ class TokenizeHandlers:
     async def tokenize(self, request: RequestContext) -> None:
         decoded, prompt = await self._reader.read_and_decode(request, DIALECT.decode)
         with await self._registry.acquire(decoded.model or self._registry.default_name) as model:
+            request.record.model = model.id
             tokenizer = get_tokenizer(model)
             if isinstance(prompt, Chat):
                 validate_media(prompt, model)
@@ -59,6 +60,7 @@ class TokenizeHandlers:
         decode = pass_strict(decode_detokenize_request)
         decoded = await self._reader.read_and_decode(request, decode)
         with await self._registry.acquire(decoded.model or self._registry.default_name) as model:
+            request.record.model = model.id
             tokenizer = get_tokenizer(model)
             if any(token >= tokenizer.vocab_size for token in decoded.tokens):
                 raise BadRequest("A token is not in the model's vocabulary.", param="tokens")

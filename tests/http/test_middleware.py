@@ -1,0 +1,68 @@
+"""Rejections name the path; the log has a line for requests that are never complete."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from tests.support.logs import collect_logs
+from tests.support.serving import RunningServer, make_chat, serve_scripted
+
+KEYS = {"api_key": ("user",), "admin_key": ("root",)}
+USER = {"authorization": "Bearer user"}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningServer]:
+    with serve_scripted(**KEYS) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "status"),
+    [
+        ("GET", "/v1/models", {}, 401),
+        ("GET", "/v1/models", {"authorization": "Bearer wrong"}, 401),
+        ("GET", "/v1/nothing/here", USER, 404),
+        ("GET", "/v1/models/absent", USER, 404),
+        ("POST", "/v1/chat/completions", USER, 404),
+        ("GET", "/v1/responses/resp_absent", USER, 404),
+        ("POST", "/admin/models/load", USER, 403),
+        ("GET", "/v1/models", {"host": "elsewhere.example"}, 403),
+        ("POST", "/v1/chat/completions", {**USER, "x-dragoman-debug": "prompt"}, 403),
+        ("POST", "/v1/messages", {"x-api-key": "wrong"}, 401),
+    ],
+)
+def test_rejection_names_the_path(
+    server: RunningServer, method: str, path: str, headers: dict[str, str], status: int
+) -> None:
+    body = make_chat(model="absent") if method == "POST" else None
+    response = httpx.request(method, server.url + path, headers=headers, json=body)
+    assert response.status_code == status
+    assert path in response.json()["error"]["message"]
+
+
+def test_path_in_a_message_is_escaped(server: RunningServer) -> None:
+    response = httpx.get(f"{server.url}/a%0Ab%1B{'c' * 1000}", headers=USER)
+    message = response.json()["error"]["message"]
+    assert message.startswith("Unknown path /a\\nb\\x1bccc")
+    assert len(message) < 300
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [(b"NONSENSE\r\n\r\n", 400), (b"GET / HTTP/1.1\r\nx: " + b"y" * 70_000 + b"\r\n\r\n", 431)],
+)
+def test_requests_that_are_never_complete_are_logged(
+    server: RunningServer, data: bytes, status: int
+) -> None:
+    with collect_logs("json") as logs:
+        with socket.create_connection(("127.0.0.1", server.port)) as connection:
+            connection.sendall(data)
+            assert f" {status} ".encode() in connection.recv(4096)
+        event = logs.wait_for_event(f" {status} ")
+    assert event["status"] == status
+    assert event["error"]
