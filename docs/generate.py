@@ -9,7 +9,8 @@ import yaml
 from dragoman import config
 from dragoman.errors import ERROR_CLASSES, DragomanError
 from dragoman.formats import reasoning_formats, tool_formats
-from dragoman.options import OptionField
+from dragoman.models.mapping import ModelOptions
+from dragoman.options import OptionField, list_fields
 
 HERE = Path(__file__).parent
 PARTS = HERE / "parts"
@@ -83,19 +84,32 @@ def make_configuration_page() -> str:
         fields = [
             field for field in config.list_settings().values() if field.setting.group == group
         ]
-        rows = [make_setting_row(field) for field in fields]
-        tables.append("\n".join([f"### {group.capitalize()}\n", SETTING_HEADINGS, *rows]))
+        rows = [make_setting_row(field) for field in fields if not field.setting.file_only]
+        title = group[0].upper() + group[1:]
+        tables.append("\n".join([f"### {title}\n", SETTING_HEADINGS, *rows]))
+    options = [
+        f"| `{field.name}` | {field.setting.help} |" for field in list_fields(ModelOptions).values()
+    ]
     prose = (PARTS / "configuration.md").read_text(encoding="utf-8")
+    prose = prose.replace("{options}", "\n".join(["| option | meaning |", "|---|---|", *options]))
     return prose.replace("{settings}", "\n\n".join(tables))
 
 
-SETTING_HEADINGS = "| flag | environment | value | default | meaning |\n|---|---|---|---|---|"
+SETTING_HEADINGS = (
+    "| flag | environment | dragoman.yaml | default | meaning |\n|---|---|---|---|---|"
+)
 
 
 def make_setting_row(field: OptionField) -> str:
-    cells = [f"`{config.name_flag(field)}`", f"`{config.name_variable(field)}`"]
-    cells += ["on or off" if field.kind is bool else f"`{field.metavar}`"]
-    cells += [field.default_text, field.setting.help]
+    flags = (config.name_flag(field), *field.setting.aliases)
+    value = "" if field.kind is bool else f" {field.metavar}"
+    cells = [", ".join(f"`{flag}{value if flag == flags[0] else ''}`" for flag in flags)]
+    cells += [f"`{config.name_variable(field)}`"]
+    cells += ["`{}.{}`".format(*config.name_key(field)) if field.setting.in_file else ""]
+    text = field.setting.help
+    if field.setting.choices:
+        text += ": " + ", ".join(field.setting.choices)
+    cells += [field.default_text, text]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

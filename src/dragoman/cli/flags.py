@@ -85,7 +85,7 @@ def _add_flag(section: argparse._ArgumentGroup, field: OptionField) -> None:
 def _make_help(field: OptionField) -> str:
     setting = field.setting
     text = setting.help
-    if setting.choices:
+    if setting.choices and setting.metavar:  # else the metavar shows them
         text += ": " + ", ".join(setting.choices)
     if field.is_repeatable:
         text += "; may be repeated"

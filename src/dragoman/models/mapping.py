@@ -18,6 +18,7 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
+from dragoman.engines.llamacpp.settings import check_options
 from dragoman.models.output_format import check_names
 from dragoman.options import Setting, parse_options
 from dragoman.options.yaml_file import YamlFileError, read_yaml_file
@@ -33,19 +34,29 @@ class ModelOptions(
 ):
     """The operator's options for a model; None is "not set"."""
 
-    engine: str | None = None
-    lora: dict[str, str] = msgspec.field(default_factory=dict)  # adapter -> file
-    chat_template: str | None = None  # a file with a template
-    format: str | None = None  # tool call format; None is detected
-    reasoning_format: str | None = None  # reasoning format; None is detected
+    engine: Annotated[str | None, Setting(help="engine for the model file")] = None
+    lora: Annotated[dict[str, str], Setting(help="LoRA adapters: a mapping of names to files")] = (
+        msgspec.field(default_factory=dict)
+    )
+    chat_template: Annotated[
+        str | None, Setting(help="Jinja file to use instead of the model's own chat template")
+    ] = None
+    format: Annotated[
+        str | None, Setting(help="tool call format, where detection is not right")
+    ] = None
+    reasoning_format: Annotated[
+        str | None, Setting(help="reasoning format, where detection is not right")
+    ] = None
     keep_alive: Annotated[
         float | None,
         Setting(
             help="how long the idle model stays loaded", unit="seconds", minimum=0, forever=True
         ),
     ] = None
-    embeddings: bool | None = None
-    pin: bool | None = None
+    embeddings: Annotated[
+        bool | None, Setting(help="serve embeddings, where the file does not say it")
+    ] = None
+    pin: Annotated[bool | None, Setting(help="never unload the model to make room")] = None
 
     def with_defaults(self, defaults: ModelOptions) -> ModelOptions:
         """Return these options, with `defaults` for those that are not set."""
@@ -155,6 +166,11 @@ def _parse_entry(value: object, directory: Path) -> tuple[Path, ModelOptions]:
         fields["sampling"] = fields.pop("defaults")
     options = parse_options(ModelOptions, fields, others=("path",))
     check_names(options.format, options.reasoning_format)
+    check_options(options)
+    draft = options.draft_model
+    if draft is not None and (draft.endswith(".gguf") or "/" in draft):  # otherwise it is a name
+        draft = os.path.realpath(_parse_path(draft, directory, "draft_model"))
+        options = msgspec.structs.replace(options, draft_model=draft)
     lora = {
         name: os.path.realpath(_parse_path(file, directory, f"lora.{name}"))
         for name, file in options.lora.items()

@@ -54,7 +54,8 @@ class OptionField(Struct, frozen=True, kw_only=True):
     @property
     def is_repeatable(self) -> bool:
         """Whether the flag may be given more than once."""
-        return self.is_list or self.is_mapping or list[str] in get_args(self.kind)
+        is_text_list = self.is_list and self.kind is str
+        return is_text_list or self.is_mapping or list[str] in get_args(self.kind)
 
     @property
     def takes_pairs(self) -> bool:

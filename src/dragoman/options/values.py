@@ -56,7 +56,9 @@ def parse_value(field: OptionField, value: object) -> object:
     except InvalidValue:
         raise
     except (ValueError, OverflowError):
-        raise InvalidValue(f"expected {_describe(field)}{_show(field, value)}") from None
+        hint = suggest(value, field.setting.choices) if isinstance(value, str) else ""
+        problem = f"expected {_describe(field)}{_show(field, value)}"
+        raise InvalidValue(f"{problem}.{hint}" if hint else problem) from None
     for item in parsed if isinstance(parsed, tuple) else (parsed,):
         if isinstance(item, int | float) and not isinstance(item, bool):
             _check_range(field, item)
