@@ -62,3 +62,14 @@ def make_catalog(
 def find_file(models: ModelCatalog, name: str) -> str | None:
     source = models.find(name)
     return source.path.name if source is not None else None
+
+
+def write_long_context_model(path: Path, source: Path, context: int) -> Path:
+    """Copy a model file whose header then claims to be trained for this context."""
+    data = bytearray(source.read_bytes())
+    key = encode_string("llama.context_length") + struct.pack("<I", 4)
+    position = data.index(key, 0, 1 << 20) + len(key)
+    struct.pack_into("<I", data, position, context)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return path

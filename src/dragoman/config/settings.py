@@ -188,11 +188,11 @@ class Settings(StateSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     memory: Annotated[
         int,
         Setting(
-            help="maximum size of all loaded models; 0 is no limit",
+            help="memory for all loaded models: weights, KV caches and buffers, as estimated",
             group="limits",
             unit="bytes",
             minimum=0,
-            default="no limit",
+            default="90 % of what is available",
         ),
     ] = 0
     queue: Annotated[

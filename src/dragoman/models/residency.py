@@ -14,6 +14,7 @@ import logging
 import time
 from typing import Literal
 
+from dragoman.engines.system_memory import format_memory
 from dragoman.errors import DragomanError, ModelBroken, Unavailable
 from dragoman.models.catalog import FileStamp, ModelSource
 from dragoman.models.model import Model
@@ -76,7 +77,7 @@ class LoadedModel:
     def __init__(self, slot: ModelSlot, model: Model, owned: bool) -> None:
         self.slot = slot
         self.model = model
-        self.size = slot.source.size
+        self.size = slot.reserved or slot.source.size
         self.owned = owned
         self.users = 0
         self.last_use = 0  # on a clock that counts uses
@@ -100,10 +101,15 @@ class LoadedModel:
 
 
 class Residency:
-    """Counts users and bytes. `memory` 0 is no limit, a negative `keep_alive` is forever."""
+    """Counts users and bytes. A negative `keep_alive` is forever.
 
-    def __init__(self, memory: int, keep_alive: float) -> None:
+    `memory` is the operator's limit, 0 is none. Then models share the bytes that are `available`
+    (0 is any number), and a model that needs more is loaded alone.
+    """
+
+    def __init__(self, memory: int, keep_alive: float, available: int = 0) -> None:
         self.memory = memory
+        self.available = available
         self.keep_alive = keep_alive
         self.loaded: set[LoadedModel] = set()
         self._loading: set[ModelSlot] = set()
@@ -112,16 +118,18 @@ class Residency:
     def list_serving(self) -> list[LoadedModel]:
         return [loaded for loaded in self.loaded if loaded.is_serving]
 
-    def reserve_memory(self, slot: ModelSlot) -> list[asyncio.Task[None]]:
-        """Reserve memory for a load, evicting the least recently used models.
+    def reserve_memory(self, slot: ModelSlot, needed: int) -> list[asyncio.Task[None]]:
+        """Reserve bytes for a load, evicting the least recently used models.
 
         Returns the tasks to await before the memory is free.
         """
-        limit, needed = self.memory, slot.source.size
-        if limit and needed > limit:
+        if self.memory and needed > self.memory:
             raise ModelBroken(
-                f"It needs {_format_size(needed)}; this server loads at most {_format_size(limit)}."
+                f"It needs {format_memory(needed)}; this server loads at most "
+                f"{format_memory(self.memory)}."
             )
+        limit = self.memory or self.available
+        needed = min(needed, limit) if limit else needed
         used = sum(loaded.size for loaded in self.loaded)
         used += sum(other.reserved for other in self._loading)
         closing = [loaded for loaded in self.loaded if loaded.closing is not None]
@@ -146,8 +154,8 @@ class Residency:
 
     def adopt(self, slot: ModelSlot, model: Model, owned: bool) -> None:
         """Put a loaded model into its slot."""
-        self.release_reservation(slot)
         slot.loaded = loaded = LoadedModel(slot, model, owned)
+        self.release_reservation(slot)
         self.loaded.add(loaded)
         self._touch(loaded)
         self.start_idle_timer(loaded)
@@ -209,7 +217,3 @@ class Residency:
             log.exception("failed to close %s", loaded.model.id)
         finally:
             self.loaded.discard(loaded)
-
-
-def _format_size(size: int) -> str:
-    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"

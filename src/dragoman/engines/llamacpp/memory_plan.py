@@ -41,6 +41,10 @@ CACHE_RAM, CACHE_RAM_SHARE = 512, 0.125  # MiB; share of the memory
 PROCESS = 96 << 20  # bytes of a process with an engine: interpreter, library, vocabulary
 CPU_BATCH, GPU_BATCH, MICRO_BATCH = 128, 2048, 512
 CHECKPOINTS, CHECKPOINT_STEP = 32, 8192  # copies of windows and states that the server keeps
+NO_GPU = (
+    "--gpu-layers has no effect: the installed build of llama.cpp (xllamacpp) finds no GPU; the "
+    "model runs on the CPU. docs/gpu.md says how to install a build for a GPU"
+)
 VALUE_BYTES = {name.lower(): size / block for name, block, size in TENSOR_TYPES.values()}
 
 
@@ -85,18 +89,23 @@ class MemoryPlan(Struct, frozen=True, kw_only=True):
     slots: int
     cache_ram: int  # MiB
     memory: MemoryEstimate
+    available: int  # bytes that the model may use
+    is_lowered: bool = False  # the context is what fits in memory
     warnings: tuple[str, ...] = ()
 
     def describe(self) -> str:
-        text = f"context {self.context} tokens"
-        if self.context < self.trained_context:
-            text += f" (trained for {self.trained_context}; --context changes it)"
+        detail = f"trained for {self.trained_context}"
+        if self.is_lowered:
+            detail += f", lowered to fit in {format_memory(self.available)}; --context changes it"
+        elif self.context < self.trained_context:
+            detail += "; --context changes it"
         elif self.context > self.trained_context:
-            text += f" (trained for {self.trained_context}, extended by YaRN)"
-        else:
-            text += f" (trained for {self.trained_context})"
+            detail += ", extended by YaRN"
         slots = "slot" if self.slots == 1 else "slots"
-        return f"{text}, {self.slots} {slots}, memory about {self.memory.describe()}"
+        return (
+            f"context {self.context} tokens ({detail}), {self.slots} {slots}, "
+            f"memory about {self.memory.describe()}"
+        )
 
 
 def make_plan(
@@ -114,6 +123,8 @@ def make_plan(
         slots=slots,
         cache_ram=planner.cache_ram,
         memory=memory,
+        available=planner.room,
+        is_lowered=not planner.context and context < shape.trained_context,
         warnings=tuple(warnings),
     )
 
@@ -133,6 +144,8 @@ class _Planner:
         self.cache_ram = default_ram if options.cache_ram is None else options.cache_ram
         self.context = self._read_context()
         self.room = self._measure_room()
+        if (options.gpu_layers or 0) > 0 and not machine.gpu_memory:
+            self.warnings.append(NO_GPU)
 
     def _measure_room(self) -> int:
         """Return the bytes to use: those of the GPUs alone if the whole model fits there."""

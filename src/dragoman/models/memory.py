@@ -1,0 +1,64 @@
+"""How much memory each model needs when it is loaded on this machine.
+
+The registry reserves it before a load, loaders run the engine with the context and slots that were
+planned, and lists show both before anything is loaded.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+from dragoman.engines.llamacpp.devices import make_machine, probe_gpu_memory
+from dragoman.engines.llamacpp.load_plan import read_draft_shape
+from dragoman.engines.llamacpp.memory_plan import Machine, MemoryPlan, make_plan
+from dragoman.engines.llamacpp.model_shape import ModelShape
+from dragoman.engines.llamacpp.settings import check_options
+from dragoman.errors import ModelBroken
+from dragoman.models.catalog import ModelSource
+from dragoman.models.model import ModelInfo
+from dragoman.options import InvalidValue
+
+
+class MemoryPlanner:
+    """Plans models against the memory that was available when the server started, or a limit."""
+
+    def __init__(self, limit: int = 0) -> None:
+        self.machine: Machine = make_machine(limit, probe_gpu_memory())
+        self._drafts: dict[str, ModelShape | None] = {}
+
+    def plan(self, source: ModelSource) -> MemoryPlan | None:
+        """Plan a model, or raise a `ModelBroken`; None if nothing is known about its memory."""
+        if source.shape is None:
+            return None
+        try:
+            check_options(source.options)
+        except InvalidValue as error:
+            raise ModelBroken(f"Its options are invalid: {error}.") from None
+        return make_plan(
+            source.shape, source.options, self.machine, self._read_draft(source.options.draft_model)
+        )
+
+    def _read_draft(self, path: str | None) -> ModelShape | None:
+        if path is not None and path not in self._drafts and os.path.isfile(path):
+            self._drafts[path] = read_draft_shape(path)
+        return None if path is None else self._drafts.get(path)
+
+
+def make_info(source: ModelSource, planner: MemoryPlanner | None) -> ModelInfo:
+    """Describe a model that is not loaded, with the context and memory that are planned."""
+    plan = None
+    if planner is not None and source.broken is None:
+        with suppress(ModelBroken):
+            plan = planner.plan(source)
+    return ModelInfo(
+        architecture=source.architecture,
+        parameters=source.parameters,
+        quantization=source.quantization,
+        context=plan.context if plan is not None else source.options.context or source.context,
+        trained_context=source.context,
+        size=source.size,
+        memory=plan.memory.total if plan is not None else None,
+        lora=tuple(source.options.lora),
+        created=source.created,
+    )
