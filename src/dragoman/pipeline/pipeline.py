@@ -17,13 +17,6 @@ from typing import TypeAlias, cast
 
 from msgspec.structs import replace
 
-from dragoman.engines.adapter import get_engine_name
-from dragoman.engines.invalid_steps import (
-    INVALID_ANSWER,
-    NO_FINISH,
-    find_problem,
-    log_problem,
-)
 from dragoman.errors import BadRequest, EngineFailed, Unsupported
 from dragoman.events import Completion, Delta
 from dragoman.models.model import Model
@@ -31,7 +24,15 @@ from dragoman.models.output_format import AnswerStart, OutputFormat
 from dragoman.pipeline.best_of import select_best
 from dragoman.pipeline.constrain import attribute_grammar_errors, constrain
 from dragoman.pipeline.detokenize import Detokenizer
-from dragoman.pipeline.merge import close_at_end, generate_merged
+from dragoman.pipeline.merge import (
+    STEP_ERRORS,
+    Feed,
+    check_first_steps,
+    close_at_end,
+    explain_step_error,
+    generate_merged,
+    reject_missing_finish,
+)
 from dragoman.pipeline.plan import (
     OutputReading,
     Plan,
@@ -64,9 +65,6 @@ from dragoman.telemetry.record import Generation, RequestRecord, get_record
 from dragoman.types import Chat, Job, Prompt, Request, Step
 
 PLAIN_TEXT = OutputFormat()
-Feed: TypeAlias = Callable[[Step], list[Delta]]
-# raised when a step is not what an engine must yield
-STEP_ERRORS = (EngineFailed, AttributeError, TypeError, ValueError, LookupError)
 # Takes a delta; the awaitable it may return is awaited before the next delta.
 Deliver: TypeAlias = Callable[[Delta], Awaitable[None] | None]
 
@@ -245,7 +243,7 @@ async def read_steps(
 ) -> None:
     """Read the steps of the jobs until every choice has finished."""
     record, recorder = get_record(), make_recorder(plan)
-    feeds = [reader.feed for reader in readers]
+    feeds: list[Feed] = [reader.feed for reader in readers]
     if record.options.trace is not None:
         feeds = [record.time_calls("parse", feed) for feed in feeds]
         deliver = record.time_calls("encode", deliver)
@@ -270,37 +268,7 @@ async def read_steps(
             raise
         if not unfinished:
             return
-    log_problem(get_engine_name(plan.model.engine), NO_FINISH)
-    raise EngineFailed("The engine stopped before the answer was finished.")
-
-
-def check_first_steps(feeds: list[Feed], model: Model) -> None:
-    """Make each function check the first step that it gets, and replace itself in the list."""
-
-    def make_checked(index: int, feed: Feed) -> Feed:
-        def feed_first(step: Step) -> list[Delta]:
-            problem = find_step_problem(step, model, len(feeds))
-            if problem is not None:
-                raise EngineFailed(INVALID_ANSWER)
-            feeds[index] = feed
-            return feed(step)
-
-        return feed_first
-
-    feeds[:] = [make_checked(index, feed) for index, feed in enumerate(feeds)]
-
-
-def find_step_problem(step: Step, model: Model, choices: int) -> str | None:
-    return find_problem(step, choices, len(get_pieces(model) or ()))
-
-
-def explain_step_error(error: Exception, model: Model, step: Step, choices: int) -> None:
-    """If a step is invalid, log what is wrong with it, and blame the engine."""
-    problem = find_step_problem(step, model, choices)
-    if problem is not None:
-        log_problem(get_engine_name(model.engine), problem)
-        if not isinstance(error, EngineFailed):
-            raise EngineFailed(INVALID_ANSWER) from None
+    reject_missing_finish(plan.model)
 
 
 def start_jobs(
