@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import pty
 import re
-import select
 import signal
 import subprocess
 import sys
@@ -151,70 +149,6 @@ def test_unread_log_does_not_block_the_server(default_model: Path) -> None:
             assert client.get("/nowhere").status_code == 404
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) in (0, -signal.SIGTERM)
-
-
-class Terminal:
-    """A program in its own terminal."""
-
-    def __init__(self, *arguments: str) -> None:
-        self.pid, self._handle = pty.fork()
-        if self.pid == 0:
-            os.execv(sys.executable, [*DRAGOMAN, *arguments])  # noqa: S606
-        self.seen = ""
-
-    def type(self, text: str) -> None:
-        os.write(self._handle, text.encode())
-
-    def until(self, pattern: str) -> str:
-        """Return the output since the last call, up to the pattern."""
-        deadline = time.monotonic() + 60
-        while not (match := re.search(pattern, self.seen)):
-            assert time.monotonic() < deadline, self.seen
-            if select.select([self._handle], [], [], 1)[0]:
-                self.seen += os.read(self._handle, 4096).decode(errors="replace")
-        output, self.seen = self.seen[: match.end()], self.seen[match.end() :]
-        return output
-
-    def wait(self) -> int:
-        try:
-            while os.read(self._handle, 4096):
-                pass
-        except OSError:
-            pass
-        os.close(self._handle)
-        return os.waitpid(self.pid, 0)[1]
-
-
-def test_chat_streams_and_ctrl_c_stops_the_answer_only(default_model: Path) -> None:
-    terminal = Terminal("chat", str(default_model), "--context", "2048", "--temperature", "0")
-    terminal.until(">>> ")
-    terminal.type("\x03")
-    terminal.until(">>> ")
-    terminal.type("Write a very long story about a fox, with many chapters.\n")
-    terminal.until("chapters.")
-    terminal.until(r"\w+ \w+ \w+")
-    terminal.type("\x03")
-    terminal.until(">>> ")
-    terminal.type("Say hello.\n")
-    terminal.until("hello.")
-    terminal.until(r"\w+")
-    terminal.until(">>> ")
-    terminal.type("\x04")
-    assert terminal.wait() == 0
-
-
-def test_chat_reads_a_pipe_to_its_end(default_model: Path) -> None:
-    result = subprocess.run(
-        [*DRAGOMAN, "chat", str(default_model), "--context", "512", "--temperature", "0"],
-        input="Say hello.\nSay it again.\n",
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert result.returncode == 0
-    assert len(result.stdout.splitlines()) >= 4
-    assert "Traceback" not in result.stderr
 
 
 def test_parser_accepts_repeated_flags() -> None:

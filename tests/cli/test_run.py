@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import subprocess
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
 from dragoman.testing import Reply, ScriptedEngine
+from tests.support.command_line import CommandResult, run_command
 from tests.support.paths import TEMPLATES
-from tests.support.server_process import DRAGOMAN
 from tests.support.serving import RunningServer, poll_until, serve_scripted
 from tests.support.terminal import (
     ALT_ENTER,
@@ -35,6 +35,7 @@ SCRIPT = [
     Reply("Hello there!"),
 ]
 Scripted = tuple[ScriptedEngine, RunningServer]
+Run = Callable[..., CommandResult]
 
 
 @pytest.fixture
@@ -45,16 +46,18 @@ def scripted() -> Iterator[Scripted]:
         yield engine, server
 
 
-def run(*arguments: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
-    source = {"stdin": subprocess.DEVNULL} if text is None else {"input": text}
-    return subprocess.run(
-        [*DRAGOMAN, "run", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        **source,  # type: ignore[call-overload]
-    )
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    """Run the command in this process, with a file as its input."""
+
+    def run(*arguments: str, text: str | None = None) -> CommandResult:
+        file = tmp_path / "input"
+        file.write_text(text or "")
+        with (file if text is not None else Path(os.devnull)).open() as source:
+            monkeypatch.setattr("sys.stdin", source)
+            return run_command(capsys, "run", *arguments)
+
+    return run
 
 
 def get_last_prompt(engine: ScriptedEngine) -> str:
@@ -103,7 +106,7 @@ def test_line_editor_edits_recalls_and_takes_several_lines(
 
 
 def test_reasoning_is_dim_and_control_characters_are_escaped(
-    scripted: Scripted, tmp_path: Path
+    scripted: Scripted, run: Run, tmp_path: Path
 ) -> None:
     _, server = scripted
     command = ("run", "scripted", "--url", server.url)
@@ -119,7 +122,7 @@ def test_reasoning_is_dim_and_control_characters_are_escaped(
     assert "Let me see." in terminal.raw
     assert "\x1b" not in terminal.raw
     piped = run(*command[1:], "Which number?")
-    assert piped.stdout == "It is \x1b[31m42\x07\x9b.\n"
+    assert piped.out == "It is \x1b[31m42\x07\x9b.\n"
 
 
 def test_ctrl_c_stops_the_answer_on_the_server_and_not_the_program(
@@ -208,10 +211,10 @@ def test_slash_commands(scripted: Scripted, tmp_path: Path) -> None:
     ],
 )
 def test_a_prompt_is_answered_once(
-    scripted: Scripted, arguments: list[str], text: str | None, output: str
+    scripted: Scripted, run: Run, arguments: list[str], text: str | None, output: str
 ) -> None:
     result = run("--url", scripted[1].url, "scripted", *arguments, text=text)
-    assert (result.stdout, result.returncode) == (output, 0), result.stderr
+    assert (result.out, result.code) == (output, 0), result.err
 
 
 @pytest.mark.parametrize(
@@ -229,29 +232,29 @@ def test_a_prompt_is_answered_once(
     ],
 )
 def test_error_is_one_line_and_the_exit_code(
-    scripted: Scripted, arguments: list[str], message: str
+    scripted: Scripted, run: Run, arguments: list[str], message: str
 ) -> None:
     urls = {"url": scripted[1].url, "closed": "http://127.0.0.1:9"}
     result = run(*(argument.format(**urls) for argument in arguments))
-    assert result.returncode == 1
-    assert message.format(**urls) in result.stderr
-    assert result.stderr.splitlines()[-1].startswith("dragoman: ")
-    assert "Traceback" not in result.stderr
+    assert result.code == 1
+    assert message.format(**urls) in result.err
+    assert result.err.startswith("dragoman: ")
+    assert len(result.err.splitlines()) == 1
 
 
-def test_key_of_the_server_is_sent() -> None:
+def test_key_of_the_server_is_sent(run: Run) -> None:
     with serve_scripted("Hello!", api_key=("secret",), log_level="warning") as server:
         refused = run("scripted", "Hi.", "--url", server.url)
         accepted = run("scripted", "Hi.", "--url", server.url, "--api-key", "secret")
-    assert "--api-key" in refused.stderr
-    assert refused.returncode == 1
-    assert accepted.stdout == "Hello!\n"
+    assert "--api-key" in refused.err
+    assert refused.code == 1
+    assert accepted.out == "Hello!\n"
 
 
-def test_answer_that_reaches_its_limit_says_so(scripted: Scripted) -> None:
+def test_answer_that_reaches_its_limit_says_so(scripted: Scripted, run: Run) -> None:
     result = run("scripted", "Hi.", "--url", scripted[1].url, "--set", "max_tokens=1", "--verbose")
-    assert "token limit" in result.stderr
-    assert "1 tokens" in result.stderr
+    assert "token limit" in result.err
+    assert "1 tokens" in result.err
 
 
 @pytest.mark.real_model

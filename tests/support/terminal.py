@@ -21,7 +21,7 @@ CTRL_C, CTRL_D, ALT_ENTER, ENTER = "\x03", "\x04", "\x1b\r", "\r"
 UP, LEFT, HOME, TAB = "\x1b[A", "\x1b[D", "\x1b[H", "\t"
 CURSOR_REQUEST, CURSOR_REPLY = "\x1b[6n", "\x1b[40;1R"  # it is in the last line
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>78]|\r")
-TIMEOUT = 12
+TIMEOUT = 60
 
 
 class Terminal:

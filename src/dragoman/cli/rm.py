@@ -36,7 +36,7 @@ def add_parser(
         "delete a model, or one of its names",
         examples=("dragoman rm smollm2-135m", "dragoman rm -y writer"),
     )
-    parser.add_argument("models", nargs="+", metavar="MODEL", help="name of a model")
+    parser.add_argument("names", nargs="+", metavar="MODEL", help="name of a model")
     parser.add_argument("-y", "--yes", action="store_true", help="delete without asking")
     add_flags(parser, {*COMMON, *CLIENT})
     return parser
@@ -45,7 +45,7 @@ def add_parser(
 def run(arguments: argparse.Namespace, settings: Settings) -> None:
     from dragoman.runtime import make_unknown_model_error, open_catalog
 
-    for name in arguments.models:
+    for name in arguments.names:
         catalog = open_catalog(settings)
         source = catalog.find(name)
         if source is None:

@@ -57,13 +57,14 @@ def add_parser(
 
 def run(arguments: argparse.Namespace, settings: Settings) -> None:
     from dragoman.models.description import describe_model
+    from dragoman.models.memory import MemoryPlanner
     from dragoman.runtime import open_catalog
 
     if settings.url:
         show_served(arguments, settings)
         return
     source = open_catalog(settings, arguments.model).added[0]
-    description = describe_model(source, settings.memory)
+    description = describe_model(source, MemoryPlanner(settings.memory))
     if arguments.part is not None:
         show_part(description, arguments.part, is_json=arguments.json)
     elif arguments.json:

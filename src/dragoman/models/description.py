@@ -7,12 +7,11 @@ from msgspec import Struct
 
 from dragoman.detection import detect
 from dragoman.engines.llamacpp import gguf
-from dragoman.engines.llamacpp.devices import make_machine, probe_gpu_memory
-from dragoman.engines.llamacpp.memory_plan import MemoryPlan, make_plan
-from dragoman.engines.llamacpp.model_shape import read_shape
+from dragoman.engines.llamacpp.memory_plan import MemoryPlan
 from dragoman.errors import ModelBroken
 from dragoman.models.catalog import ModelSource
 from dragoman.models.loaders.gguf import read_chat_template, read_model_header
+from dragoman.models.memory import MemoryPlanner
 from dragoman.models.recommended_sampling import find_recommended_sampling
 from dragoman.presets import parse_preset
 from dragoman.tokenizers.from_gguf import vocabulary_from_gguf
@@ -44,7 +43,7 @@ class ModelDescription(Struct, frozen=True, kw_only=True):
     error: str | None = None  # why it cannot be loaded
 
 
-def describe_model(source: ModelSource, memory_limit: int = 0) -> ModelDescription:
+def describe_model(source: ModelSource, planner: MemoryPlanner) -> ModelDescription:
     """Describe a model; one that cannot be loaded is described as far as possible."""
     if source.broken is not None or source.kind != "gguf":
         return ModelDescription(source=source, error=source.broken)
@@ -53,7 +52,7 @@ def describe_model(source: ModelSource, memory_limit: int = 0) -> ModelDescripti
         template = read_chat_template(source, header)
     except ModelBroken as broken:
         return ModelDescription(source=source, error=broken.message)
-    plan, error = _plan(source, header, memory_limit)
+    plan, error = _plan(source, planner)
     tools, reasoning = _find_formats(source, template, header)
     recommended = find_recommended_sampling(source.path.parent, header.metadata)
     preset = parse_preset(source.options)
@@ -78,13 +77,10 @@ def describe_model(source: ModelSource, memory_limit: int = 0) -> ModelDescripti
     )
 
 
-def _plan(
-    source: ModelSource, header: gguf.GgufHeader, limit: int
-) -> tuple[MemoryPlan | None, str | None]:
+def _plan(source: ModelSource, planner: MemoryPlanner) -> tuple[MemoryPlan | None, str | None]:
     """Return how the model would run on this machine, or why it would not."""
-    machine = make_machine(limit, probe_gpu_memory())
     try:
-        return make_plan(read_shape(header, source.size), source.options, machine), None
+        return planner.plan(source), None
     except ModelBroken as error:
         return None, error.message
 

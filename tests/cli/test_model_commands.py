@@ -1,0 +1,271 @@
+"""`list`, `show`, `ps`, `stop`, `rm`, `cp`, `explain` and `formats`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman import config
+from dragoman.cli.main import build_parser
+from dragoman.http.app import App
+from dragoman.http.server import make_app
+from dragoman.models.catalog import ModelSource
+from dragoman.models.model import Model, ModelInfo
+from dragoman.models.registry import ModelRegistry
+from dragoman.prompt.renderer import PromptRenderer
+from dragoman.runtime import build_runtime, make_policy, open_catalog
+from dragoman.testing import Reply, ScriptedEngine
+from tests.support.command_line import CommandResult, run_command
+from tests.support.model_files import write_model_file
+from tests.support.serving import RunningServer, run_app, serve_scripted
+from tests.support.terminal import ENTER, Terminal
+
+Run = Callable[..., CommandResult]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A models directory: two files, one split into two parts, one broken."""
+    models = tmp_path / "models"
+    write_model_file(models / "writer" / "writer-Q8_0.gguf", general_license="mit")
+    write_model_file(models / "coder.gguf")
+    for part in (1, 2):
+        write_model_file(models / "large" / f"large-{part:05}-of-00002.gguf")
+    write_model_file(models / "damaged.gguf", b"GGUFnonsense")
+    return models
+
+
+@pytest.fixture
+def run(root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run a command with these models, where no server runs."""
+    monkeypatch.setenv("DRAGOMAN_MODELS_DIR", str(root))
+    monkeypatch.setenv("DRAGOMAN_PORT", "9")
+    monkeypatch.chdir(root.parent)
+    return lambda *arguments: run_command(capsys, *arguments)
+
+
+async def load_scripted(source: ModelSource) -> Model:
+    engine = ScriptedEngine([Reply("Once upon a time", when="story", hang_at=2), Reply("Hi.")])
+    return Model(
+        id=source.id,
+        engine=engine,
+        info=ModelInfo(context=2048, size=source.size, created=source.created),
+        renderer=PromptRenderer(None, None),
+    )
+
+
+def make_server_app(root: Path, **settings: Any) -> App:
+    """Make the app of a server whose models are files but whose engines are scripted."""
+    flags = {"models_dir": str(root), "port": 0, "log_level": "warning"} | settings
+    loaded = config.load(flags)
+    models = ModelRegistry(open_catalog(loaded), load_scripted, make_policy(loaded))
+    return make_app(build_runtime(models, loaded), local=True)
+
+
+@pytest.fixture
+def server(root: Path) -> Iterator[RunningServer]:
+    with run_app(make_server_app(root)) as running:
+        yield running
+
+
+@pytest.mark.parametrize("command", ["list", "ls"])
+def test_list_as_a_table_and_as_json(run: Run, command: str) -> None:
+    table = run(command).out.splitlines()
+    assert table[0].split()[:4] == ["NAME", "ARCHITECTURE", "QUANTIZATION", "CONTEXT"]
+    assert [line.split()[0] for line in table[1:]] == ["coder", "damaged", "large", "writer-Q8_0"]
+    rows = {row["name"]: row for row in json.loads(run(command, "--json").out)}
+    assert rows["coder"]["path"].endswith("coder.gguf")
+    assert rows["coder"]["error"] is None
+    assert rows["damaged"]["error"]
+
+
+def test_show_describes_a_model_without_loading_it(run: Run) -> None:
+    output = run("show", "writer").out
+    for words in ("writer-Q8_0.gguf", "llama", "mit", "memory", "temperature", "none"):
+        assert words in output
+    data = json.loads(run("show", "writer", "--json").out)
+    assert data["license"] == "mit"
+    assert data["memory"]["total"] > data["size"]
+    assert data["context"]["served"] <= data["context"]["trained"]
+    assert run("show", "writer", "--license").out == "mit\n"
+    assert "general.architecture" in run("show", "writer", "--metadata").out
+    assert "--context" in run("show", "--help").out
+    broken = run("show", "damaged")
+    assert (broken.code, "error" in broken.out) == (0, True)
+    missing = run("show", "writer", "--template")
+    assert (missing.code, "chat template" in missing.err) == (1, True)
+
+
+def test_show_prints_what_the_model_has(run: Run, default_model: Path) -> None:
+    output = run("show", str(default_model), "--context", "1k").out
+    assert "trained for 8192 tokens, served with 1024" in output
+    assert "completion, chat, tools" in output
+    assert "apache-2.0" in output
+    template = run("show", str(default_model), "--template").out
+    assert "<|im_start|>" in template
+
+
+def test_ps_and_stop_follow_a_model(run: Run, server: RunningServer) -> None:
+    url = ("--url", server.url)
+    assert "no model loaded" in run("ps", *url).out
+    assert run("stop", "coder", *url).out == "coder is not loaded.\n"
+    server.run_coroutine(server.app.runtime.services.models.load("coder"))
+    [model] = json.loads(run("ps", "--json", *url).out)
+    assert (model["id"], model["status"], model["context_length"]) == ("coder", "ready", 2048)
+    assert model["slots_busy"] == 0
+    assert "forever" in run("ps", *url).out
+    assert run("stop", "coder", *url).out == "coder is unloaded.\n"
+    assert "no model loaded" in run("ps", *url).out
+    unknown = run("stop", "codr", *url)
+    assert (unknown.code, "Did you mean `coder`" in unknown.err) == (1, True)
+
+
+def test_ps_says_until_when_a_model_stays(run: Run, root: Path) -> None:
+    with run_app(make_server_app(root, keep_alive=3600)) as server:
+        server.run_coroutine(server.app.runtime.services.models.load("coder"))
+        assert "from now" in run("ps", "--url", server.url).out
+
+
+@pytest.mark.parametrize("command", [["ps"], ["stop", "x"], ["show", "x", "--url", "{url}"]])
+def test_command_says_that_no_server_runs(run: Run, command: list[str]) -> None:
+    url = "http://127.0.0.1:9"
+    result = run(*(word.format(url=url) for word in command))
+    assert result.code == 1
+    assert url in result.err
+    assert len(result.err.splitlines()) == 1
+
+
+def test_show_asks_a_server(run: Run, server: RunningServer) -> None:
+    output = run("show", "coder", "--url", server.url).out
+    assert "unloaded" in output
+    assert json.loads(run("show", "coder", "--url", server.url, "--json").out)["id"] == "coder"
+    refused = run("show", "coder", "--url", server.url, "--template")
+    assert (refused.code, "leave out --url" in refused.err) == (1, True)
+
+
+def test_stop_needs_the_admin_key(run: Run) -> None:
+    with serve_scripted("Hi.", api_key=("user",), admin_key=("admin",)) as server:
+        url = ("--url", server.url, "--api-key", "user")
+        assert "scripted" in run("ps", *url).out
+        refused = run("stop", "scripted", *url)
+        assert (refused.code, "--admin-key" in refused.err) == (1, True)
+        accepted = run("stop", "scripted", *url, "--admin-key", "admin")
+        assert "cannot be unloaded" in accepted.err  # an engine of a program
+
+
+def test_rm_deletes_files_and_empty_directories(run: Run, root: Path) -> None:
+    asked = run("rm", "large")
+    assert (asked.code, "Confirm it with -y" in asked.err) == (1, True)
+    (root / "large" / ".cache" / "huggingface").mkdir(parents=True)
+    (root / "writer" / "notes.txt").write_text("mine")
+    result = run("rm", "-y", "large", "writer", "damaged")
+    assert result.code == 0, result.err
+    assert not (root / "large").exists()
+    assert [path.name for path in (root / "writer").iterdir()] == ["notes.txt"]
+    assert sorted(path.name for path in root.iterdir()) == ["coder.gguf", "writer"]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("codr", "Did you mean `coder`"),
+        ("../models/coder.gguf", "There is no model"),
+        ("outside", "still there"),
+    ],
+)
+def test_rm_deletes_only_models_of_the_directory(
+    run: Run, root: Path, name: str, message: str
+) -> None:
+    other = write_model_file(root.parent / "outside.gguf")
+    (root / "models.yaml").write_text(f"outside: {other}\n")
+    (root / "linked").symlink_to(root.parent)
+    result = run("rm", "-y", name)
+    assert message in result.err + result.out
+    assert other.exists()
+    assert (root / "coder.gguf").exists()
+
+
+def test_rm_refuses_what_the_server_has_loaded(run: Run, root: Path, server: RunningServer) -> None:
+    server.run_coroutine(server.app.runtime.services.models.load("coder"))
+    refused = run("rm", "-y", "coder", "--url", server.url)
+    assert (refused.code, "`dragoman stop coder`" in refused.err) == (1, True)
+    assert (root / "coder.gguf").exists()
+    assert run("rm", "-y", "writer", "--url", server.url).code == 0
+
+
+@pytest.mark.slow
+def test_rm_asks_on_a_terminal(root: Path) -> None:
+    for answer, exists in (("n", True), ("y", False)):
+        terminal = Terminal(
+            "rm", "coder", DRAGOMAN_MODELS_DIR=str(root), DRAGOMAN_PORT="9", HOME=str(root.parent)
+        )
+        terminal.until(r"coder\.gguf .*\[y/N\]")
+        terminal.type(answer + ENTER)
+        assert terminal.wait() == 0, terminal.raw
+        assert (root / "coder.gguf").exists() is exists
+
+
+def test_cp_adds_a_name_and_rm_removes_it(run: Run, root: Path) -> None:
+    file = root / "models.yaml"
+    file.write_text("# my models\nnovel: {path: writer/writer-Q8_0.gguf, context: 512}\n")
+    assert run("cp", "coder", "gpt-4o").code == 0
+    assert run("cp", "novel", "short story").code == 0
+    assert file.read_text().startswith("# my models\nnovel: {path: writer/writer-Q8_0.gguf, ")
+    assert 'gpt-4o: "coder.gguf"' in file.read_text()
+    rows = {row["name"]: row for row in json.loads(run("list", "--json").out)}
+    assert rows["novel"]["aliases"] == ["short story"]
+    assert "coder" in rows["gpt-4o"]["aliases"]
+    for name in ("coder", "NOVEL"):
+        taken = run("cp", "large", name)
+        assert (taken.code, "already" in taken.err) == (1, True)
+    assert run("rm", "-y", "short story").code == 0
+    assert (root / "writer" / "writer-Q8_0.gguf").exists()
+    assert run("rm", "-y", "coder").code == 0
+    assert "gpt-4o" not in file.read_text()
+    assert "coder" not in run("list").out
+
+
+@pytest.mark.parametrize("alias", ["", " ", "a\x1bb", "x" * 999])
+def test_cp_rejects_a_name_that_cannot_be_typed(run: Run, alias: str) -> None:
+    assert run("cp", "coder", alias).code == 1
+
+
+def test_explain_begins_with_the_verdict(run: Run, default_model: Path, tmp_path: Path) -> None:
+    lines = run("explain", str(default_model)).out.splitlines()
+    assert lines[0].startswith("tool calls: hermes_json (the template renders no tools")
+    assert lines[1] == "reasoning:  none"
+    assert json.loads(run("explain", str(default_model), "--json").out)["verdict"].startswith(
+        "tool calls: hermes_json"
+    )
+    (tmp_path / "t.jinja").write_text("{{ raise_exception('No.') }}")
+    assert "does not render" in run("explain", str(tmp_path / "t.jinja")).out.splitlines()[0]
+
+
+def test_formats_as_json(run: Run) -> None:
+    formats = json.loads(run("formats", "--json").out)
+    assert "hermes_json" in [entry["name"] for entry in formats["tools"]]
+    assert all(entry["example"] for entry in formats["reasoning"])
+
+
+COMMANDS = "serve run chat pull list ls show ps stop rm cp bench explain formats config"
+
+
+@pytest.mark.parametrize("command", COMMANDS.split())
+def test_help_of_every_command_has_examples(run: Run, command: str) -> None:
+    result = run(command, "--help")
+    assert result.code == 0
+    assert "examples:\n  dragoman " in result.out
+
+
+def test_arguments_of_commands_are_not_mistaken_for_settings() -> None:
+    settings = config.list_settings()
+    [commands] = [action for action in build_parser()._actions if isinstance(action.choices, dict)]
+    assert isinstance(commands.choices, dict)
+    for parser in commands.choices.values():
+        for action in parser._actions:
+            field = settings.get(action.dest)
+            assert field is None or config.name_flag(field) in action.option_strings
