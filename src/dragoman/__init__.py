@@ -101,7 +101,7 @@ def serve(engine: object, host: str = "127.0.0.1", port: int = 8000, **options: 
     Prints the address and the name of the model, and logs each request to standard error unless
     the program has configured `logging` itself.
     """
-    from dragoman.cli.serve_engine import run
+    from dragoman.cli.serving.serve_engine import run
 
     run(engine, {**options, "host": host, "port": port})
 
@@ -113,6 +113,6 @@ async def serve_async(
 
     A signal that stops the server is raised again for the program around it.
     """
-    from dragoman.cli.serve_engine import serve
+    from dragoman.cli.serving.serve_engine import serve
 
     await serve(engine, {**options, "host": host, "port": port})

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dragoman.cli.log_handler import QueuedLogHandler
+from dragoman.cli.serving.log_handler import QueuedLogHandler
 
 
 @pytest.fixture

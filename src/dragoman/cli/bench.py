@@ -21,9 +21,9 @@ from dragoman.cli.client.client import DragomanClient
 from dragoman.cli.client.connect import notify, open_client
 from dragoman.cli.client.transport import RequestFailed
 from dragoman.cli.console.errors import CommandFailed
+from dragoman.cli.console.flags import add_command
 from dragoman.cli.console.table import format_duration, print_json, print_table
 from dragoman.cli.console.text import print_text
-from dragoman.cli.flags import add_command
 from dragoman.cli.run import add_client_flags, needs_local_model
 from dragoman.config import Settings
 from dragoman.types import Json

@@ -6,7 +6,7 @@ import argparse
 import json
 from urllib.parse import urlsplit
 
-from dragoman.cli.flags import add_command, add_flags
+from dragoman.cli.console.flags import add_command, add_flags
 from dragoman.config import GROUPS, Configuration, Origin, Settings, list_settings
 from dragoman.options import OptionField
 

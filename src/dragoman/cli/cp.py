@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dragoman.cli.console.errors import CommandFailed
+from dragoman.cli.console.flags import COMMON, add_command, add_flags
 from dragoman.cli.console.text import print_text
-from dragoman.cli.flags import COMMON, add_command, add_flags
 from dragoman.config import Settings
 from dragoman.models.mapping_file import add_entry, read_entries
 from dragoman.types import Json

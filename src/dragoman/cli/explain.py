@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
+from dragoman.cli.console.flags import COMMON, add_command, add_flags
 from dragoman.cli.console.table import print_json
 from dragoman.cli.console.text import print_text
-from dragoman.cli.flags import COMMON, add_command, add_flags
 from dragoman.config import Settings
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from dragoman.cli.console.flags import add_command, add_flags
 from dragoman.cli.console.table import print_json
-from dragoman.cli.flags import add_command, add_flags
 from dragoman.config import Settings
 
 

@@ -7,7 +7,7 @@ import argparse
 from dragoman.cli.client.client import read_error
 from dragoman.cli.client.connect import get_server_url
 from dragoman.cli.client.server_transport import ServerTransport
-from dragoman.cli.flags import CLIENT, add_command, add_flags
+from dragoman.cli.console.flags import CLIENT, add_command, add_flags
 from dragoman.config import Settings
 
 

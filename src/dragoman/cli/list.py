@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from dragoman.cli.console.flags import COMMON, add_command, add_flags, list_model_settings
 from dragoman.cli.console.table import format_size, print_json, print_table
-from dragoman.cli.flags import COMMON, add_command, add_flags, list_model_settings
 from dragoman.config import Settings
 from dragoman.types import Json
 

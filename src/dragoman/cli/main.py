@@ -18,7 +18,7 @@ from dragoman.cli import list as list_command
 from dragoman.cli import run as run_command
 from dragoman.cli.console.errors import CommandFailed
 from dragoman.cli.console.text import escape_controls
-from dragoman.cli.log_handler import configure_logging
+from dragoman.cli.serving.log_handler import configure_logging
 from dragoman.errors import DragomanError
 from dragoman.options import suggest
 

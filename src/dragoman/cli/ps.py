@@ -9,8 +9,8 @@ import msgspec
 
 from dragoman.cli.client.client import ServedModel
 from dragoman.cli.client.connect import connect
+from dragoman.cli.console.flags import CLIENT, add_command, add_flags
 from dragoman.cli.console.table import format_duration, format_size, print_json, print_table
-from dragoman.cli.flags import CLIENT, add_command, add_flags
 from dragoman.config import Settings
 
 HEADINGS = ("NAME", "STATUS", "MEMORY", "CONTEXT", "SLOTS BUSY", "WAITING", "UNTIL")

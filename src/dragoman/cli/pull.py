@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from dragoman.cli.flags import COMMON, add_command, add_flags
+from dragoman.cli.console.flags import COMMON, add_command, add_flags
 from dragoman.config import Settings
 from dragoman.config.package_index import make_pip_environment
 from dragoman.models.hub_download import find_downloaded, is_hub_name

@@ -15,10 +15,10 @@ from dragoman.cli.client.connect import find_server
 from dragoman.cli.client.transport import RequestFailed
 from dragoman.cli.console.ask import confirm
 from dragoman.cli.console.errors import CommandFailed
+from dragoman.cli.console.flags import CLIENT, COMMON, add_command, add_flags
 from dragoman.cli.console.table import format_size
 from dragoman.cli.console.text import print_text
 from dragoman.cli.cp import get_mapping_file
-from dragoman.cli.flags import CLIENT, COMMON, add_command, add_flags
 from dragoman.config import Settings
 from dragoman.models.deletion import is_inside, list_files, remove_empty_directories
 from dragoman.models.mapping_file import read_entries, remove_entry

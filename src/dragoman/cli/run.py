@@ -16,11 +16,11 @@ from contextlib import closing
 
 from dragoman.cli.client.connect import open_client
 from dragoman.cli.console.errors import CommandFailed
+from dragoman.cli.console.flags import CLIENT, COMMON, add_command, add_flags, list_model_settings
 from dragoman.cli.conversation.chat_loop import answer_message, run_chat
 from dragoman.cli.conversation.conversation import ChatOptions, Conversation
 from dragoman.cli.conversation.parameters import set_option
 from dragoman.cli.conversation.slash_commands import ChatSession
-from dragoman.cli.flags import CLIENT, COMMON, add_command, add_flags, list_model_settings
 from dragoman.config import Settings, state_dir
 
 WELCOME = "/help lists the commands. Ctrl-C stops an answer, Ctrl-D exits."

@@ -6,9 +6,9 @@ import argparse
 import asyncio
 import socket
 
-from dragoman.cli.flags import add_command, add_flags, list_server_settings
-from dragoman.cli.log_handler import configure_logging
+from dragoman.cli.console.flags import add_command, add_flags, list_server_settings
 from dragoman.cli.pull import choose_model
+from dragoman.cli.serving.log_handler import configure_logging
 from dragoman.config import Settings
 from dragoman.errors import DragomanError
 
@@ -35,8 +35,7 @@ def add_parser(
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> None:
-    from dragoman.http.listen import bind_sockets
-    from dragoman.http.server import run_event_loop
+    from dragoman.http.server import bind_sockets, run_event_loop
 
     with bind_sockets(settings.host, settings.port) as sockets:
         model = choose_model(arguments.model, settings)

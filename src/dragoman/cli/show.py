@@ -11,9 +11,9 @@ import msgspec
 from dragoman.cli.client.client import ServedModel
 from dragoman.cli.client.connect import connect
 from dragoman.cli.console.errors import CommandFailed
+from dragoman.cli.console.flags import CLIENT, COMMON, add_command, add_flags, list_model_settings
 from dragoman.cli.console.table import format_size, print_fields, print_json
 from dragoman.cli.console.text import print_text
-from dragoman.cli.flags import CLIENT, COMMON, add_command, add_flags, list_model_settings
 from dragoman.cli.list import describe_source
 from dragoman.config import Settings
 from dragoman.types import Json

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from dragoman.cli.client.connect import connect
+from dragoman.cli.console.flags import ADMIN, add_command, add_flags
 from dragoman.cli.console.text import print_text
-from dragoman.cli.flags import ADMIN, add_command, add_flags
 from dragoman.config import Settings
 
 

@@ -1,1 +1,1 @@
-"""What commands print and how they ask: text that is safe for a terminal, tables, questions."""
+"""What commands share: flags, errors, text that is safe for a terminal, tables, questions."""

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dragoman.cli.log_handler import log_to_stderr
-from dragoman.http.listen import bind_sockets
-from dragoman.http.server import make_app, make_server, run_event_loop, tune_process
+from dragoman.cli.serving.log_handler import log_to_stderr
+from dragoman.http.server import bind_sockets, make_app, make_server, run_event_loop, tune_process
 from dragoman.runtime import build_engine_runtime
 
 
