@@ -16,6 +16,7 @@ import pytest
 import dragoman
 from dragoman import config, runtime
 from dragoman.cli.main import build_parser
+from dragoman.models.loaders.engine import read_template
 from dragoman.testing import ScriptedEngine
 from tests.support.server_process import (
     DRAGOMAN,
@@ -201,4 +202,4 @@ def test_aliases_of_a_setting_must_agree() -> None:
 
 def test_byte_order_mark_of_a_template_file_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "t.jinja").write_text("{{ 1 }}", encoding="utf-8-sig")
-    assert runtime.read_template(tmp_path / "t.jinja") == "{{ 1 }}"
+    assert read_template(tmp_path / "t.jinja") == "{{ 1 }}"

@@ -102,6 +102,8 @@ FLAGS = [
     ("good --api-key-file nowhere", "cannot read 'nowhere': No such file or directory"),
     ("good --store mysql://x", "must begin with sqlite:// or postgresql://"),
     ("good --store sqlite:////proc/nowhere/x.db", "cannot be opened"),
+    ("good --api-key=", "An API key must not be empty."),
+    ("--por 1", "there is no flag --por. Did you mean `--port`?"),
     ("good --mcp bad", "bad"),
 ]
 

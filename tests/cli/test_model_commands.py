@@ -229,6 +229,16 @@ def test_cp_adds_a_name_and_rm_removes_it(run: Run, root: Path) -> None:
     assert "coder" not in run("list").out
 
 
+def test_names_of_the_configuration_file_are_left_to_it(run: Run, root: Path) -> None:
+    (root.parent / "dragoman.yaml").write_text(
+        f"models:\n  novel: {{path: {root}/writer/writer-Q8_0.gguf, context: 512}}\n"
+    )
+    for command in (["cp", "novel", "story"], ["rm", "-y", "novel"]):
+        refused = run(*command)
+        assert (refused.code, "configuration file" in refused.err) == (1, True)
+    assert (root / "writer" / "writer-Q8_0.gguf").exists()
+
+
 @pytest.mark.parametrize("alias", ["", " ", "a\x1bb", "x" * 999])
 def test_cp_rejects_a_name_that_cannot_be_typed(run: Run, alias: str) -> None:
     assert run("cp", "coder", alias).code == 1

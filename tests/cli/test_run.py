@@ -10,6 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from dragoman.cli.conversation.parameters import list_parameters
+from dragoman.protocols.chat.decode import ChatRequest
 from dragoman.testing import Reply, ScriptedEngine
 from tests.support.command_line import CommandResult, run_command
 from tests.support.paths import TEMPLATES
@@ -240,6 +242,10 @@ def test_error_is_one_line_and_the_exit_code(
     assert message.format(**urls) in result.err
     assert result.err.startswith("dragoman: ")
     assert len(result.err.splitlines()) == 1
+
+
+def test_every_sampling_parameter_is_a_field_of_the_chat_api() -> None:
+    assert set(list_parameters()) <= set(ChatRequest.__struct_fields__)
 
 
 def test_key_of_the_server_is_sent(run: Run) -> None:

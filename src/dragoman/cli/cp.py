@@ -50,7 +50,12 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
         if normalize_name(alias) in map(normalize_name, list_names(other)):
             raise CommandFailed(f"There is a model `{alias}` already.")
     file = get_mapping_file(catalog)
-    add_entry(file, alias, make_entry(source, arguments.source, file))
+    entry = make_entry(source, arguments.source, file)
+    if isinstance(entry, str) and source.options != catalog.base:
+        raise CommandFailed(
+            f"The options of {source.id} are in the configuration file: add the name there."
+        )
+    add_entry(file, alias, entry)
     print_text(f"{source.id} is also named {alias}, in {file}.")
 
 

@@ -8,7 +8,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from dragoman import config
 from dragoman._version import __version__
@@ -30,7 +30,10 @@ COMMANDS = (
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser whose errors are one line."""
+    """A parser whose errors are one line, and whose flags cannot be abbreviated."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options | {"allow_abbrev": False})
 
     def error(self, message: str) -> NoReturn:
         end = "" if message.endswith((".", "?")) else "."

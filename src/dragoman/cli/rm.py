@@ -98,6 +98,9 @@ def delete_model(catalog: ModelCatalog, source: ModelSource, is_confirmed: bool)
             f"{source.id} is {source.path}, which is not in the models directory: "
             "delete it yourself."
         )
+    for name, (path, _) in catalog.configured.items():
+        if os.path.realpath(path) == source.real_path:
+            raise CommandFailed(f"{name} is in the configuration file: remove it there first.")
     files = list_files(source)
     names = find_names(catalog, source)
     also = f" and the names {', '.join(names)}" if names else ""

@@ -14,7 +14,7 @@ import stat
 import sys
 from contextlib import closing
 
-from dragoman.cli.client.connect import open_client
+from dragoman.cli.client.connect import notify, open_client
 from dragoman.cli.console.errors import CommandFailed
 from dragoman.cli.console.flags import CLIENT, COMMON, add_command, add_flags, list_model_settings
 from dragoman.cli.conversation.chat_loop import answer_message, run_chat
@@ -105,6 +105,8 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
         if text is not None:
             answer_message(session, text)
             return
+        if session.card.status != "ready":
+            notify(f"{model} is not loaded yet, so the first answer takes longer.")
         print(f"Chatting with {model} in {client.address}. {WELCOME}", flush=True)
         run_chat(session, state_dir() / "history")
 

@@ -31,8 +31,12 @@ from msgspec import Struct
 
 from dragoman.bounded_cache import BoundedCache
 from dragoman.engines.llamacpp import gguf
-from dragoman.engines.llamacpp.memory_plan import MemoryPlan
-from dragoman.engines.llamacpp.model_shape import ModelShape, find_trained_context, read_shape
+from dragoman.engines.llamacpp.loading.memory_plan import MemoryPlan
+from dragoman.engines.llamacpp.loading.model_shape import (
+    ModelShape,
+    find_trained_context,
+    read_shape,
+)
 from dragoman.errors import ModelBroken
 from dragoman.models.mapping import ModelEntries, ModelMapping, ModelOptions
 from dragoman.models.pull import DEFAULT_ALIASES, DEFAULT_FILE
@@ -113,6 +117,7 @@ class ModelCatalog:
     ) -> None:
         self.root = root
         self.mapping = mapping
+        self.configured = configured or {}  # entries of the configuration file
         self._entries = ModelMapping(mapping, configured)
         self.base = base or ModelOptions()
         self.added: list[ModelSource] = []  # by the operator
