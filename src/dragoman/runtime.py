@@ -6,6 +6,7 @@ services on explicitly.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from dragoman import config
 from dragoman.config import Settings
 from dragoman.engines import get_factory
 from dragoman.engines.adapter import adapt
-from dragoman.engines.llamacpp.settings import check_options
+from dragoman.engines.llamacpp.loading.settings import check_options
 from dragoman.engines.options import EngineOptions
 from dragoman.errors import ModelBroken, Unavailable
 from dragoman.grammar.compiler.compiler_pool import CompilerPool
@@ -50,6 +51,8 @@ from dragoman.responses.state import PersistentState
 from dragoman.responses.tool_rounds import RemoteToolLimits
 from dragoman.store.rows import StoreError, StoreLimits
 from dragoman.telemetry.spans import make_provider
+
+log = logging.getLogger("dragoman.runtime")
 
 ENGINE_OPTIONS = (*OPTIONS, "tracer_provider")  # of `dragoman.app` that are not settings
 # Names of the same settings in other servers.
@@ -146,6 +149,8 @@ def build_models(settings: Settings, model: str) -> ModelRegistry:
     if default.broken is not None:
         raise StartupError(f"model `{default.id}`: {default.path}: {default.broken}")
     for source in catalog.list_sources():
+        if source.broken is not None:
+            log.warning("model `%s`: %s: %s", source.id, source.path, source.broken)
         check_files(f"model `{source.id}`", source.options)
     planner = MemoryPlanner(settings.memory)
     return ModelRegistry(catalog, load, make_policy(settings), planner=planner)

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from gguf import GGUFWriter
 
-from dragoman.engines.llamacpp.load_plan import count_cores
-from dragoman.engines.llamacpp.server import PREFIX, remove_stale_folders
+from dragoman.engines.llamacpp.loading.load_plan import count_cores
+from dragoman.engines.llamacpp.loading.server import PREFIX, remove_stale_folders
 from dragoman.engines.subprocess.engine import SubprocessEngine, Timing
 from dragoman.errors import BadRequest, EngineDown, ModelBroken
 from dragoman.types import DEFAULT_SAMPLING, Job, Sampling

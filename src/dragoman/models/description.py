@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from dragoman.detection import detect
 from dragoman.engines.llamacpp import gguf
-from dragoman.engines.llamacpp.memory_plan import MemoryPlan
+from dragoman.engines.llamacpp.loading.memory_plan import MemoryPlan
 from dragoman.errors import ModelBroken
 from dragoman.models.catalog import ModelSource
 from dragoman.models.loaders.gguf import read_chat_template, read_model_header

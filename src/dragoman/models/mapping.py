@@ -18,7 +18,7 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
-from dragoman.engines.llamacpp.settings import check_options
+from dragoman.engines.llamacpp.loading.settings import check_options
 from dragoman.models.output_format import check_names
 from dragoman.options import Setting, parse_options
 from dragoman.options.yaml_file import YamlFileError, read_yaml_file

@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from dragoman.engines.llamacpp.devices import make_machine, probe_gpu_memory
-from dragoman.engines.llamacpp.load_plan import read_draft_shape
-from dragoman.engines.llamacpp.memory_plan import Machine, MemoryPlan, make_plan
-from dragoman.engines.llamacpp.model_shape import ModelShape
-from dragoman.engines.llamacpp.settings import check_options
+from dragoman.engines.llamacpp.loading.devices import make_machine, probe_gpu_memory
+from dragoman.engines.llamacpp.loading.load_plan import read_draft_shape
+from dragoman.engines.llamacpp.loading.memory_plan import Machine, MemoryPlan, make_plan
+from dragoman.engines.llamacpp.loading.model_shape import ModelShape
+from dragoman.engines.llamacpp.loading.settings import check_options
 from dragoman.errors import ModelBroken
 from dragoman.models.catalog import ModelSource
 from dragoman.models.model import ModelInfo

@@ -23,9 +23,11 @@ from dragoman.engines.llamacpp.choice import ChoiceProgress, GgufVocabulary, get
 from dragoman.engines.llamacpp.client import NativeClient
 from dragoman.engines.llamacpp.generation import GroupGenerator
 from dragoman.engines.llamacpp.grammar import allow_ends, check_grammar
-from dragoman.engines.llamacpp.load_plan import make_load_plan
+from dragoman.engines.llamacpp.loading.load_plan import make_load_plan
+from dragoman.engines.llamacpp.loading.native_params import LoadPlan
+from dragoman.engines.llamacpp.loading.server import NativeServer, find_eos_ids, launch
+from dragoman.engines.llamacpp.loading.settings import parse_settings
 from dragoman.engines.llamacpp.logprobs import LogprobProber
-from dragoman.engines.llamacpp.native_params import LoadPlan
 from dragoman.engines.llamacpp.params import (
     NativeError,
     NativeEvent,
@@ -35,8 +37,6 @@ from dragoman.engines.llamacpp.params import (
     event_decoder,
 )
 from dragoman.engines.llamacpp.partial_characters import PieceIndex
-from dragoman.engines.llamacpp.server import NativeServer, find_eos_ids, launch
-from dragoman.engines.llamacpp.settings import parse_settings
 from dragoman.engines.llamacpp.slots import SlotPool
 from dragoman.engines.llamacpp.validate import GrammarVerifier, check_job
 from dragoman.engines.token_mask import TokenMasker

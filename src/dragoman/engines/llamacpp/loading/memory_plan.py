@@ -28,7 +28,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from dragoman.engines.llamacpp.gguf import TENSOR_TYPES
-from dragoman.engines.llamacpp.model_shape import LayerCache, ModelShape
+from dragoman.engines.llamacpp.loading.model_shape import LayerCache, ModelShape
 from dragoman.engines.options import EngineOptions
 from dragoman.engines.system_memory import format_memory
 from dragoman.errors import ModelBroken

@@ -8,14 +8,14 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 
 from dragoman.engines.llamacpp.gguf import GgufHeader
-from dragoman.engines.llamacpp.memory_plan import (
+from dragoman.engines.llamacpp.loading.memory_plan import (
     MemoryPlan,
     get_batches,
     get_cache_types,
     get_rope_scale,
 )
-from dragoman.engines.llamacpp.model_shape import ModelShape
-from dragoman.engines.llamacpp.settings import LlamaCppSettings
+from dragoman.engines.llamacpp.loading.model_shape import ModelShape
+from dragoman.engines.llamacpp.loading.settings import LlamaCppSettings
 
 # `xllamacpp` has no type stubs
 CommonParams: TypeAlias = Any

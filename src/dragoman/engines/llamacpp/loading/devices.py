@@ -1,7 +1,7 @@
 """The GPUs that the installed build of the library can use, and the memory of this machine.
 
-`python -m dragoman.engines.llamacpp.devices` prints the free memory of each GPU as JSON. The server
-asks that in a process of its own: the library, and a driver that may crash, stay out of it.
+As a program, this module prints the free memory of each GPU as JSON. The server asks that in a
+process of its own: the library, and a driver that may crash, stay out of it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import subprocess
 import sys
 from types import ModuleType
 
-from dragoman.engines.llamacpp.memory_plan import Machine
+from dragoman.engines.llamacpp.loading.memory_plan import Machine
 from dragoman.engines.system_memory import read_available_memory
 
 log = logging.getLogger("dragoman.llamacpp")
@@ -30,7 +30,7 @@ def list_gpu_memory(lib: ModuleType) -> list[int]:
 @functools.cache
 def probe_gpu_memory() -> int:
     """Return the free bytes of all GPUs, as a process of its own finds them."""
-    command = [sys.executable, "-m", "dragoman.engines.llamacpp.devices"]
+    command = [sys.executable, "-m", "dragoman.engines.llamacpp.loading.devices"]
     try:
         result = subprocess.run(command, capture_output=True, timeout=PROBE_TIMEOUT, check=True)
         return sum(json.loads(result.stdout.splitlines()[-1]))

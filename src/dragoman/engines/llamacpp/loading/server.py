@@ -23,7 +23,7 @@ from types import ModuleType
 from typing import Any, TypeAlias
 
 from dragoman.engines.llamacpp.client import NativeClient
-from dragoman.engines.llamacpp.native_params import (
+from dragoman.engines.llamacpp.loading.native_params import (
     CommonParams,
     LoadPlan,
     build_embedding_params,

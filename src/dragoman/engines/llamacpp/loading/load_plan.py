@@ -7,12 +7,12 @@ import os
 from pathlib import Path
 
 from dragoman.engines.llamacpp import gguf
-from dragoman.engines.llamacpp.devices import list_gpu_memory, make_machine
-from dragoman.engines.llamacpp.memory_plan import make_plan
-from dragoman.engines.llamacpp.model_shape import ModelShape, read_shape
-from dragoman.engines.llamacpp.native_params import LoadPlan
-from dragoman.engines.llamacpp.server import set_environment
-from dragoman.engines.llamacpp.settings import LlamaCppSettings
+from dragoman.engines.llamacpp.loading.devices import list_gpu_memory, make_machine
+from dragoman.engines.llamacpp.loading.memory_plan import make_plan
+from dragoman.engines.llamacpp.loading.model_shape import ModelShape, read_shape
+from dragoman.engines.llamacpp.loading.native_params import LoadPlan
+from dragoman.engines.llamacpp.loading.server import set_environment
+from dragoman.engines.llamacpp.loading.settings import LlamaCppSettings
 
 log = logging.getLogger("dragoman.llamacpp")
 

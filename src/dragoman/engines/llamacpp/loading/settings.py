@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from dragoman.engines.llamacpp.memory_plan import get_cache_types
+from dragoman.engines.llamacpp.loading.memory_plan import get_cache_types
 from dragoman.engines.options import EngineOptions
 from dragoman.errors import ModelBroken
 from dragoman.options import InvalidValue, parse_options

@@ -1,0 +1,1 @@
+"""Decides how a model is loaded, and starts the native server with it."""
