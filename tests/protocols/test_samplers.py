@@ -10,9 +10,10 @@ import pytest
 from dragoman.errors import BadRequest, Unsupported
 from dragoman.protocols import completions
 from dragoman.protocols.chat import decode as chat
-from dragoman.protocols.shared.samplers import ALIASES, OFF_VALUES, SamplerFields
+from dragoman.protocols.shared.samplers import ALIASES, OFF_VALUES, SAMPLERS, SamplerFields
 from dragoman.types import BannedString, Request, Sampling
 from tests.protocols.test_decode import SAMPLING
+from tests.support.paths import ROOT
 
 
 def decode(**fields: Any) -> Request:
@@ -225,3 +226,9 @@ def test_biases_and_bans(
 def test_banned_strings_ignore_case_and_bad_words_do_not() -> None:
     request = decode(banned_strings=["Tapestry"], bad_words=["Paris"])
     assert request.banned_strings == (BannedString("Tapestry", True), BannedString("Paris"))
+
+
+def test_the_documentation_lists_every_field() -> None:
+    page = (ROOT / "docs" / "sampling.md").read_text(encoding="utf-8")
+    names = {*Sampling.__struct_fields__, *SamplerFields.__struct_fields__, *SAMPLERS}
+    assert sorted(name for name in names if f"`{name}`" not in page) == []
