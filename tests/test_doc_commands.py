@@ -1,0 +1,90 @@
+"""Every block of commands in README and docs/ works as pasted; `support/doc_blocks.py` says how."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dragoman.cli.main import build_parser
+from tests.support.doc_blocks import ADDRESS, DocBlock, Workspace, read_blocks
+from tests.support.paths import ROOT, TESTS
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
+BLOCKS = {str(page.relative_to(ROOT)): read_blocks(page) for page in PAGES}
+# languages whose blocks are commands, and those whose blocks are only shown
+RUN, SHOWN = {"sh", "python"}, {"json", "yaml", "text", "lark", "nginx", "caddyfile", "ini"}
+NOT_RUN = re.compile(r"not run: \w.+|run by make [\w-]+")
+
+
+def is_run(block: DocBlock) -> bool:
+    return block.language in RUN and not NOT_RUN.fullmatch(block.marker) and block.file is None
+
+
+def needs_server(block: DocBlock) -> bool:
+    """Whether a block uses a server that a reader has started before."""
+    uses_server = {"ps", "stop", "health"}
+    commands = {words[0] for words in block.commands if words} if block.language == "sh" else set()
+    return ADDRESS in block.text or bool(commands & uses_server)
+
+
+@pytest.mark.parametrize("page", BLOCKS)
+def test_blocks_are_well_formed(page: str) -> None:
+    for block in BLOCKS[page]:
+        where = f"{page}:{block.line}"
+        assert block.language in RUN | SHOWN, f"{where}: name a language of {sorted(RUN | SHOWN)}"
+        if block.marker and block.language in RUN:
+            assert block.file or NOT_RUN.fullmatch(block.marker), f"{where}: {block.marker}"
+        if block.language == "json" and "..." not in block.text:
+            json.loads(block.text)
+        elif block.language == "yaml":
+            yaml.safe_load(block.text)
+        elif block.language == "python":
+            compile(block.text, where, "exec")
+        elif block.language == "sh":
+            check_shell(block)
+
+
+def check_shell(block: DocBlock) -> None:
+    """Check the syntax of the shell, and every command line of ours."""
+    command = ["bash", "-n", "-c", block.text]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, f"{block.page}:{block.line}: {result.stderr}"
+    for words in block.commands:
+        try:
+            build_parser().parse_args(words)
+        except SystemExit as stop:  # `--version` ends the program, too
+            assert stop.code == 0, f"{block.page}:{block.line}: {words}"
+
+
+@pytest.mark.slow
+@pytest.mark.real_model
+@pytest.mark.parametrize("page", [page for page in BLOCKS if any(map(is_run, BLOCKS[page]))])
+def test_commands_work_as_pasted(page: str, default_model: Path, tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path, default_model)
+    with ExitStack() as stack:
+        if any(map(needs_server, filter(is_run, BLOCKS[page]))):
+            stack.enter_context(workspace.serve())
+        for block in BLOCKS[page]:
+            if block.file is not None:
+                path = workspace.directory / block.file
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(block.text)
+                if path.name == "dragoman.yaml":
+                    checked = block._replace(language="sh", text=f"dragoman config --config {path}")
+                    workspace.run(checked)
+            elif is_run(block):
+                workspace.run(block)
+
+
+def test_flags_of_agents_are_those_that_their_tests_use() -> None:
+    tests = "".join(path.read_text() for path in (TESTS / "agents").glob("*.py"))
+    [text] = [block.text for block in BLOCKS["README.md"] if "claude --model" in block.text]
+    for word in ("ANTHROPIC_BASE_URL", "ANTHROPIC_AUTH_TOKEN", "--model", "model_provider"):
+        assert word in text
+        assert word in tests
