@@ -117,7 +117,7 @@ def _read_variables(
     origins: dict[str, Origin] = {}
     for name, field in list_settings().items():
         variable = name_variable(field)
-        if variable in environment and not field.setting.file_only:
+        if environment.get(variable) and not field.setting.file_only:  # empty: not set
             values[name] = _parse(field, environment[variable], variable)
             origins[name] = Origin("environment", variable)
     return values, origins

@@ -1,5 +1,7 @@
 """Serving an app: listening, signals and graceful shutdown.
 
+Sockets are bound before anything is loaded, so that a bad address fails at once.
+
 On the first SIGTERM or SIGINT the server rejects new requests with status 503, while
 streams continue and health checks are still served. When all runs have ended, or the deadline has
 passed, the remaining streams end with an error in their own wire API. A second signal skips the
@@ -9,13 +11,15 @@ wait.
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import logging
 import resource
 import socket
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
@@ -119,6 +123,67 @@ def make_server(app: App, settings: Settings, on_listening: OnListening | None =
         backlog=4096,
     )
     return Server(config, app, on_listening)
+
+
+@contextmanager
+def bind_sockets(host: str, port: int) -> Iterator[list[socket.socket]]:
+    """Bind a socket for each address of the host, or raise `StartupError`. Closes them."""
+    sockets = _bind_all(host, port)
+    try:
+        yield sockets
+    finally:
+        for opened in sockets:
+            opened.close()
+
+
+def _bind_all(host: str, port: int) -> list[socket.socket]:
+    try:
+        infos = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except (OSError, UnicodeError):
+        raise StartupError(f"--host: {host!r} is not an address of this machine.") from None
+    sockets: list[socket.socket] = []
+    try:
+        for family, kind, protocol, _, address in dict.fromkeys(infos):
+            if sockets and not port:  # every address gets the port that the first one got
+                address = (address[0], sockets[0].getsockname()[1], *address[2:])
+            sockets.append(_bind(socket.socket(family, kind, protocol), address))
+    except OSError as error:
+        for opened in sockets:
+            opened.close()
+        raise StartupError(_explain_bind_failure(error, host, port)) from None
+    return sockets
+
+
+def _bind(opened: socket.socket, address: tuple[object, ...]) -> socket.socket:
+    try:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if opened.family == socket.AF_INET6:
+            opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        opened.bind(address)
+        opened.setblocking(False)
+        # A program that listens with SO_REUSEADDR lets us bind; only listening fails then.
+        opened.listen(1)
+    except OSError:
+        opened.close()
+        raise
+    return opened
+
+
+def _explain_bind_failure(error: OSError, host: str, port: int) -> str:
+    match error.errno:
+        case errno.EADDRINUSE:
+            return (
+                f"Port {port} of {host} is in use. Stop the program that uses it, "
+                "or choose another port with --port."
+            )
+        case errno.EACCES:
+            return f"Port {port} needs more rights. Choose a port above 1023 with --port."
+        case errno.EADDRNOTAVAIL:
+            return f"--host: {host!r} is not an address of this machine."
+        case _:
+            return f"Cannot listen on {host}, port {port}: {error.strerror or error}."
 
 
 def tune_process() -> None:
