@@ -221,8 +221,8 @@ def _names(source: ModelSource) -> set[str]:
 def make_unknown_model_error(catalog: ModelCatalog, name: str) -> StartupError:
     if is_hub_name(name):
         return StartupError(
-            f"{name!r} is not installed. `dragoman pull {format_hub_name(name)}` downloads it "
-            "from Hugging Face; `dragoman serve --pull` does both."
+            f"{name!r} is not installed. Download it from Hugging Face with "
+            f"`dragoman pull {format_hub_name(name)}`, or add --pull."
         )
     return StartupError(
         f"There is no model {name!r}.{catalog.suggest(name)} "

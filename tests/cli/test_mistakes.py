@@ -15,7 +15,10 @@ from pathlib import Path
 
 import pytest
 
+import dragoman
+from dragoman import runtime
 from dragoman.models import pull
+from dragoman.testing import ScriptedEngine
 from tests.support.command_line import CommandResult, run_command
 from tests.support.model_files import write_model_file
 from tests.support.server_process import DRAGOMAN
@@ -87,10 +90,10 @@ FLAGS = [
     ("good --engine warp", "'warp'"),
     ("good --format warp", "'warp'"),
     ("empty", "There is no GGUF file in the directory 'empty'"),
-    ("owner/repo", "`dragoman pull hf:owner/repo` downloads it from Hugging Face"),
-    ("hf:owner/repo", "`dragoman pull hf:owner/repo` downloads it"),
-    ("owner/repo/file.gguf", "`dragoman pull hf:owner/repo/file.gguf` downloads it"),
-    ("HF:owner/repo", "`dragoman pull hf:owner/repo` downloads it"),
+    ("owner/repo", "with `dragoman pull hf:owner/repo`, or add --pull"),
+    ("hf:owner/repo", "`dragoman pull hf:owner/repo`, or add --pull"),
+    ("owner/repo/file.gguf", "`dragoman pull hf:owner/repo/file.gguf`, or add --pull"),
+    ("HF:owner/repo", "`dragoman pull hf:owner/repo`, or add --pull"),
     ("nowhere.gguf", "There is no model 'nowhere.gguf'"),
     ("./some/nowhere.gguf", "There is no model './some/nowhere.gguf'"),
     ("/no/nowhere.gguf", "There is no model '/no/nowhere.gguf'"),
@@ -119,6 +122,11 @@ def test_wrong_flag(
 def test_busy_port(place: Path, busy_port: int, capsys: pytest.CaptureFixture[str]) -> None:
     result = run_command(capsys, "serve", "good", "--port", str(busy_port))
     check_line(result, f"Port {busy_port} of 127.0.0.1 is in use. Stop the program")
+
+
+def test_busy_port_of_an_engine_of_ones_own(busy_port: int) -> None:
+    with pytest.raises(runtime.StartupError, match=f"Port {busy_port} of 127.0.0.1 is in use"):
+        dragoman.serve(ScriptedEngine("x"), port=busy_port)
 
 
 VARIABLES = [
@@ -281,7 +289,7 @@ def test_model_of_the_hub_is_downloaded_if_the_user_agrees(
     result = run_command(capsys, "serve", "owner/repo", *flags, "--chat-template", "nowhere")
     assert hub == downloads
     assert ("Download it from Hugging Face? [y/N]" in result.err) == (typed is not None)
-    message = "there is no file" if downloads else "`dragoman pull hf:owner/repo` downloads it"
+    message = "there is no file" if downloads else "`dragoman pull hf:owner/repo`, or add --pull"
     assert message in result.err.splitlines()[-1]
     if downloads:  # it is installed now
         run_command(capsys, "serve", "hf:owner/repo", "--chat-template", "nowhere")

@@ -43,7 +43,10 @@ def add_parser(
         ),
     )
     parser.add_argument(
-        "model", nargs="?", metavar="MODEL", help="name or file of a model (default: smollm2-135m)"
+        "model",
+        nargs="?",
+        metavar="MODEL",
+        help="name or file of a model, or owner/repo of Hugging Face (default: --default-model)",
     )
     parser.add_argument(
         "words", nargs="*", metavar="PROMPT", help="answer this and exit; piped input is added"
@@ -80,7 +83,7 @@ def add_client_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--local", action="store_true", help="load the model here even if a server is running"
     )
-    add_flags(parser, {*CLIENT, *COMMON, *list_model_settings()})
+    add_flags(parser, {*CLIENT, *COMMON, "pull", *list_model_settings()})
 
 
 def needs_local_model(arguments: argparse.Namespace, settings: Settings) -> bool:

@@ -28,7 +28,11 @@ def add_parser(
         ),
     )
     parser.add_argument(
-        "model", nargs="?", metavar="MODEL", help="name or file of a model (default: smollm2-135m)"
+        "model",
+        nargs="?",
+        metavar="MODEL",
+        help="name or file of a model, a directory of models, or owner/repo of Hugging Face "
+        "(default: --default-model)",
     )
     add_flags(parser, list_server_settings())
     return parser
