@@ -88,7 +88,7 @@ def mask_password(text: str) -> str:
 
 def _format(field: OptionField, settings: Settings) -> str:
     value = mask(field, getattr(settings, field.name))
-    if isinstance(value, dict):
+    if isinstance(value, dict) and field.setting.file_only:  # names of models
         return ", ".join(map(str, value)) or "-"
     text = field.format_value(tuple(value) if isinstance(value, list) else value)
     return text or field.setting.default or "-"

@@ -56,7 +56,9 @@ def describe_model(source: ModelSource, planner: MemoryPlanner) -> ModelDescript
     tools, reasoning = _find_formats(source, template, header)
     recommended = find_recommended_sampling(source.path.parent, header.metadata)
     preset = parse_preset(source.options)
-    defaults = preset.sampling.sampling.with_defaults(recommended.sampling)
+    forced, sampling = preset.forced_sampling.sampling, preset.sampling.sampling
+    defaults = forced.with_defaults(sampling.with_defaults(recommended.sampling))
+    is_preset = bool(preset.sampling.names or preset.forced_sampling.names)
     return ModelDescription(
         source=source,
         metadata={key: _shorten(value) for key, value in header.metadata.items()},
@@ -69,7 +71,7 @@ def describe_model(source: ModelSource, planner: MemoryPlanner) -> ModelDescript
         vocabulary=_count_tokens(header),
         license=next((text for key in LICENSE_KEYS if (text := header.get_text(key))), None),
         sampling=msgspec.to_builtins(defaults),
-        sampling_source=recommended.source,
+        sampling_source=f"options and {recommended.source}" if is_preset else recommended.source,
         system=preset.system,
         stop=preset.stop or (),
         plan=plan,

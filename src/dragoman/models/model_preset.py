@@ -27,9 +27,7 @@ def make_preset(options: SharedOptions, renderer: PromptRenderer, name: str) -> 
     )
 
 
-def _resolve(
-    variables: Mapping[str, Json], renderer: PromptRenderer, name: str
-) -> dict[str, Json]:
+def _resolve(variables: Mapping[str, Json], renderer: PromptRenderer, name: str) -> dict[str, Json]:
     resolved: dict[str, Json] = {}
     for variable, value in variables.items():
         result = renderer.resolve_variable(variable, value)

@@ -67,10 +67,7 @@ def find_recommended_sampling(
     """Return what the author of a model recommends, or our defaults."""
     config = read_generation_config(directory / GENERATION_CONFIG)
     header = parse_sampling(
-        {
-            field: metadata.get(METADATA_PREFIX + name)
-            for name, field in METADATA_FIELDS.items()
-        }
+        {field: metadata.get(METADATA_PREFIX + name) for name, field in METADATA_FIELDS.items()}
     )
     sources = {GENERATION_CONFIG: config, "GGUF metadata": header}
     used = [name for name, sampling in sources.items() if sampling != Sampling()]

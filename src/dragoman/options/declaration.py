@@ -88,7 +88,14 @@ class OptionField(Struct, frozen=True, kw_only=True):
             return format_seconds(value)
         if isinstance(value, float):
             return f"{value:g}"
-        return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        if isinstance(value, dict):
+            return ", ".join(f"{name}={_format_part(part)}" for name, part in value.items())
+        return ", ".join(map(str, value)) if isinstance(value, tuple) else _format_part(value)
+
+
+def _format_part(value: object) -> str:
+    """Write a value inside another: texts as they are, everything else as JSON."""
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 @cache
