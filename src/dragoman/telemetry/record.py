@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import ParamSpec, Protocol, TypeVar
 
+import msgspec
 from msgspec import Struct
 
 from dragoman.errors import DragomanError
@@ -65,44 +66,43 @@ class Generation:
         return [StageTime("prefill", self._start, first), StageTime("generate", first, end)]
 
 
-class RequestRecord:
+class RequestRecord(Struct, eq=False):
     """What is known about one request so far."""
 
-    def __init__(self, request_id: str = "", method: str = "", path: str = "") -> None:
-        self.request_id = request_id
-        self.method = method
-        self.path = path
-        self.route = ""
-        self.owner = ""  # a digest of the API key
-        self.status = 0
-        self.error_code: str | None = None
-        self.is_probe = False  # of a load balancer or a monitor
-        self.started = now()
-        self.started_ns = time.time_ns()
-        self.seconds = 0.0  # how long it took, once it has ended
-        self.traceparent: str | None = None  # of this request, for calls to other servers
-        # What was asked
-        self.api = ""  # the name of the wire API
-        self.options = ReportOptions()
-        self.request: Request | None = None
-        self.requested_model = ""  # as the client wrote it
-        # What became of it
-        self.model = ""  # the id of the model, once it is found
-        self.response_id = ""
-        self.usage = Usage()
-        self.finishes: list[Finish] = []
-        self.warnings: tuple[str, ...] = ()
-        self.choices: list[ChoiceCounts] = []
-        self.first_token: float | None = None  # when the client's first token came
-        self._stages: list[StageTime] = []
-        self._generation: Generation | None = None
-        self._timed_calls: dict[str, float] = {}  # seconds in functions that are called per step
-        # For those who ask for them, or where the operator logs prompts
-        self.logs_content = False
-        self.prompts: list[str] = []
-        self.prompt_ids: list[list[int]] = []
-        self.outputs_in_progress: list[Callable[[], list[str]]] = []  # one for each generation
-        self.engine_trace: list[TraceOperation] = []
+    request_id: str = ""
+    method: str = ""
+    path: str = ""
+    route: str = ""
+    owner: str = ""  # a digest of the API key
+    status: int = 0
+    error_code: str | None = None
+    is_probe: bool = False  # of a load balancer or a monitor
+    started: float = msgspec.field(default_factory=now)
+    started_ns: int = msgspec.field(default_factory=time.time_ns)
+    seconds: float = 0.0  # how long it took, once it has ended
+    traceparent: str | None = None  # of this request, for calls to other servers
+    # What was asked
+    api: str = ""  # the name of the wire API
+    options: ReportOptions = ReportOptions()
+    request: Request | None = None
+    requested_model: str = ""  # as the client wrote it
+    # What became of it
+    model: str = ""  # the id of the model, once it is found
+    response_id: str = ""
+    usage: Usage = Usage()
+    finishes: list[Finish] = []
+    warnings: tuple[str, ...] = ()
+    choices: list[ChoiceCounts] = []
+    first_token: float | None = None  # when the client's first token came
+    stages: list[StageTime] = []  # that have ended
+    generation: Generation | None = None  # in progress
+    call_seconds: dict[str, float] = {}  # in functions that are called for every step
+    # For those who ask for them, or where the operator logs prompts
+    logs_content: bool = False
+    prompts: list[str] = []
+    prompt_ids: list[list[int]] = []
+    outputs_in_progress: list[Callable[[], list[str]]] = []  # one for each generation
+    engine_trace: list[TraceOperation] = []
 
     def make_child(self, method: str) -> RequestRecord:
         """Make the record of work that this request starts and that is observed by itself."""
@@ -150,53 +150,53 @@ class RequestRecord:
         try:
             yield
         finally:
-            self._stages.append(StageTime(stage, start, now(), details))
+            self.stages.append(StageTime(stage, start, now(), details))
 
     @contextmanager
     def measure_generation(self, choices: Sequence[ChoiceCounts]) -> Iterator[Generation]:
         """Measure how long the engine reads the prompt, and how long it generates."""
         self.choices += choices
-        generation = self._generation = Generation()
+        generation = self.generation = Generation()
         try:
             yield generation
         finally:
-            self._generation = None
-            self._stages += generation.make_stages()
+            self.generation = None
+            self.stages += generation.make_stages()
 
     def time_calls(self, name: str, function: Callable[P, T]) -> Callable[P, T]:
         """Wrap a function that is called for every step, to add up how long it takes.
 
         Only for requests that ask for a trace.
         """
-        self._timed_calls.setdefault(name, 0.0)
+        self.call_seconds.setdefault(name, 0.0)
 
         def call(*arguments: P.args, **named: P.kwargs) -> T:
             start = now()
             try:
                 return function(*arguments, **named)
             finally:
-                self._timed_calls[name] += now() - start
+                self.call_seconds[name] += now() - start
 
         return call
 
     def list_stages(self) -> list[StageTime]:
         """List the stages so far, in the order in which they ended."""
-        running = [] if self._generation is None else self._generation.make_stages()
-        return self._stages + running
+        running = [] if self.generation is None else self.generation.make_stages()
+        return self.stages + running
 
     def sum_stages(self) -> dict[str, float]:
         """Return the seconds of each stage; one that was repeated is added up."""
         total: dict[str, float] = {}
         for stage in self.list_stages():
             total[stage.name] = total.get(stage.name, 0.0) + stage.seconds
-        return total | self._timed_calls
+        return total | self.call_seconds
 
     # The answer
 
     def mark_first_token(self) -> None:
         self.first_token = self.first_token or now()
-        if self._generation is not None:
-            self._generation.mark_first_step()
+        if self.generation is not None:
+            self.generation.mark_first_step()
 
     def add_finish(self, delta: Delta) -> None:
         """Note how a choice finished."""
