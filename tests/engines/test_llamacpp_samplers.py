@@ -61,6 +61,12 @@ def test_xtc_excludes_the_most_likely_tokens(write: Write) -> None:
     assert write(xtc_probability=0.0, xtc_threshold=0.01) == plain
 
 
+def test_xtc_never_picks_a_token_that_is_forbidden(write: Write) -> None:
+    grammar = "%llguidance {}\nstart: /[a-z ]+/"
+    fields = {"xtc_probability": 1.0, "xtc_threshold": 0.0}
+    assert set(write(**WARM, **fields, grammar=grammar)) <= set("abcdefghijklmnopqrstuvwxyz ")
+
+
 def test_a_small_sigma_leaves_only_the_most_likely_token(write: Write) -> None:
     assert write(**WARM) != write()
     assert write(**WARM, top_n_sigma=0.001) == write()

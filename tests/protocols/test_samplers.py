@@ -120,6 +120,8 @@ RANGES: list[tuple[str, Any]] = [
     ("dry_range", -2),
     ("dry_sequence_breakers", []),
     ("dry_sequence_breakers", "[1]"),
+    ("dry_sequence_breakers", ["x"] * 33),
+    ("dry_sequence_breakers", json.dumps(["x"] * 33)),
     ("typical", 2),
     ("temp", -1),
     ("min_new_tokens", -1),

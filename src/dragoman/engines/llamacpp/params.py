@@ -24,6 +24,7 @@ DOMINANT_BIAS = 1e6  # no other token can beat it
 # The order in which the server narrows down the candidates; `adaptive_p` picks the token itself.
 NARROWING_SAMPLERS = ("top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc")
 SAMPLERS = ("penalties", "dry", *NARROWING_SAMPLERS, "temperature")
+MIN_XTC_THRESHOLD = 1e-9
 SERVER_NAMES = {"typical_p": "typ_p"}  # our names of samplers -> the server's
 FINAL_FIELDS = ("index", "tokens", "stop", "stop_type", "tokens_predicted")
 FIXED_FIELDS: dict[str, Json] = {
@@ -154,6 +155,8 @@ def _build_optional_fields(sampling: Sampling, context: int) -> dict[str, Json]:
         name: default if (value := getattr(sampling, name)) is None else value
         for name, default in OPTIONAL_FIELDS.items()
     }
+    # at 0 it could pick a token that a grammar or a bias forbids
+    fields["xtc_threshold"] = max(fields["xtc_threshold"], MIN_XTC_THRESHOLD)
     fields["dry_penalty_last_n"] = limit_window(fields["dry_penalty_last_n"], context)
     fields["samplers"] = list_samplers(sampling)
     return fields

@@ -36,9 +36,9 @@ Seed: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Bias: TypeAlias = Annotated[float, Meta(ge=-100, le=100)] | bool
 Text: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256)]
 Texts: TypeAlias = Annotated[list[Text], Meta(max_length=256)]
-Breakers: TypeAlias = (
-    Annotated[list[Text], Meta(min_length=1, max_length=64)] | Annotated[str, Meta(max_length=4096)]
-)
+MAX_BREAKERS = 32  # an engine compares each of them with its whole vocabulary
+BreakerList: TypeAlias = Annotated[list[Text], Meta(min_length=1, max_length=MAX_BREAKERS)]
+Breakers: TypeAlias = BreakerList | Annotated[str, Meta(max_length=4096)]
 SamplerNames: TypeAlias = (
     Annotated[list[Annotated[str, Meta(max_length=64)]], Meta(max_length=64)]
     | Annotated[str, Meta(max_length=256)]
@@ -324,10 +324,11 @@ def _decode_breakers(value: list[str] | str) -> tuple[str, ...]:
     text = value.strip()
     text = text if text.startswith("[") else f"[{text}]"
     try:
-        return tuple(msgspec.json.decode(text, type=Annotated[list[Text], Meta(min_length=1)]))
+        return tuple(msgspec.json.decode(text, type=BreakerList))
     except msgspec.DecodeError:
         raise InvalidValue(
-            "`dry_sequence_breakers` must be a list of strings.", param="dry_sequence_breakers"
+            f"`dry_sequence_breakers` must be a list of 1 to {MAX_BREAKERS} strings.",
+            param="dry_sequence_breakers",
         ) from None
 
 
