@@ -95,9 +95,12 @@ def app(engine: object, **options: object) -> App:
     return make_app(build_engine_runtime(engine, options), local=False)
 
 
-def serve(engine: object, host: str = "127.0.0.1", port: int = 8000, **options: object) -> None:
+def serve(
+    engine: object, host: str | None = None, port: int | None = None, **options: object
+) -> None:
     """Serve this engine until Ctrl-C or SIGTERM stops the server. Options are those of `app`.
 
+    The address is 127.0.0.1:8000 unless it is given here, or in the environment (`DRAGOMAN_PORT`).
     Prints the address and the name of the model, and logs each request to standard error unless
     the program has configured `logging` itself.
     """
@@ -107,7 +110,7 @@ def serve(engine: object, host: str = "127.0.0.1", port: int = 8000, **options: 
 
 
 async def serve_async(
-    engine: object, host: str = "127.0.0.1", port: int = 8000, **options: object
+    engine: object, host: str | None = None, port: int | None = None, **options: object
 ) -> None:
     """Serve this engine in a running event loop, like `serve`.
 

@@ -101,8 +101,12 @@ def get_last_prompt(server: RunningServer) -> str:
 
 
 def count_jobs(server: RunningServer) -> int:
+    return len(list_job_ids(server))
+
+
+def list_job_ids(server: RunningServer) -> list[str]:
     engine: Any = next(iter(server.app.runtime.services.models.list_loaded())).engine
-    return len(engine.jobs)
+    return [job.id for job in engine.jobs]
 
 
 def remove_ids(value: Any) -> Any:

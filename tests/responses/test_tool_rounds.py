@@ -13,6 +13,7 @@ from tests.responses.remote_tools import (
     count_jobs,
     create,
     get_last_prompt,
+    list_job_ids,
     list_types,
     make_mcp_tool,
     remove_ids,
@@ -42,6 +43,7 @@ def test_a_tool_is_listed_and_called_and_the_model_continues(
     assert (called.output, called.error, called.status) == ("The sum is 5.", None, "completed")
     assert tools.log.calls == ["add 2 3"]
     assert count_jobs(server) == before + 2
+    assert list_job_ids(server)[-2:] == [response.id, f"{response.id}-r1"]
     assert client.responses.retrieve(response.id).to_dict() == response.to_dict()
 
 
