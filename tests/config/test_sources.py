@@ -63,6 +63,25 @@ def test_relative_paths_start_at_the_file(place: Path) -> None:
     assert settings.lora == (f"poet={place}/etc/poet.gguf", "bard=/abs/bard.gguf")
 
 
+@pytest.mark.parametrize(
+    ("url", "resolved"),
+    [
+        ("sqlite:///state.db", "sqlite:///{tmp}/state.db"),
+        ("sqlite:///sub/state.db", "sqlite:///{tmp}/sub/state.db"),
+        ("sqlite:////abs/state.db", "sqlite:////abs/state.db"),
+        ("sqlite:///:memory:", "sqlite:///:memory:"),
+        ("sqlite://", "sqlite://"),
+        ("postgresql://me@host/db", "postgresql://me@host/db"),
+    ],
+)
+def test_relative_path_of_the_store_starts_at_the_file(
+    url: str, resolved: str, place: Path
+) -> None:
+    (place / "d.yaml").write_text(f"store: {{url: '{url}'}}")
+    settings = config.load({"config": str(place / "d.yaml")})
+    assert settings.store == resolved.format(tmp=place)
+
+
 def test_flags_win_over_the_environment_over_the_file_over_the_default(place: Path) -> None:
     (place / "dragoman.yaml").write_text("server: {port: 1}\nlimits: {queue: 1, ping: 1}")
     environment = {"DRAGOMAN_PORT": "2", "DRAGOMAN_QUEUE": "2"}

@@ -83,7 +83,7 @@ def add_client_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--local", action="store_true", help="load the model here even if a server is running"
     )
-    add_flags(parser, {*CLIENT, *COMMON, "pull", *list_model_settings()})
+    add_flags(parser, {*CLIENT, *COMMON, "pull", "default_model", *list_model_settings()})
 
 
 def needs_local_model(arguments: argparse.Namespace, settings: Settings) -> bool:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from dragoman.config.paths import config_dir
 from dragoman.config.settings import GROUPS, Settings
-from dragoman.options import InvalidValue, OptionField, list_fields, parse_value, suggest
+from dragoman.options import InvalidOption, OptionField, list_fields, parse_value, suggest
 from dragoman.options.yaml_file import YamlFile, YamlFileError, read_yaml_file
 
 FILE_NAME = "dragoman.yaml"
@@ -100,7 +100,7 @@ def _read_section(
             continue
         try:
             parsed = parse_value(field, _unwrap_keys(field, value))
-        except InvalidValue as error:
+        except InvalidOption as error:
             raise ConfigFileError(f"{where}: `{section}.{key}`: {error}") from None
         values[field.name] = _resolve_paths(field, parsed, file.path.parent), where
     return values
@@ -130,7 +130,13 @@ def _resolve_paths(field: OptionField, value: object, directory: Path) -> object
 
 
 def _resolve(path: str, directory: Path) -> str:
-    return str(directory / Path(path).expanduser())
+    """Resolve a path, also that of `sqlite:///PATH`; other URLs stay as they are."""
+    scheme, separator, rest = path.rpartition("://")
+    if not separator:
+        return str(directory / Path(path).expanduser())
+    if scheme != "sqlite" or not rest.startswith("/") or rest.startswith(("//", "/:")):
+        return path
+    return f"sqlite:///{directory / Path(rest[1:]).expanduser()}"
 
 
 def _explain_section(section: object) -> str:

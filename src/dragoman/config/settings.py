@@ -130,7 +130,7 @@ class Settings(StateSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     default_model: Annotated[
         str,
         Setting(
-            help="model to serve where no MODEL is given, and for requests that name none",
+            help="model to serve where no MODEL is given",
             group="models",
             metavar="NAME",
             default="the first under `models:` in dragoman.yaml, else smollm2-135m",

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from dragoman.config.file import ConfigFileError, find_file, read_config_file
 from dragoman.config.settings import Settings
-from dragoman.options import InvalidValue, OptionField, list_fields, parse_value, suggest
+from dragoman.options import InvalidOption, OptionField, list_fields, parse_value, suggest
 
 log = logging.getLogger("dragoman.config")
 PREFIX = "DRAGOMAN_"
@@ -136,7 +136,7 @@ def _list_unknown_variables(environment: Mapping[str, str]) -> list[str]:
 def _parse(field: OptionField, value: object, where: str) -> object:
     try:
         parsed = parse_value(field, value)
-    except InvalidValue as error:
+    except InvalidOption as error:
         raise SettingsError(f"{where}: {error}") from None
     if field.setting.is_path and isinstance(parsed, str) and parsed.startswith("~"):
         return str(Path(parsed).expanduser())

@@ -19,6 +19,7 @@ class StateSettings(LoggingSettings, frozen=True, kw_only=True):
             metavar="URL",
             default="~/.local/state/dragoman/state.db",
             key="url",
+            is_path=True,
         ),
     ] = ""
     store_ttl: Annotated[

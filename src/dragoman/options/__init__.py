@@ -7,10 +7,10 @@ option is written twice. This package imports nothing of ours.
 """
 
 from dragoman.options.declaration import OptionField, Setting, list_fields
-from dragoman.options.values import InvalidValue, parse_options, parse_value, suggest
+from dragoman.options.values import InvalidOption, parse_options, parse_value, suggest
 
 __all__ = [
-    "InvalidValue",
+    "InvalidOption",
     "OptionField",
     "Setting",
     "list_fields",

@@ -1,6 +1,6 @@
 """Turns what a user wrote (text, or a value of YAML) into the value of an option.
 
-A problem is an `InvalidValue`, whose text says what was expected. The caller, who knows where the
+A problem is an `InvalidOption`, whose text says what was expected. The caller, who knows where the
 value comes from, says which option it is.
 """
 
@@ -38,7 +38,7 @@ UNIT_PARSERS: dict[str, Callable[[str], int | float]] = {
 AnyStruct = TypeVar("AnyStruct", bound=Struct)
 
 
-class InvalidValue(ValueError):
+class InvalidOption(ValueError):
     """A value is not what the option takes, or there is no such option."""
 
 
@@ -50,15 +50,15 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 
 def parse_value(field: OptionField, value: object) -> object:
-    """Return the value of an option, or raise `InvalidValue`."""
+    """Return the value of an option, or raise `InvalidOption`."""
     try:
         parsed = _convert(field, value)
-    except InvalidValue:
+    except InvalidOption:
         raise
     except (ValueError, OverflowError):
         hint = suggest(value, field.setting.choices) if isinstance(value, str) else ""
         problem = f"expected {_describe(field)}{_show(field, value)}"
-        raise InvalidValue(f"{problem}.{hint}" if hint else problem) from None
+        raise InvalidOption(f"{problem}.{hint}" if hint else problem) from None
     for item in parsed if isinstance(parsed, tuple) else (parsed,):
         if isinstance(item, int | float) and not isinstance(item, bool):
             _check_range(field, item)
@@ -68,7 +68,7 @@ def parse_value(field: OptionField, value: object) -> object:
 def parse_options(
     struct: type[AnyStruct], values: Mapping[object, object], others: Iterable[str] = ()
 ) -> AnyStruct:
-    """Make a Struct from a mapping of YAML, or raise `InvalidValue` that names the key.
+    """Make a Struct from a mapping of YAML, or raise `InvalidOption` that names the key.
 
     `others` are keys that the caller read already; only a suggestion names them.
     """
@@ -77,15 +77,15 @@ def parse_options(
     for name, value in values.items():
         field = fields.get(name) if isinstance(name, str) else None
         if field is None:
-            raise InvalidValue(
+            raise InvalidOption(
                 f"there is no option `{name}`.{suggest(str(name), [*fields, *others])}"
             )
         if value is None:  # `context:` without a value
             continue
         try:
             parsed[field.name] = parse_value(field, value)
-        except InvalidValue as error:
-            raise InvalidValue(f"`{name}`: {error}") from None
+        except InvalidOption as error:
+            raise InvalidOption(f"`{name}`: {error}") from None
     return msgspec.convert(parsed, struct)
 
 
@@ -129,7 +129,7 @@ def _check_range(field: OptionField, number: float) -> None:
     else:
         return
     more = ", or forever" if setting.forever else ""
-    raise InvalidValue(f"must be {rule}{more}, got {number:g}")
+    raise InvalidOption(f"must be {rule}{more}, got {number:g}")
 
 
 def _convert(field: OptionField, value: object) -> object:
@@ -150,7 +150,7 @@ def _convert_item(field: OptionField, value: object) -> object:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        raise InvalidValue(str(error)) from None
+        raise InvalidOption(str(error)) from None
 
 
 def _convert_text(field: OptionField, value: object) -> str:
