@@ -39,7 +39,7 @@ from dragoman.models.memory import MemoryPlanner
 from dragoman.models.model_preset import make_preset
 from dragoman.models.output_format import FormatOverrides, check_names
 from dragoman.models.registry import ModelPolicy, ModelRegistry
-from dragoman.options import InvalidValue
+from dragoman.options import InvalidOption
 from dragoman.pipeline.admission import Admission
 from dragoman.pipeline.sampling import fit_preset
 from dragoman.pipeline.services import Services
@@ -203,7 +203,7 @@ def open_models(catalog: ModelCatalog, name: str, default: str = "") -> list[Mod
     The first is the default model: the one named `default`, if it is in the directory.
     """
     path = Path(name)
-    if catalog.find(name) is None and path.is_dir() and not (path / "config.json").exists():
+    if catalog.find(name) is None and os.path.isdir(name) and not (path / "config.json").exists():
         sources = catalog.scan(path)
         if not sources:
             raise StartupError(f"There is no GGUF file in the directory {name!r}.")
@@ -238,7 +238,7 @@ def make_model_options(settings: Settings) -> ModelOptions:
         raise StartupError(str(error)) from None
     try:
         check_options(settings)
-    except InvalidValue as error:
+    except InvalidOption as error:
         raise StartupError(f"Settings contradict each other: {error}.") from None
     tools, reasoning = get_format_overrides(settings)
     with report_preset_errors():

@@ -17,7 +17,7 @@ from dragoman.engines.llamacpp.loading.settings import check_options
 from dragoman.errors import ModelBroken
 from dragoman.models.catalog import ModelSource
 from dragoman.models.model import ModelInfo
-from dragoman.options import InvalidValue
+from dragoman.options import InvalidOption
 
 
 class MemoryPlanner:
@@ -33,7 +33,7 @@ class MemoryPlanner:
             return None
         try:
             check_options(source.options)
-        except InvalidValue as error:
+        except InvalidOption as error:
             raise ModelBroken(f"Its options are invalid: {error}.") from None
         return make_plan(
             source.shape, source.options, self.machine, self._read_draft(source.options.draft_model)

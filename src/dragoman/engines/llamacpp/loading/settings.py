@@ -9,7 +9,7 @@ import msgspec
 from dragoman.engines.llamacpp.loading.memory_plan import get_cache_types
 from dragoman.engines.options import EngineOptions
 from dragoman.errors import ModelBroken
-from dragoman.options import InvalidValue, parse_options
+from dragoman.options import InvalidOption, parse_options
 
 DEFAULT_EMBED_CONTEXT = 2048
 QUANTIZED_TYPES = ("q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
@@ -37,22 +37,22 @@ def parse_settings(values: Mapping[str, object]) -> LlamaCppSettings:
     try:
         settings = parse_options(LlamaCppSettings, dict[object, object](values.items()))
         check_options(settings)
-    except (InvalidValue, msgspec.ValidationError) as error:
+    except (InvalidOption, msgspec.ValidationError) as error:
         raise ModelBroken(f"Invalid engine settings: {error}") from None
     return settings
 
 
 def check_options(options: EngineOptions) -> None:
-    """Raise `InvalidValue` for options that contradict each other."""
+    """Raise `InvalidOption` for options that contradict each other."""
     if options.flash_attn == "off" and get_cache_types(options)[1] in QUANTIZED_TYPES:
-        raise InvalidValue(
+        raise InvalidOption(
             f"`cache_type_v` {get_cache_types(options)[1]} needs flash attention; set `flash_attn` "
             "to on or auto"
         )
     if options.rope_scale is not None and options.rope_freq_scale is not None:
-        raise InvalidValue("`rope_scale` and `rope_freq_scale` say the same; set one of them")
+        raise InvalidOption("`rope_scale` and `rope_freq_scale` say the same; set one of them")
     if options.ubatch is not None and options.batch is not None and options.ubatch > options.batch:
-        raise InvalidValue("`ubatch` must not be greater than `batch`")
+        raise InvalidOption("`ubatch` must not be greater than `batch`")
     _check_speculation(options)
 
 
@@ -62,13 +62,13 @@ def _check_speculation(options: EngineOptions) -> None:
     if kind is None and not drafts:
         for name in (*DRAFT_OPTIONS, "spec_ngram"):
             if getattr(options, name) is not None:
-                raise InvalidValue(f"`{name}` needs `draft_model` or `spec_type`")
+                raise InvalidOption(f"`{name}` needs `draft_model` or `spec_type`")
     if kind is not None and kind.startswith("ngram") and drafts:
-        raise InvalidValue(f"`spec_type` {kind} drafts without a `draft_model`; set one of them")
+        raise InvalidOption(f"`spec_type` {kind} drafts without a `draft_model`; set one of them")
     if kind is not None and kind in NEED_DRAFT_MODEL and not drafts:
-        raise InvalidValue(f"`spec_type` {kind} needs a `draft_model`")
+        raise InvalidOption(f"`spec_type` {kind} needs a `draft_model`")
     if options.spec_ngram is not None and not (kind or "").startswith("ngram"):
-        raise InvalidValue("`spec_ngram` needs an n-gram `spec_type` such as ngram-simple")
+        raise InvalidOption("`spec_ngram` needs an n-gram `spec_type` such as ngram-simple")
     low, high = options.draft_min, options.draft_max
     if low is not None and high is not None and low > high:
-        raise InvalidValue("`draft_min` must not be greater than `draft_max`")
+        raise InvalidOption("`draft_min` must not be greater than `draft_max`")
