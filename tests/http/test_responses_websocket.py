@@ -158,6 +158,16 @@ def test_warnings_come_first(websocket: ClientConnection) -> None:
     assert check_events(events)["status"] == "completed"
 
 
+def test_unknown_fields_are_reported(websocket: ClientConnection) -> None:
+    first, *events = create(websocket, "hello", max_output_token=3)
+    assert first["warnings"] == [
+        "`max_output_token` is unknown and has no effect. Did you mean `max_output_tokens`?"
+    ]
+    assert check_events(events)["status"] == "completed"
+    first, *_ = create(websocket, "hello")  # it does not stay
+    assert first["type"] == "response.created"
+
+
 @pytest.mark.filterwarnings("ignore:connect.. must be used as a context manager")
 def test_openai_sdk_ignores_unknown_events(server: RunningServer) -> None:
     client = OpenAI(base_url=f"{server.url}/v1", api_key="anna")

@@ -10,6 +10,8 @@ import pytest
 
 from dragoman.models.catalog import ModelCatalog
 from dragoman.models.mapping import MappingError, ModelOptions, parse_entries, read_mapping
+from dragoman.presets import parse_preset
+from dragoman.types import Sampling
 from tests.support.model_files import find_file, make_catalog, write_model_file
 
 
@@ -91,6 +93,10 @@ def test_mapping_wins_over_scanned_files(root: Path, tmp_path: Path) -> None:
         ("{path: m.gguf, path: m.gguf}", "`path` is already set in line 2"),
         ("{path: m.gguf, context: many}", "context"),
         ("{path: m.gguf, defaults: {temperature: hot}}", "temperature"),
+        ("{path: m.gguf, sampling: {temprature: 1}}", "Did you mean `temperature`?"),
+        ("{path: m.gguf, sampling: {top_p: 7}}", "`top_p` must be at most 1"),
+        ("{path: m.gguf, system: 3}", "system"),
+        ("{path: m.gguf, sampling_preset: none.yml}", "none.yml: No such file"),
         ("{path: m.gguf, lora: {x: ''}}", "path is missing"),
         ("{path: m.gguf, format: nonsense}", "'nonsense'"),
         ("{path: m.gguf, reasoning_format: nonsense}", "'nonsense'"),
@@ -105,6 +111,38 @@ def test_invalid_entry_is_an_error_with_its_line(value: str, reason: str, root: 
     assert message.startswith(f"{root / 'models.yaml'}:2: ")
     assert reason in message
     assert "\n" not in message
+
+
+def test_presets_of_a_model_win_over_those_of_the_server(root: Path) -> None:
+    write_model_file(root / "m.gguf")
+    (root / "preset.yml").write_text("top_k: {override: 0, force: true}\nstop: {override: [x]}")
+    yaml = """
+    m:
+      path: m.gguf
+      system: {override: Be kind., force: true}
+      template_vars: {a: 1}
+      sampling: {temperature: 0.1}
+      sampling_preset: preset.yml
+      force: [temperature]
+    other: {path: m.gguf, force: [min_p]}
+    """
+    server = ModelOptions(
+        system="Be brief.",
+        template_vars={"a": 0, "b": 2},
+        sampling={"temperature": 0.9, "min_p": 0.3, "top_k": 50},
+    )
+    models = make_catalog(root, yaml, server)
+    source, other = models.find("m"), models.find("other")
+    assert source is not None
+    assert other is not None
+    preset = parse_preset(source.options)
+    assert (preset.system, preset.system_rule, preset.stop) == ("Be kind.", "force", ("x",))
+    assert preset.variables == {"a": 1, "b": 2}
+    assert preset.sampling.sampling == Sampling(min_p=0.3)
+    assert preset.forced_sampling.sampling == Sampling(temperature=0.1, top_k=0)
+    preset = parse_preset(other.options)
+    assert (preset.system, preset.stop) == ("Be brief.", None)
+    assert preset.forced_sampling.sampling == Sampling(min_p=0.3)
 
 
 def test_units_of_options(root: Path) -> None:
