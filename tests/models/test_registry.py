@@ -74,7 +74,7 @@ def test_two_names_of_one_file_share_one_model(root: Path) -> None:
     async def scenario(models: ModelRegistry, loader: FakeLoader) -> None:
         one, two = await models.acquire("fast"), await models.acquire("quick")
         assert one.model is two.model
-        assert (one.model.id, one.model.aliases) == ("fast", ("quick",))
+        assert (one.model.id, one.model.aliases) == ("fast", ("quick", "a"))
         other = await models.acquire("tuned")  # other options, another model
         assert other.model is not one.model
         assert loader.loads == ["fast", "tuned"]

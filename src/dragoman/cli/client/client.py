@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 from msgspec import Struct
 
-from dragoman.cli.client.transport import ClientResponse, RequestFailed, Transport, get_header
+from dragoman.cli.client.transport import ClientResponse, RequestFailed, ClientTransport, get_header
 from dragoman.types import Json
 
 LOADING = "model_loading"  # the code of an error that a retry fixes
@@ -61,7 +61,7 @@ class AnswerStream:
 class DragomanClient:
     """Makes requests over a transport and turns error responses into `RequestFailed`."""
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: ClientTransport) -> None:
         self._transport = transport
         self.address = transport.address
         self.on_loading: Callable[[], None] = lambda: None  # called when a model is not loaded yet

@@ -35,7 +35,7 @@ class ClientResponse(Protocol):
     def close(self) -> None: ...
 
 
-class Transport(Protocol):
+class ClientTransport(Protocol):
     """Sends requests to one server."""
 
     address: str  # where the server is, for messages
