@@ -59,13 +59,18 @@ def test_bench_names_what_is_wrong(
 
 @pytest.mark.slow
 @pytest.mark.real_model
-def test_bench_loads_the_model_where_no_server_runs(
+def test_bench_loads_a_model_that_the_server_lacks(
     default_model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("DRAGOMAN_PORT", "9")
-    arguments = ["--threads", "1", "--context", "512", "--prompt", "32", "--tokens", "4", "--json"]
-    result = run_command(capsys, "bench", str(default_model), "--streams", "1,2", *arguments)
+    """The running server does not have this model."""
+    monkeypatch.setenv("DRAGOMAN_THREADS", "1")
+    arguments = ["--prompt", "32", "--tokens", "4", "--streams", "1,2", "--json"]
+    with serve_scripted(log_level="warning") as server:
+        monkeypatch.setenv("DRAGOMAN_PORT", str(server.port))
+        monkeypatch.setenv("DRAGOMAN_CONTEXT", "512")
+        result = run_command(capsys, "bench", str(default_model), *arguments)
     assert result.code == 0, result.err
+    assert "does not have" in result.err
     one, two = json.loads(result.out)["results"]
     assert (one["prompt_tokens"], one["completion_tokens"]) == (32, 4)
     assert (two["streams"], two["completion_tokens"]) == (2, 8)

@@ -317,6 +317,7 @@ def test_full_disk_while_a_model_is_downloaded(
     assert "Traceback" not in result.err
 
 
+@pytest.mark.slow
 def test_no_network_while_a_model_is_downloaded(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,7 @@ from dragoman.prompt.renderer import PromptRenderer
 from dragoman.runtime import build_runtime, make_policy, open_catalog
 from dragoman.testing import Reply, ScriptedEngine
 from tests.support.command_line import CommandResult, run_command
-from tests.support.model_files import write_model_file
+from tests.support.model_files import add_token_ids, write_model_file
 from tests.support.serving import RunningServer, run_app, serve_scripted
 from tests.support.terminal import ENTER, Terminal
 
@@ -107,6 +107,17 @@ def test_show_prints_what_the_model_has(run: Run, default_model: Path) -> None:
     assert "apache-2.0" in output
     template = run("show", str(default_model), "--template").out
     assert "<|im_start|>" in template
+
+
+def test_show_tells_what_only_some_models_have(run: Run, root: Path, default_model: Path) -> None:
+    tokens = {"fim_pre": 1, "fim_suf": 2, "fim_mid": 3}
+    filler = add_token_ids(root / "filler.gguf", default_model, tokens)
+    assert "infill" in json.loads(run("show", "filler", "--json").out)["capabilities"]
+    filler.unlink()
+    write_model_file(root / "long.gguf", llama_context_length=131072, llama_pooling_type=1)
+    long = json.loads(run("show", "long", "--json", "--context", "2048").out)
+    assert long["context"] == {"trained": 131072, "served": 2048}
+    assert "embedding" in long["capabilities"]
 
 
 def test_ps_and_stop_follow_a_model(run: Run, server: RunningServer) -> None:

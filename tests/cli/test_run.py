@@ -171,7 +171,7 @@ def test_slash_commands(scripted: Scripted, tmp_path: Path) -> None:
         ('/system """Be brief."""', "system: Be brief."),
         ("/sav x", "Did you mean `/save`"),
         ("Hi.", "Hello there!"),
-        ("/stats", r"3 of them cached(?s:.)*1 answers"),
+        ("/stats", r"3 of them cached(?s:.)*1 answer,"),
         ("/save", "needs the name"),
         (f"/save {tmp_path / 'other.txt'}", "not a saved conversation"),
         (f"/save {saved}", "Saved 3 messages"),

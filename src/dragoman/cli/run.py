@@ -17,6 +17,7 @@ from contextlib import closing
 from dragoman.cli.client.connect import notify, open_client
 from dragoman.cli.console.errors import CommandFailed
 from dragoman.cli.console.flags import CLIENT, COMMON, add_command, add_flags, list_model_settings
+from dragoman.cli.console.text import print_text
 from dragoman.cli.conversation.chat_loop import answer_message, run_chat
 from dragoman.cli.conversation.conversation import ChatOptions, Conversation
 from dragoman.cli.conversation.parameters import set_option
@@ -110,7 +111,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
             return
         if session.card.status != "ready":
             notify(f"{model} is not loaded yet, so the first answer takes longer.")
-        print(f"Chatting with {model} in {client.address}. {WELCOME}", flush=True)
+        print_text(f"Chatting with {model} in {client.address}.\n{WELCOME}")
         run_chat(session, state_dir() / "history")
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 from msgspec import Struct
 
-from dragoman.cli.client.transport import ClientResponse, RequestFailed, ClientTransport, get_header
+from dragoman.cli.client.transport import ClientResponse, ClientTransport, RequestFailed, get_header
 from dragoman.types import Json
 
 LOADING = "model_loading"  # the code of an error that a retry fixes

@@ -122,7 +122,8 @@ def _clear(session: ChatSession, argument: str) -> None:
 def _show_stats(session: ChatSession, argument: str) -> None:
     if session.last is None:
         raise CommandFailed("There is no answer yet.")
-    totals = f"{session.answers} answers, {session.tokens} tokens"
+    noun = "answer" if session.answers == 1 else "answers"
+    totals = f"{session.answers} {noun}, {session.tokens} tokens"
     print_fields([*session.last.describe(), ("this session", totals)])
 
 
