@@ -81,7 +81,8 @@ def test_recommendation_of_the_author_is_used_as_a_whole(
         (tmp_path / CONFIG).write_text(json.dumps(config))
     keys = {f"general.sampling.{name}": value for name, value in metadata.items()}
     found = find_recommended_sampling(tmp_path, keys)
-    assert found == RecommendedSampling(expected, source)
+    greedy = Sampling() if expected is FALLBACK else expected
+    assert found == RecommendedSampling(expected, source, greedy)
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"temperature": NaN}', "\x00", "[" * 100_000])

@@ -66,6 +66,7 @@ class Model(Struct, kw_only=True, eq=False, weakref=True):
     template_source: str | None = None
     defaults: Sampling = Sampling()  # recommended by the model's author, else ours
     defaults_source: str = ""  # where they come from
+    greedy_defaults: Sampling = Sampling()  # of requests for the most likely tokens
     preset: Preset = Preset()  # the operator's values for requests
     output_format: OutputFormat = OutputFormat()
     renderer: PromptRenderer
@@ -76,6 +77,10 @@ class Model(Struct, kw_only=True, eq=False, weakref=True):
         should_trace = getattr(self.engine, "should_trace", None)
         asked = callable(should_trace) and bool(should_trace(level))
         return asked or level in self.capabilities.trace
+
+    def get_defaults(self, sampling: Sampling) -> Sampling:
+        """Return the defaults of a request with these sampling fields."""
+        return self.greedy_defaults if sampling.greedy else self.defaults
 
     @property
     def template_stops(self) -> tuple[str, ...]:

@@ -9,7 +9,8 @@ open models wander off or repeat themselves until the context is full. `FALLBACK
 them answer well and end: temperature, `top_p`, `top_k` and `min_p` cut off the improbable tokens as
 llama.cpp does, and a slight repetition penalty breaks loops without being noticeable in text or
 code. Of 24 answers of the default model, 6 did not end within 800 tokens without limits, 3 to 5
-with llama.cpp's defaults, and none with these.
+with llama.cpp's defaults, and none with these. A request with temperature 0 asks for the most
+likely tokens, and gets exactly these: nothing of ours applies to it.
 
 Engines that a program brings get no defaults: they have their own.
 """
@@ -59,6 +60,7 @@ class RecommendedSampling(Struct, frozen=True):
 
     sampling: Sampling = FALLBACK
     source: str = "dragoman"
+    greedy: Sampling = Sampling()  # for requests with temperature 0: what an author says, not ours
 
 
 def find_recommended_sampling(
@@ -73,7 +75,8 @@ def find_recommended_sampling(
     used = [name for name, sampling in sources.items() if sampling != Sampling()]
     if not used:
         return RecommendedSampling()
-    return RecommendedSampling(config.with_defaults(header), " and ".join(used))
+    sampling = config.with_defaults(header)
+    return RecommendedSampling(sampling, " and ".join(used), sampling)
 
 
 def read_generation_config(file: Path) -> Sampling:

@@ -113,7 +113,7 @@ def make_job(
 
     An engine that did not ask for defaults gets only what client or operator have set.
     """
-    defaults = model.defaults
+    defaults = model.get_defaults(request.sampling)
     if model.capabilities.sampling_defaults:
         defaults = defaults.with_defaults(DEFAULT_SAMPLING)
     sampling = request.sampling.with_defaults(defaults)

@@ -160,6 +160,7 @@ def make_model(
         template_source=template,
         defaults=recommended.sampling,
         defaults_source=recommended.source,
+        greedy_defaults=recommended.greedy,
         preset=preset,
         output_format=findings.output_format,
         renderer=renderer,
