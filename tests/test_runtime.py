@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import dragoman
 from dragoman import config, runtime
 from dragoman.models.registry import ModelRegistry
+from dragoman.testing import ScriptedEngine
 from tests.support.fake_models import FakeLoader
 from tests.support.model_files import write_model_file
 
@@ -111,6 +114,14 @@ def test_directory_serves_all_its_models(
     options = {"default_model": default, "served_name": "alias"}
     run_models(str(folder), use, models_dir=str(tmp_path / "models"), **options)
     assert sorted(loader.loads) == ["a", "b", "c", "sub/c"]
+
+
+def test_models_have_no_effect_beside_an_engine(tmp_path: Path, caplog: Any) -> None:
+    file = tmp_path / "d.yaml"
+    file.write_text("models: {m: m.gguf}\nlimits: {queue: 3}")
+    app = dragoman.app(ScriptedEngine("x"), config=str(file))
+    assert app.settings.queue == 3
+    assert "`models` has no effect" in caplog.text
 
 
 def test_models_of_the_configuration_file(tmp_path: Path, loader: FakeLoader) -> None:

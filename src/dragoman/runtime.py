@@ -110,6 +110,10 @@ def build_services(
 def build_engine_runtime(engine: object, options: Mapping[str, object]) -> Runtime:
     """Build a runtime around one engine that the caller made and closes."""
     settings = config.load(_rename_aliases(options))
+    if settings.models:
+        log.warning(
+            "%s: `models` has no effect, because a program brings the engine", settings.config
+        )
     if not settings.store:  # embedded in a program: write no file unless asked to
         settings = replace(settings, store="sqlite://")
     model = make_engine_model(adapt(engine), read_engine_options(options, settings))

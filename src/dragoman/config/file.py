@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeAlias
 
 from dragoman.config.paths import config_dir
 from dragoman.config.settings import GROUPS, Settings
@@ -24,6 +25,7 @@ from dragoman.options.yaml_file import YamlFile, YamlFileError, read_yaml_file
 
 FILE_NAME = "dragoman.yaml"
 MODELS = "models"  # the section that holds no settings
+Sections: TypeAlias = dict[str, dict[str, OptionField]]  # settings by section and key
 
 
 class ConfigFileError(ValueError):
@@ -44,9 +46,9 @@ def name_key(field: OptionField) -> tuple[str, str]:
     return section, field.setting.key or field.name.removeprefix(f"{section}_")
 
 
-def list_keys() -> dict[str, dict[str, OptionField]]:
+def list_keys() -> Sections:
     """Return the settings that a file may have, by section and key."""
-    sections: dict[str, dict[str, OptionField]] = {section: {} for section in GROUPS.values()}
+    sections: Sections = {section: {} for section in GROUPS.values()}
     for field in list_fields(Settings).values():
         if field.setting.in_file:
             section, key = name_key(field)
@@ -64,7 +66,9 @@ def read_config_file(path: Path) -> dict[str, tuple[object, str]]:
     values: dict[str, tuple[object, str]] = {}
     for section, content in file.content.items():
         if section not in sections or not isinstance(section, str):
-            raise ConfigFileError(f"{file.locate(str(section))}: {_explain_section(section)}")
+            raise ConfigFileError(
+                f"{file.locate(str(section))}: {_explain_section(str(section), sections)}"
+            )
         if content is None:  # `server:` without a value
             continue
         if not isinstance(content, Mapping):
@@ -88,7 +92,7 @@ def _read_section(
     file: YamlFile,
     section: str,
     content: Mapping[object, object],
-    sections: dict[str, dict[str, OptionField]],
+    sections: Sections,
 ) -> dict[str, tuple[object, str]]:
     values: dict[str, tuple[object, str]] = {}
     for key, value in content.items():
@@ -139,32 +143,34 @@ def _resolve(path: str, directory: Path) -> str:
     return f"sqlite:///{directory / Path(rest[1:]).expanduser()}"
 
 
-def _explain_section(section: object) -> str:
-    sections = list_keys()
-    for name, keys in sections.items():
-        field = keys.get(str(section)) or list_fields(Settings).get(str(section))
-        if field is not None and field.setting.in_file:
-            name, key = name_key(field)
-            return f"`{section}` is not a section. Write it as `{key}` under `{name}:`."
-    known = ", ".join(sections)
-    return f"there is no section `{section}`.{suggest(str(section), sections) or f' Use {known}.'}"
+def _explain_section(name: str, sections: Sections) -> str:
+    """Say that there is no such section, and where a setting of this name belongs."""
+    field = _find_setting(name, sections)
+    if field is not None:
+        section, key = name_key(field)
+        return f"`{name}` is not a section. Write it as `{key}` under `{section}:`."
+    close = suggest(name, sections) or f" Use {', '.join(sections)}."
+    return f"there is no section `{name}`.{close}"
 
 
-def _explain_key(section: str, key: str, sections: dict[str, dict[str, OptionField]]) -> str:
+def _explain_key(section: str, key: str, sections: Sections) -> str:
     """Say that there is no such key, and which one is meant."""
     message = f"there is no setting `{key}` in `{section}`."
-    field = list_fields(Settings).get(key)
-    if field is not None and field.setting.in_file and not field.setting.file_only:
-        other, right_key = name_key(field)
-        return f"{message} Did you mean `{right_key}` in `{other}`?"
-    for other, keys in sections.items():
-        if key in keys:
-            return f"{message} Did you mean `{key}` in `{other}`?"
-    if close := suggest(key, sections[section]):
+    field = _find_setting(key, sections)
+    if field is None and (close := suggest(key, sections[section])):
         return message + close
-    everywhere = {name: f for keys in sections.values() for name, f in keys.items() if name}
-    close = suggest(key, everywhere)
-    if not close:
+    if field is None:
+        close = suggest(key, [name for keys in sections.values() for name in keys if name])
+        field = _find_setting(close.split("`")[1], sections) if close else None
+    if field is None:
         return f"{message} It has {', '.join(sections[section])}."
-    name = close.split("`")[1]
-    return f"{message} Did you mean `{name}` in `{name_key(everywhere[name])[0]}`?"
+    other, right_key = name_key(field)
+    return f"{message} Did you mean `{right_key}` in `{other}`?"
+
+
+def _find_setting(name: str, sections: Sections) -> OptionField | None:
+    """Find the setting with this name, or with this key in any section."""
+    field = list_fields(Settings).get(name)
+    if field is not None and field.setting.in_file and field.name != MODELS:
+        return field
+    return next((keys[name] for keys in sections.values() if name and name in keys), None)

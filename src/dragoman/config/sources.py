@@ -94,7 +94,10 @@ def load_configuration(
         origins.setdefault("config", Origin("default", "found"))
     for name in list_settings():
         origins.setdefault(name, Origin("default"))
-    settings = msgspec.convert(values | given, Settings)
+    try:
+        settings = msgspec.convert(values | given, Settings)
+    except msgspec.ValidationError as error:
+        raise SettingsError(str(error)) from None
     return Configuration(settings, origins, tuple(_list_unknown_variables(environment)))
 
 
