@@ -11,7 +11,7 @@ from dragoman.output.library import (
     parse_reasoning_complete,
     parse_tool_call_complete,
 )
-from dragoman.runtime import build_engine_runtime
+from dragoman.runtime import StartupError, build_engine_runtime
 from dragoman.testing import ScriptedEngine
 
 # A call of `f` with a=1, as each of smg's tool parsers expects it.
@@ -139,3 +139,18 @@ def test_an_app_takes_smgs_reasoning_parser_names(name: str) -> None:
     ).services.models.list_loaded()
     expected = None if name == "passthrough" else name
     assert model.output_format.reasoning == expected
+
+
+@pytest.mark.parametrize(
+    ("option", "name", "suggestion"),
+    [
+        ("tool_parser", "qwen_codr", "qwen_coder"),
+        ("tool_parser", "deepseek-31", "deepseek31"),
+        ("tool_parser", "passthru", "passthrough"),
+        ("reasoning_parser", "deepsek_r1", "deepseek_r1"),
+        ("reasoning_parser", "kimi_think", "kimi_thinking"),
+    ],
+)
+def test_an_unknown_name_gets_a_suggestion(option: str, name: str, suggestion: str) -> None:
+    with pytest.raises(StartupError, match=f"Did you mean `{suggestion}`"):
+        build_engine_runtime(ScriptedEngine("x"), {option: name})

@@ -7,10 +7,12 @@ per kind, and a name that other servers use for the same format is an alias.
 from __future__ import annotations
 
 import pkgutil
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
 
+from dragoman.options import suggest
 from dragoman.output.spec import NO_REASONING, ReasoningFormat, ToolFormat
 
 UNPARSED = frozenset({"none", "passthrough"})  # names that mean: leave the text as it is
@@ -31,21 +33,26 @@ def reasoning_formats() -> dict[str, ReasoningFormat]:
 
 def find_tools(name: str) -> ToolFormat:
     """Return the tool format of that name or alias, or raise a `ValueError`."""
-    match = _tools_by_any_name().get(name)
-    if match is None:
-        raise ValueError(
-            f"unknown tool parser {name!r}; choose one of: {', '.join(tool_formats())}"
-        )
-    return match
+    known = _tools_by_any_name()
+    if name not in known:
+        raise _make_error("tool", name, tool_formats(), [*known, *UNPARSED])
+    return known[name]
 
 
 def find_reasoning(name: str) -> ReasoningFormat:
     """Return the reasoning format of that name or alias, or raise a `ValueError`."""
-    match = _reasoning_by_any_name().get(name)
-    if match is None:
-        choices = ", ".join(reasoning_formats())
-        raise ValueError(f"unknown reasoning parser {name!r}; choose one of: {choices}")
-    return match
+    known = _reasoning_by_any_name()
+    if name not in known:
+        raise _make_error("reasoning", name, reasoning_formats(), known)
+    return known[name]
+
+
+def _make_error(kind: str, name: str, names: Iterable[str], known: Iterable[str]) -> ValueError:
+    """List the names of formats; names of other servers are only suggested."""
+    choices = ", ".join(names)
+    return ValueError(
+        f"unknown {kind} parser {name!r}; choose one of: {choices}.{suggest(name, known)}"
+    )
 
 
 def _collect(kind: str) -> list[object]:
