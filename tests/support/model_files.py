@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 
 from dragoman.models.catalog import ModelCatalog
@@ -13,19 +14,23 @@ def encode_string(value: str) -> bytes:
     return struct.pack("<Q", len(value.encode())) + value.encode()
 
 
-def make_gguf(size: int, metadata: dict[str, str]) -> bytes:
+def make_gguf(size: int, metadata: Mapping[str, str | int]) -> bytes:
     """Make a small valid file. The first underscore of a metadata key becomes a dot."""
-    pairs = {"general_architecture": "llama"} | metadata
+    pairs = {"general_architecture": "llama"} | dict(metadata)
     head = b"GGUF" + struct.pack("<IQQ", 3, 1, len(pairs))
     for key, value in pairs.items():
-        head += (
-            encode_string(key.replace("_", ".", 1)) + struct.pack("<I", 8) + encode_string(value)
-        )
+        head += encode_string(key.replace("_", ".", 1))
+        if isinstance(value, int):
+            head += struct.pack("<II", 4, value)
+        else:
+            head += struct.pack("<I", 8) + encode_string(value)
     head += encode_string("t") + struct.pack("<IQIQ", 1, 8 * size, 0, 0)
     return head + bytes(-len(head) % 32) + bytes(32 * size)
 
 
-def write_model_file(path: Path, data: bytes | None = None, size: int = 1, **metadata: str) -> Path:
+def write_model_file(
+    path: Path, data: bytes | None = None, size: int = 1, **metadata: str | int
+) -> Path:
     """Write these bytes, or a valid file with `size` blocks and this metadata."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(make_gguf(size, metadata) if data is None else data)
