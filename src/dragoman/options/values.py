@@ -42,10 +42,10 @@ class InvalidOption(ValueError):
     """A value is not what the option takes, or there is no such option."""
 
 
-def suggest(name: str, known: Iterable[str]) -> str:
+def suggest(name: str, known: Iterable[str], min_similarity: float = 0.6) -> str:
     """Return a question that names the most similar known name, or ""."""
     names = {item.lower(): item for item in known}
-    close = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(name.lower(), names, n=1, cutoff=min_similarity)
     return f" Did you mean `{names[close[0]]}`?" if close else ""
 
 

@@ -47,6 +47,7 @@ RawFields: TypeAlias = dict[str, msgspec.Raw]
 MAX_FIELD_SIZE = 1 << 19  # bytes
 MAX_CONTAINERS = 500_000  # lists and objects of a body, counted in strings, too
 MAX_WARNINGS, MAX_NAME = 16, 64  # unknown fields that are reported, characters of their names
+MIN_SIMILARITY = 0.75  # of a suggested name; clients also send fields of other servers
 MAX_DEPTH = 256  # of JSON that is stored as sent: it is encoded again from deeper call stacks
 TEXT_FIELDS = frozenset(
     {"messages", "prompt", "input", "instructions", "items", "system", "tokens", "content"}
@@ -125,7 +126,7 @@ def _compare_names(
 ) -> Iterator[tuple[str, str]]:
     unknown = (name[:MAX_NAME] for name in names if name not in known)
     for name in islice(unknown, MAX_WARNINGS):
-        yield prefix + name, suggest(name, known)
+        yield prefix + name, suggest(name, known, MIN_SIMILARITY)
 
 
 @cache
