@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from dragoman import config
@@ -49,10 +50,12 @@ def run(root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monk
 
 
 async def load_scripted(source: ModelSource) -> Model:
-    engine = ScriptedEngine([Reply("Once upon a time", when="story", hang_at=2), Reply("Hi.")])
+    replies = [Reply("Once upon a time", when="story", hang_at=2), Reply("Hi.")]
+    engine = ScriptedEngine(replies, slots=2)
     return Model(
         id=source.id,
         engine=engine,
+        capabilities=engine.capabilities,
         info=ModelInfo(context=2048, size=source.size, created=source.created),
         renderer=PromptRenderer(None, None),
     )
@@ -133,6 +136,18 @@ def test_ps_and_stop_follow_a_model(run: Run, server: RunningServer) -> None:
     assert "no model loaded" in run("ps", *url).out
     unknown = run("stop", "codr", *url)
     assert (unknown.code, "Did you mean `coder`" in unknown.err) == (1, True)
+
+
+def test_model_in_use_is_unloaded_after_its_requests(run: Run, server: RunningServer) -> None:
+    url = ("--url", server.url)
+    body = {"model": "coder", "prompt": "A story:", "stream": True}
+    with httpx.stream("POST", f"{server.url}/v1/completions", json=body) as response:
+        lines = response.iter_lines()
+        next(lines)
+        [row] = run("ps", *url).out.splitlines()[1:]
+        assert "1 of 2" in row
+        assert row.endswith("in use")
+        assert "as soon as its requests are finished" in run("stop", "coder", *url).out
 
 
 def test_ps_says_until_when_a_model_stays(run: Run, root: Path) -> None:

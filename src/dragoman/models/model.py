@@ -101,7 +101,10 @@ class Model(Struct, kw_only=True, eq=False, weakref=True):
 
 
 def list_capabilities(
-    capabilities: Capabilities, template: str | None, output_format: OutputFormat
+    capabilities: Capabilities,
+    template: str | None,
+    output_format: OutputFormat,
+    tokenizer: object = None,
 ) -> tuple[str, ...]:
     """List what a model can do, under the names that clients look for."""
     supported = {
@@ -110,6 +113,7 @@ def list_capabilities(
         "tools": template is not None and output_format.tools is not None,
         "thinking": output_format.reasoning is not None,
         "embedding": capabilities.embeddings > 0,
+        "infill": getattr(tokenizer, "infill", None) is not None,
         "grammar": capabilities.grammars,
         "logprobs": capabilities.logprobs >= 0,
         "lora": bool(capabilities.lora),

@@ -21,7 +21,7 @@ _SUFFIXES = "|".join(suffix.removeprefix(".") for suffix in MEDIA_TYPES)
 # A path in quotes may contain spaces, else spaces in it are escaped, as terminals paste it.
 IMAGE_PATH = re.compile(
     rf"""(?P<quote>["'])(?P<quoted>[^"'\n]+\.(?:{_SUFFIXES}))(?P=quote)"""
-    rf"""|(?P<bare>(?:\\.|[^\s"'\\])+\.(?:{_SUFFIXES}))(?![\w.])""",
+    rf"""|(?P<bare>(?:\\.|[^\s"'\\])+\.(?:{_SUFFIXES}))(?!\w|\.\w)""",
     re.IGNORECASE,
 )
 MAX_BYTES = 20 << 20

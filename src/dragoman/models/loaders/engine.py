@@ -43,7 +43,7 @@ def make_engine_model(engine: Engine, options: EngineModelOptions) -> Model:
     info = ModelInfo(
         context=capabilities.context,
         modalities=capabilities.modalities,
-        capabilities=list_capabilities(capabilities, template, findings.output_format),
+        capabilities=list_capabilities(capabilities, template, findings.output_format, tokenizer),
         lora=capabilities.lora,
         created=int(time.time()),
     )

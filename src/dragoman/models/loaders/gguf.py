@@ -144,7 +144,7 @@ def make_model(
         size=source.size,
         memory=source.plan.memory.total if source.plan is not None else None,
         modalities=capabilities.modalities,
-        capabilities=list_capabilities(capabilities, template, findings.output_format),
+        capabilities=list_capabilities(capabilities, template, findings.output_format, tokenizer),
         lora=capabilities.lora,
         created=source.created,
     )
