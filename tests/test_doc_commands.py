@@ -56,10 +56,8 @@ def check_shell(block: DocBlock) -> None:
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, f"{block.page}:{block.line}: {result.stderr}"
     for words in block.commands:
-        try:
+        if words != ["--version"]:
             build_parser().parse_args(words)
-        except SystemExit as stop:  # `--version` ends the program, too
-            assert stop.code == 0, f"{block.page}:{block.line}: {words}"
 
 
 @pytest.mark.slow
