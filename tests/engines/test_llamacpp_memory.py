@@ -57,8 +57,10 @@ def test_a_model_that_claims_a_large_context_is_served_with_what_fits(
     default_model: Path, tmp_path: Path
 ) -> None:
     file = write_long_context_model(tmp_path / "long.gguf", default_model, 131072)
-    with run_server(str(file), "--memory", "330MB", "--threads", "1") as server:
+    arguments = ("--memory", "330MB", "--threads", "1", "--gpu-layers", "4")
+    with run_server(str(file), *arguments) as server:
         line = read_until(server.process, r"context (\d+ tokens \(trained for 131072, lowered .*)")
+        read_until(server.process, "--gpu-layers has no effect: .* finds no GPU")
         read_until(server.process, "Serving long")
         card = httpx.get(f"{server.url}/v1/models/long").json()
         served = card["context_length"]

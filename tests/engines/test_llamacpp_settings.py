@@ -12,6 +12,7 @@ from dragoman.engines.llamacpp.loading.load_plan import make_load_plan
 from dragoman.engines.llamacpp.loading.native_params import build_embedding_params, build_params
 from dragoman.engines.llamacpp.loading.settings import parse_settings
 from dragoman.errors import ModelBroken
+from tests.support.tokenizer_oracle import train_byte_level_vocabulary, write_tiny_model
 
 
 @pytest.mark.parametrize(
@@ -126,6 +127,15 @@ def is_same(found: Any, value: Any) -> bool:
     if isinstance(value, str):
         return str(getattr(found, "name", found)).endswith(f"_{value}")
     return bool(found == pytest.approx(value))
+
+
+def test_a_draft_model_with_another_vocabulary_is_rejected(
+    default_model: Path, tmp_path: Path
+) -> None:
+    vocabulary = train_byte_level_vocabulary(["hello world"], "qwen2")
+    draft = write_tiny_model(tmp_path / "tiny.gguf", vocabulary)
+    with pytest.raises(ModelBroken, match="draft model has another vocabulary"):
+        create(path=str(default_model), draft_model=str(draft))
 
 
 def test_the_server_for_embeddings_has_one_slot_and_no_prompt_cache(default_model: Path) -> None:

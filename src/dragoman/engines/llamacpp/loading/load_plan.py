@@ -13,6 +13,11 @@ from dragoman.engines.llamacpp.loading.model_shape import ModelShape, read_shape
 from dragoman.engines.llamacpp.loading.native_params import LoadPlan
 from dragoman.engines.llamacpp.loading.server import set_environment
 from dragoman.engines.llamacpp.loading.settings import LlamaCppSettings
+from dragoman.errors import ModelBroken
+
+# What llama.cpp tolerates between the vocabularies of a model and of its draft model.
+FIRST_COMPARED_TOKEN, MAX_VOCABULARY_DIFFERENCE = 5, 128
+TOKENIZER_KIND = "tokenizer.ggml.model"
 
 log = logging.getLogger("dragoman.llamacpp")
 
@@ -24,6 +29,8 @@ def make_load_plan(settings: LlamaCppSettings) -> LoadPlan:
 
     header = gguf.read_header(settings.path)
     shape = read_shape(header, measure_files(Path(settings.path)))
+    if settings.speculation == "draft-simple" and settings.draft_model is not None:
+        check_draft_vocabulary(header, gguf.read_header(settings.draft_model))
     draft = read_draft_shape(settings.draft_model)
     gpu_memory = sum(list_gpu_memory(xllamacpp))
     memory = make_plan(shape, settings, make_machine(settings.memory, gpu_memory), draft)
@@ -41,6 +48,19 @@ def make_load_plan(settings: LlamaCppSettings) -> LoadPlan:
 
 def read_draft_shape(path: str | None) -> ModelShape | None:
     return None if path is None else read_shape(gguf.read_header(path, arrays=False))
+
+
+def check_draft_vocabulary(header: gguf.GgufHeader, draft: gguf.GgufHeader) -> None:
+    """Raise a `ModelBroken` for a draft model with other tokens: its drafts are never used."""
+    tokens, others = (item.metadata.get("tokenizer.ggml.tokens") or [] for item in (header, draft))
+    shared = slice(FIRST_COMPARED_TOKEN, min(len(tokens), len(others)))
+    is_same_kind = header.get_text(TOKENIZER_KIND) == draft.get_text(TOKENIZER_KIND)
+    is_near = abs(len(tokens) - len(others)) <= MAX_VOCABULARY_DIFFERENCE
+    if not (is_same_kind and is_near and tokens[shared] == others[shared]):
+        raise ModelBroken(
+            "The draft model has another vocabulary than the model; it must be a smaller model of "
+            "the same family."
+        )
 
 
 def measure_files(path: Path) -> int:
