@@ -358,6 +358,25 @@ def test_sampling_applies_in_every_wire_api(servers: Servers, api: str) -> None:
     assert "`top_k`" in response.headers["x-dragoman-warning"]
 
 
+@pytest.mark.parametrize(
+    ("api", "sent"),
+    [
+        ("chat/completions", {"max_tokens": 5, "stop": ["b"]}),
+        ("chat/completions", {"max_completion_tokens": 5}),
+        ("responses", {"max_output_tokens": 5, "stop": ["b"]}),
+        ("messages", {"max_tokens": 5, "stop_sequences": ["b"]}),
+    ],
+)
+def test_warnings_name_fields_as_the_client_does(
+    servers: Servers, api: str, sent: dict[str, Any]
+) -> None:
+    served = servers.get(stop=["a"], sampling={"max_tokens": 7}, force=("stop", "max_tokens"))
+    response = served.post(api, make_body(api) | sent)
+    warnings = response.headers.get_list("x-dragoman-warning")
+    assert {warning.split("`")[1] for warning in warnings} == set(sent)
+    assert served.engine.jobs[-1].sampling.max_tokens == 7
+
+
 def test_default_length_of_completions_yields_to_the_operator(servers: Servers) -> None:
     served = servers.get()
     served.post("completions", make_body("completions"))

@@ -128,6 +128,7 @@ def _make_request(fields: CountTokensRequest, signer: ContentSigner) -> Request:
             max_tokens=fields.max_tokens or None,
         ),
         stop=tuple(stop for stop in fields.stop_sequences or () if stop),
+        client_field_names={"stop": "stop_sequences"},
         constraint=constraint,
         include_reasoning=reasoning.included,
         pack_reasoning=reasoning.packed,

@@ -12,6 +12,8 @@ from dragoman.protocols.shared.report import Trace, decode_report
 from dragoman.protocols.shared.samplers import SamplerFields, decode_samplers
 from dragoman.types import Adapter, Request
 
+LENGTH_FIELDS = ("max_completion_tokens", "max_output_tokens")  # other names of `max_tokens`
+
 
 class AdapterChoice(Struct, forbid_unknown_fields=True):
     """A LoRA adapter and its strength."""
@@ -49,10 +51,14 @@ def make_request(
     """Build a request from the fields that all APIs share, and `others` of the API's own."""
     options = decode_stream_options(fields)
     decoded = decode_samplers(fields, max_tokens)
+    names = dict(decoded.client_field_names)
+    for name in LENGTH_FIELDS:
+        if getattr(fields, name, None) is not None:
+            names["max_tokens"] = name
     return Request(
         model=fields.model if model_is_optional else check_model(fields.model),
         sampling=decoded.sampling,
-        client_field_names=decoded.client_field_names,
+        client_field_names=names,
         text_biases=decoded.text_biases,
         banned_strings=decoded.banned_strings,
         n=fields.n or 1,
