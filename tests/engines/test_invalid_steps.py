@@ -245,13 +245,20 @@ class ReturnsCoroutine(FullEngine):
         return PlainCoroutine().generate(job)
 
 
-@pytest.mark.parametrize("kind", [ReturnsList, ReturnsCoroutine])
-@pytest.mark.parametrize("prompt", ["a", ["a", "b"]])
+class ReturnsListOnly:
+    def generate(self, job: Job) -> Any:
+        return [END]
+
+
+@pytest.mark.parametrize("kind", [ReturnsList, ReturnsListOnly, ReturnsCoroutine])
+@pytest.mark.parametrize(
+    "fields", [{"prompt": "a"}, {"prompt": ["a", "b"]}, {"prompt": "a", "n": 2}]
+)
 def test_a_generate_that_returns_no_stream_is_reported(
-    kind: type[Any], prompt: Any, caplog: pytest.LogCaptureFixture
+    kind: type[Any], fields: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     with run_app(make_scripted_app(kind())) as server:
-        body = {"model": "scripted", "prompt": prompt}
+        body = {"model": "scripted"} | fields
         response = httpx.post(f"{server.url}/v1/completions", json=body)
     assert find_error(response)["code"] == "engine_error"
     assert f"engine {kind.__name__} returned a " in caplog.text

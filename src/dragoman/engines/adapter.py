@@ -19,19 +19,19 @@ with the steps that it yields is found while they are read, see `invalid_steps`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterable
 from typing import Protocol, cast
 
 from msgspec.structs import replace
 
 from dragoman.engines.invalid_steps import find_problem, reject
 from dragoman.engines.merge import merge_streams
-from dragoman.engines.request_engine import GeneratesRequests, RequestEngine
+from dragoman.engines.request_engine import ChunkGenerator, RequestEngine
 from dragoman.options import suggest
 from dragoman.types import Capabilities, Engine, Job, Sampling, Step
 
 
-class _Generates(Protocol):
+class StepGenerator(Protocol):
     def generate(self, job: Job) -> AsyncGenerator[Step, None]: ...
 
 
@@ -43,18 +43,18 @@ def adapt(engine: object) -> Engine:
     _check_declarations(engine, name)
     if callable(getattr(engine, "generate", None)):
         _check_method(engine, name, "generate", "job")
-        if inspect.iscoroutinefunction(cast(_Generates, engine).generate):
+        if inspect.iscoroutinefunction(cast(StepGenerator, engine).generate):
             raise TypeError(f"`generate` of {name} returns a value; it must `yield` steps")
         admit = getattr(engine, "admit", None)
         if admit is None:
-            return GenerateOnlyEngine(cast(_Generates, engine))
+            return GenerateOnlyEngine(cast(StepGenerator, engine))
         _check_method(engine, name, "admit", "job")
         if not inspect.iscoroutinefunction(admit):
             raise TypeError(f"`admit` of {name} must be `async`")
         return cast(Engine, engine)
     if callable(getattr(engine, "generate_request", None)):
         _check_method(engine, name, "generate_request", "obj")
-        return RequestEngine(cast(GeneratesRequests, engine))
+        return RequestEngine(cast(ChunkGenerator, engine))
     raise TypeError(
         f"{name} is not an engine: it has neither `generate(job)` (with an "
         "optional `admit(job)`) nor `async generate_request(obj)`"
@@ -98,17 +98,32 @@ def _check_declarations(engine: object, name: str) -> None:
             raise TypeError(f"`capabilities` of {name} promise `{method}`, which it does not have")
 
 
-def get_engine_name(engine: Engine) -> str:
+def get_engine_name(engine: object) -> str:
     """Return the name of the class that an engine's author wrote, for the log."""
     if isinstance(engine, GenerateOnlyEngine | RequestEngine):
         return engine.class_name
     return type(engine).__name__
 
 
+def start_job(engine: StepGenerator, job: Job) -> AsyncGenerator[Step, None]:
+    """Start a job; an engine whose `generate` yields nothing fails the request."""
+    steps: object = engine.generate(job)
+    if not isinstance(steps, AsyncIterable):
+        close = getattr(steps, "close", None)
+        if close is not None:  # a coroutine that nobody awaits
+            close()
+        reject(
+            get_engine_name(engine),
+            f"returned a {type(steps).__name__} from `generate`: write it as "
+            "`async def generate(self, job)` with `yield`",
+        )
+    return cast("AsyncGenerator[Step, None]", steps)
+
+
 class GenerateOnlyEngine:
     """An engine that has only `generate`: it admits every job and runs one choice per call."""
 
-    def __init__(self, engine: _Generates) -> None:
+    def __init__(self, engine: StepGenerator) -> None:
         self._engine = engine
         self.class_name = type(engine).__name__
 
@@ -130,7 +145,7 @@ class GenerateOnlyEngine:
             job.sampling
         )
         job = replace(job, id=f"{job.id}-{choice}", n=1, sampling=sampling)
-        async for step in self._engine.generate(job):
+        async for step in start_job(self._engine, job):
             if not isinstance(step, Step):
                 reject(self.class_name, str(find_problem(step)))
             if choice:  # the prompt is counted with the first choice

@@ -70,7 +70,7 @@ class GenerateRequest(Struct, kw_only=True):
     rid: str = ""
 
 
-class GeneratesRequests(Protocol):
+class ChunkGenerator(Protocol):
     def generate_request(
         self, obj: GenerateRequest
     ) -> AsyncIterator[object] | Awaitable[AsyncIterator[object]]: ...
@@ -79,7 +79,7 @@ class GeneratesRequests(Protocol):
 class RequestEngine:
     """An engine that has only `generate_request`."""
 
-    def __init__(self, engine: GeneratesRequests) -> None:
+    def __init__(self, engine: ChunkGenerator) -> None:
         self._engine = engine
         self.class_name = type(engine).__name__
         self._mode: Mode = "delta" if getattr(engine, "yields", None) == "delta" else "cumulative"

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import NoReturn, TypeAlias, cast
+from typing import NoReturn, TypeAlias
 
 import msgspec
 
-from dragoman.engines.adapter import get_engine_name
+from dragoman.engines.adapter import get_engine_name, start_job
 from dragoman.engines.invalid_steps import (
     INVALID_ANSWER,
     NO_FINISH,
@@ -33,21 +33,6 @@ from dragoman.types import Engine, Job, Step
 Feed: TypeAlias = Callable[[Step], list[Delta]]  # of the reader of a choice
 # raised when a step is not what an engine must yield
 STEP_ERRORS = (EngineFailed, AttributeError, TypeError, ValueError, LookupError)
-
-
-def start_job(engine: Engine, job: Job) -> AsyncGenerator[Step, None]:
-    """Start a job; an engine whose `generate` yields nothing fails the request."""
-    steps: object = engine.generate(job)
-    if not isinstance(steps, AsyncIterable):
-        close = getattr(steps, "close", None)
-        if close is not None:  # a coroutine that nobody awaits
-            close()
-        reject(
-            get_engine_name(engine),
-            f"returned a {type(steps).__name__} from `generate`: write it as "
-            "`async def generate(self, job)` with `yield`",
-        )
-    return cast("AsyncGenerator[Step, None]", steps)
 
 
 def generate_merged(engine: Engine, jobs: Sequence[Job]) -> AsyncGenerator[Step, None]:

@@ -15,9 +15,10 @@ from typing import cast
 
 from msgspec.structs import replace
 
+from dragoman.engines.adapter import start_job
 from dragoman.errors import ContextOverflow
 from dragoman.models.model import Model
-from dragoman.pipeline.merge import close_at_end, start_job
+from dragoman.pipeline.merge import close_at_end
 from dragoman.pipeline.reader import ChatReader
 from dragoman.types import Job, Step
 
