@@ -113,7 +113,7 @@ def build_report(source: TemplateSource) -> dict[str, object]:
     detected = _detect(source)
     tools, reasoning = detected.tool_format, detected.reasoning_format
     return {
-        "verdict": "; ".join(_make_verdict(detected)),
+        "verdict": "; ".join(" ".join(line.split()) for line in _make_verdict(detected)),
         "confidence": detected.confidence,
         "template": {
             "from": source.path,

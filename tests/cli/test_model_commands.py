@@ -22,6 +22,7 @@ from dragoman.runtime import build_runtime, make_policy, open_catalog
 from dragoman.testing import Reply, ScriptedEngine
 from tests.support.command_line import CommandResult, run_command
 from tests.support.model_files import add_token_ids, write_model_file
+from tests.support.paths import TEMPLATES
 from tests.support.serving import RunningServer, run_app, serve_scripted
 from tests.support.terminal import ENTER, Terminal
 
@@ -274,9 +275,14 @@ def test_explain_begins_with_the_verdict(run: Run, default_model: Path, tmp_path
     lines = run("explain", str(default_model)).out.splitlines()
     assert lines[0].startswith("tool calls: hermes_json (the template renders no tools")
     assert lines[1] == "reasoning:  none"
-    assert json.loads(run("explain", str(default_model), "--json").out)["verdict"].startswith(
-        "tool calls: hermes_json"
-    )
+    verdict = json.loads(run("explain", str(default_model), "--json").out)["verdict"]
+    assert verdict.startswith("tool calls: hermes_json")
+    assert verdict.endswith("; reasoning: none")
+    thinker = run("explain", str(TEMPLATES / "thinker.jinja")).out.splitlines()
+    assert thinker[:2] == [
+        "tool calls: hermes_json (verified by round trip)",
+        "reasoning:  think (verified by round trip)",
+    ]
     (tmp_path / "t.jinja").write_text("{{ raise_exception('No.') }}")
     assert "does not render" in run("explain", str(tmp_path / "t.jinja")).out.splitlines()[0]
 

@@ -8,7 +8,6 @@ as a client sees them. Prompts are not cached, and answers do not end early.
 from __future__ import annotations
 
 import argparse
-import logging
 import threading
 import time
 from contextlib import closing
@@ -24,7 +23,7 @@ from dragoman.cli.console.errors import CommandFailed
 from dragoman.cli.console.flags import add_command
 from dragoman.cli.console.table import format_duration, print_json, print_table
 from dragoman.cli.console.text import print_text
-from dragoman.cli.run import add_client_flags, needs_local_model
+from dragoman.cli.run import add_client_flags, needs_local_model, reduce_logging
 from dragoman.config import Settings
 from dragoman.types import Json
 
@@ -107,7 +106,7 @@ def parse_counts(text: str) -> list[int]:
 
 def run(arguments: argparse.Namespace, settings: Settings) -> None:
     is_local = needs_local_model(arguments, settings)
-    logging.getLogger("dragoman").setLevel(logging.WARNING)
+    reduce_logging(arguments)
     client, model = open_client(arguments.model, settings, is_local=is_local)
     with closing(client):
         bench = Bench(client, model, arguments.tokens)

@@ -87,6 +87,12 @@ def add_client_flags(parser: argparse.ArgumentParser) -> None:
     add_flags(parser, {*CLIENT, *COMMON, "pull", "default_model", *list_model_settings()})
 
 
+def reduce_logging(arguments: argparse.Namespace) -> None:
+    """Log only warnings beside the output of a command, unless a flag says otherwise."""
+    if arguments.log_level is None:
+        logging.getLogger("dragoman").setLevel(logging.WARNING)
+
+
 def needs_local_model(arguments: argparse.Namespace, settings: Settings) -> bool:
     """Whether the flags are about a model that is loaded here, not by a server."""
     flags = [name for name in list_model_settings() if getattr(arguments, name, None) is not None]
@@ -102,7 +108,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
     options = make_options(arguments)
     text = read_prompt(arguments.words)
     is_local = needs_local_model(arguments, settings)
-    logging.getLogger("dragoman").setLevel(logging.WARNING)
+    reduce_logging(arguments)
     client, model = open_client(arguments.model, settings, is_local=is_local)
     with closing(client):
         session = ChatSession(Conversation(client, model, options))
