@@ -9,6 +9,7 @@ import yaml
 from msgspec import Struct
 
 MAX_BYTES = 4 << 20
+MERGE = "tag:yaml.org,2002:merge"  # of the key `<<`
 MAX_DEPTH = 4  # of keys whose lines are remembered
 
 KeyPath = tuple[str, ...]
@@ -45,9 +46,13 @@ def read_yaml_file(path: Path) -> YamlFile:
         loader = yaml.SafeLoader(data)
         try:
             node = loader.get_single_node()
-            content = {} if node is None else loader.construct_document(node)  # type: ignore[no-untyped-call]
+            if isinstance(node, yaml.MappingNode):  # before construction, which merges `<<`
+                _collect_lines(path, node, (), lines)
+            content = None if node is None else loader.construct_document(node)
         finally:
-            loader.dispose()  # type: ignore[no-untyped-call]
+            loader.dispose()
+    except YamlFileError:
+        raise
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{path}:{mark.line + 1}" if mark else str(path)
@@ -57,10 +62,8 @@ def read_yaml_file(path: Path) -> YamlFile:
         raise YamlFileError(f"{path}: invalid YAML: {problem}") from None
     if content is None:
         content = {}
-    if not isinstance(content, Mapping) or not isinstance(node, yaml.MappingNode | None):
+    if not isinstance(content, Mapping):
         raise YamlFileError(f"{path}: expected a mapping (`key: value` lines)")
-    if node is not None:
-        _collect_lines(path, node, (), lines)
     return YamlFile(path, content, lines)
 
 
@@ -69,6 +72,8 @@ def _collect_lines(
 ) -> None:
     """Remember the line of each key. A key that is there twice is an error."""
     for key_node, value_node in node.value:
+        if key_node.tag == MERGE:
+            continue
         keys = (*prefix, str(key_node.value))
         line = key_node.start_mark.line + 1
         if keys in lines:
