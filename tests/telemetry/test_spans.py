@@ -95,6 +95,16 @@ def test_spans_follow_the_conventions(
         assert inner.start_time <= spans[name].start_time <= spans[name].end_time  # type: ignore[operator]
 
 
+def test_embeddings_have_a_span(provider: TracerProvider, exporter: InMemorySpanExporter) -> None:
+    with serve_scripted(tracer_provider=provider) as server:
+        httpx.post(f"{server.url}/v1/embeddings", json={"model": "scripted", "input": "a b"})
+        spans = wait_for_spans(exporter, "POST /v1/embeddings")
+    attributes = get_attributes(spans["embeddings scripted"])
+    assert attributes["gen_ai.operation.name"] == "embeddings"
+    assert attributes["gen_ai.usage.input_tokens"] >= 0
+    assert {"resolve", "queue", "embed"} <= set(spans)
+
+
 def test_failed_request_has_an_error(
     provider: TracerProvider, exporter: InMemorySpanExporter
 ) -> None:
