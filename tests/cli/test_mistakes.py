@@ -108,6 +108,12 @@ FLAGS = [
     ("good --api-key=", "An API key must not be empty."),
     ("--por 1", "there is no flag --por. Did you mean `--port`?"),
     ("good --mcp bad", "bad"),
+    ("good --sampling temprature=1", "`temprature`. Did you mean `temperature`?"),
+    ("good --sampling temperature=hot", "`temperature` must be a number"),
+    ("good --sampling temperature", "--sampling: expected NAME=VALUE"),
+    ("good --sampling-preset nowhere.yml", "nowhere.yml: No such file or directory"),
+    ("good --force temperature", "`force` names `temperature`, which has no value"),
+    ("good --template-var colour", "expected NAME=VALUE"),
 ]
 
 
