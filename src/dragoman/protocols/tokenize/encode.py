@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import UNSET, Struct, UnsetType
 
 
@@ -15,7 +17,7 @@ class TokenPiece(Struct):
 class TokenizeResponse(Struct):
     count: int
     max_model_len: int | None
-    tokens: list[int] | list[TokenPiece]
+    tokens: Sequence[int | TokenPiece]
     token_strs: list[str] | UnsetType = UNSET
 
 
