@@ -90,9 +90,8 @@ def decode_body(body: bytes, kind: type[StructT], strict: bool = False) -> Struc
         if not body.isascii():
             body.decode()  # the decoder does not check what it skips or keeps as raw JSON
         fields = msgspec.json.decode(body, type=RawFields)
-        known = set(kind.__struct_encode_fields__)
         if len(body) > MAX_FIELD_SIZE:
-            _check_sizes(body, fields, known - TEXT_FIELDS)
+            _check_sizes(body, fields, _list_fields(kind) - TEXT_FIELDS)
         _report_unknown_fields(fields, kind, strict)
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
@@ -114,7 +113,7 @@ def _report_unknown_fields(fields: RawFields, kind: type[Struct], strict: bool) 
 
 def _find_unknown_fields(fields: RawFields, kind: type[Struct]) -> Iterator[tuple[str, str]]:
     """Yield the paths of unknown fields, each with a question that suggests another name."""
-    yield from _compare_names(fields, frozenset(kind.__struct_encode_fields__))
+    yield from _compare_names(fields, _list_fields(kind))
     for name, known in _list_object_fields(kind).items():
         value = fields.get(name)
         if value is not None and bytes(memoryview(value)[:1]) == b"{":
@@ -130,13 +129,18 @@ def _compare_names(
 
 
 @cache
+def _list_fields(kind: type[Struct]) -> frozenset[str]:
+    return frozenset(kind.__struct_encode_fields__)
+
+
+@cache
 def _list_object_fields(kind: type[Struct]) -> dict[str, frozenset[str]]:
     """Return the fields that are objects of one type, and the names that each may contain."""
     known = {}
     for name, hint in get_type_hints(kind).items():
         structs = [item for item in get_args(hint) or [hint] if _is_struct(item)]
         if len(structs) == 1 and not structs[0].__struct_config__.forbid_unknown_fields:
-            known[name] = frozenset(structs[0].__struct_encode_fields__)
+            known[name] = _list_fields(structs[0])
     return known
 
 
@@ -144,7 +148,7 @@ def _is_struct(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, Struct)
 
 
-def _check_sizes(body: bytes, fields: RawFields, small: set[str]) -> None:
+def _check_sizes(body: bytes, fields: RawFields, small: frozenset[str]) -> None:
     for name, value in fields.items():
         if name in small and len(value) > MAX_FIELD_SIZE:
             raise make_field_too_large_error(name)
