@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +165,38 @@ def test_command_says_that_no_server_runs(run: Run, command: list[str]) -> None:
     result = run(*(word.format(url=url) for word in command))
     assert result.code == 1
     assert url in result.err
+    assert len(result.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("root_body", "message"),
+    [
+        (b'{"object": "dragoman"}', "does not read"),
+        (b'{"object": "other"}', "is not a dragoman server"),
+        (b"<html>", "is not a dragoman server"),
+    ],
+)
+def test_command_says_that_the_server_is_another_program(
+    run: Run, root_body: bytes, message: str
+) -> None:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = root_body if self.path == "/" else b"<html>"
+            self.send_response(200)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            """Log nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as other:
+        thread = threading.Thread(target=other.serve_forever)
+        thread.start()
+        result = run("ps", "--url", f"127.0.0.1:{other.server_port}")
+        other.shutdown()
+        thread.join()
+    assert (result.code, message in result.err) == (1, True)
     assert len(result.err.splitlines()) == 1
 
 

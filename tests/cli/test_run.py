@@ -54,7 +54,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
 
     def run(*arguments: str, text: str | None = None) -> CommandResult:
         file = tmp_path / "input"
-        file.write_text(text or "")
+        file.write_text(text or "", errors="surrogateescape")
         with (file if text is not None else Path(os.devnull)).open() as source:
             monkeypatch.setattr("sys.stdin", source)
             return run_command(capsys, "run", *arguments)
@@ -168,10 +168,15 @@ def test_slash_commands(scripted: Scripted, tmp_path: Path) -> None:
         ("/set num_ctx 5", "use --context"),
         ("/set verbose maybe", "on or off"),
         ("/set format /no/such", "Cannot read"),
+        ("/save ~nobody-here/x", "Cannot write"),
+        (f"/set format {schema}", "json_schema"),
+        ("/set noformat", "verbose"),
+        ("See ~nobody-here/x.png" + "x" * 300 + ".png", "Hello there!"),
+        ("/clear", "empty"),
         ('/system """Be brief."""', "system: Be brief."),
         ("/sav x", "Did you mean `/save`"),
         ("Hi.", "Hello there!"),
-        ("/stats", r"3 of them cached(?s:.)*1 answer,"),
+        ("/stats", r"3 of them cached(?s:.)*2 answers"),
         ("/save", "needs the name"),
         (f"/save {tmp_path / 'other.txt'}", "not a saved conversation"),
         (f"/save {saved}", "Saved 3 messages"),
@@ -196,7 +201,7 @@ def test_slash_commands(scripted: Scripted, tmp_path: Path) -> None:
     content = json.loads(saved.read_text())
     assert [message["role"] for message in content["messages"]] == ["system", "user", "assistant"]
     assert content["parameters"] == {"temperature": 0.3, "stop": ["Z", "two words"]}
-    first, again, _ = engine.jobs
+    _, first, again, _ = engine.jobs
     assert first.sampling.temperature == 0.3
     assert str(again.prompt).startswith(str(first.prompt)[:20])
     assert "Be brief." in str(again.prompt)
@@ -208,6 +213,7 @@ def test_slash_commands(scripted: Scripted, tmp_path: Path) -> None:
     [
         (["Hi."], None, "Hello there!\n"),
         ([], "Hi.\n", "Hello there!\n"),
+        ([], "Invalid: \udcff\n", "Hello there!\n"),
         (["Is", "this", "it:"], "a number?\n", "It is \x1b[31m42\x07\x9b.\n"),
         (["--set", "max_tokens=2", "--set", "think=off", "Hi."], None, "Hello there\n"),
     ],

@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from dragoman.cli.console.ask import ask
 from dragoman.cli.console.flags import COMMON, add_command, add_flags
 from dragoman.config import Settings
 from dragoman.config.package_index import make_pip_environment
@@ -70,11 +71,7 @@ def is_installed(name: str, settings: Settings) -> bool:
 
 def confirm_download(name: str) -> bool:
     """Ask the user, if there is one, whether to download a model from Hugging Face."""
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return False
-    sys.stderr.write(f"{name} is not installed. Download it from Hugging Face? [y/N] ")
-    sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    return bool(ask(f"{name} is not installed. Download it from Hugging Face?"))
 
 
 def download(name: str, settings: Settings) -> Path:

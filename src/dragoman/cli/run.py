@@ -143,13 +143,13 @@ def read_prompt(words: list[str]) -> str | None:
     """Return the prompt of the arguments and of piped input; None starts a conversation."""
     parts = [" ".join(words)] if words else []
     if is_piped(sys.stdin.fileno()) or (not parts and not is_interactive()):
-        parts.append(sys.stdin.read())
+        parts.append(sys.stdin.buffer.read().decode(errors="replace"))
     if not parts:
         return None
     text = "\n\n".join(part.strip("\n") for part in parts if part.strip())
     if not text:
         raise CommandFailed("The prompt is empty.")
-    return text
+    return text.encode(errors="replace").decode()  # arguments may be no UTF-8
 
 
 def is_piped(descriptor: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -12,6 +13,7 @@ from msgspec import Struct
 from dragoman.cli.client.transport import ClientResponse, ClientTransport, RequestFailed, get_header
 from dragoman.types import Json
 
+T = TypeVar("T")
 LOADING = "model_loading"  # the code of an error that a retry fixes
 
 
@@ -38,6 +40,14 @@ class ServedModel(Struct, kw_only=True):
     error: str | None = None
 
 
+class ServedModelList(Struct):
+    data: list[ServedModel]
+
+
+class TokenIds(Struct):
+    tokens: list[int]
+
+
 class AnswerStream:
     """The events of one streamed answer. Closing it cancels the request."""
 
@@ -49,7 +59,7 @@ class AnswerStream:
         for line in self._response.read_lines():
             if not line.startswith(b"data: ") or line.startswith(b"data: [DONE]"):
                 continue
-            event = json.loads(line.removeprefix(b"data: "))
+            event = decode(line.removeprefix(b"data: "), dict[str, Json])
             if "error" in event:
                 raise make_error(200, event)
             yield event
@@ -67,18 +77,17 @@ class DragomanClient:
         self.on_loading: Callable[[], None] = lambda: None  # called when a model is not loaded yet
 
     def list_models(self) -> list[ServedModel]:
-        models = self._fetch("GET", "/v1/models")["data"]
-        return msgspec.convert(models, list[ServedModel])
+        return self._fetch("GET", "/v1/models", ServedModelList).data
 
     def get_model(self, name: str) -> ServedModel:
-        return msgspec.convert(self._fetch("GET", f"/v1/models/{name}"), ServedModel)
+        return self._fetch("GET", f"/v1/models/{name}", ServedModel)
 
     def unload(self, name: str) -> ServedModel:
-        card = self._fetch("POST", "/admin/models/unload", {"model": name})
-        return msgspec.convert(card, ServedModel)
+        return self._fetch("POST", "/admin/models/unload", ServedModel, {"model": name})
 
     def tokenize(self, model: str, text: str) -> list[int]:
-        return list(self._fetch("POST", "/tokenize", {"model": model, "prompt": text})["tokens"])
+        body = {"model": model, "prompt": text}
+        return self._fetch("POST", "/tokenize", TokenIds, body).tokens
 
     def stream_chat(self, body: dict[str, Json]) -> AnswerStream:
         return self._stream("/v1/chat/completions", body)
@@ -93,9 +102,8 @@ class DragomanClient:
         options = {"stream": True, "stream_options": {"include_usage": True}}
         return AnswerStream(self._send("POST", path, body | options))
 
-    def _fetch(self, method: str, path: str, body: Json = None) -> Json:
-        response = self._send(method, path, body)
-        return json.loads(response.read())
+    def _fetch(self, method: str, path: str, kind: type[T], body: Json = None) -> T:
+        return decode(self._send(method, path, body).read(), kind)
 
     def _send(self, method: str, path: str, body: Json = None) -> ClientResponse:
         """Send a request; while its model loads, wait and send it again."""
@@ -111,12 +119,20 @@ class DragomanClient:
             time.sleep(float(get_header(response, "retry-after") or 1))
 
 
+def decode(data: bytes, kind: type[T]) -> T:
+    """Decode what a server sent; the server may be of another version, or another program."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise RequestFailed("The server sent an answer that this command does not read.") from None
+
+
 def read_error(response: ClientResponse) -> RequestFailed:
     body = response.read()
     response.close()
     try:
-        return make_error(response.status, json.loads(body))
-    except ValueError:
+        return make_error(response.status, msgspec.json.decode(body))
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return RequestFailed(f"The server answered with status {response.status}.", response.status)
 
 

@@ -60,6 +60,7 @@ def open_client(
     if server is not None:
         served = find_served_model(server, model, is_required=bool(settings.url))
         if served is not None:
+            server.on_loading = lambda: notify(f"{served} is still loading …")
             return server, served
         notify(f"The server at {server.address} does not have {model}; loading it here.")
     return load_here(model, settings, notify)

@@ -111,13 +111,12 @@ class LocalResponse:
 
     async def _call_app(self) -> None:
         method, path, body = self._request
-        path, _, query = path.partition("?")
         length = str(len(body)).encode()
         scope = {
             "type": "http",
             "method": method,
             "path": path,
-            "query_string": query.encode(),
+            "query_string": b"",
             "headers": [
                 (b"host", b"localhost"),
                 (b"content-type", b"application/json"),

@@ -89,7 +89,7 @@ class ServerTransport:
         connection = self._connect()
         connection.sock.settimeout(timeout)
         try:
-            connection.request(method, self._prefix + quote(path, safe="/?=&"), body, headers)
+            connection.request(method, self._prefix + quote(path), body, headers)
             return ServerResponse(connection, connection.getresponse())
         except (OSError, http.client.HTTPException) as error:
             connection.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,9 +33,9 @@ def find_images(text: str) -> list[Path]:
     paths = []
     for match in IMAGE_PATH.finditer(text):
         name = match["quoted"] or re.sub(r"\\(.)", r"\1", match["bare"])
-        path = Path(name).expanduser()
-        if len(name) < 1024 and path.is_file():
-            paths.append(path)
+        path = os.path.expanduser(name)
+        if os.path.isfile(path):  # unlike the method of Path, it takes a name of any length
+            paths.append(Path(path))
     return paths
 
 

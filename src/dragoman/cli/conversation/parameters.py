@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -131,13 +132,14 @@ def _set_format(options: ChatOptions, value: str) -> None:
     elif value.lower() in ("json", ""):
         options.parameters["response_format"] = {"type": "json_object"}
     else:
-        schema = {"name": Path(value).stem or "answer", "schema": _read_schema(Path(value))}
+        path = Path(os.path.expanduser(strip_quotes(value)))
+        schema = {"name": path.stem or "answer", "schema": _read_schema(path)}
         options.parameters["response_format"] = {"type": "json_schema", "json_schema": schema}
 
 
 def _read_schema(path: Path) -> Json:
     try:
-        return json.loads(path.expanduser().read_bytes())
+        return json.loads(path.read_bytes())
     except OSError as error:
         raise CommandFailed(f"Cannot read the schema {path}: {error.strerror}.") from None
     except ValueError:

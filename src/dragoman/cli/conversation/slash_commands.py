@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -111,7 +112,7 @@ def _load(session: ChatSession, argument: str) -> None:
 def _parse_path(command: str, argument: str) -> Path:
     if not argument:
         raise CommandFailed(f"{command} needs the name of a file.")
-    return Path(parameters.strip_quotes(argument)).expanduser()
+    return Path(os.path.expanduser(parameters.strip_quotes(argument)))
 
 
 def _clear(session: ChatSession, argument: str) -> None:
