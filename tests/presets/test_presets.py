@@ -447,6 +447,7 @@ def test_preset_file_of_tabbyapi(servers: Servers, tmp_path: Path) -> None:
         ({"sampling": {"add_bos_token": False}}, "`add_bos_token` is not supported"),
         ({"sampling": {"top_k": {"override": 1, "forced": True}}}, "`top_k` takes a value"),
         ({"sampling": {"mirostat": 2}}, "engine does not support the sampling field `mirostat`"),
+        ({"sampling": {"banned_strings": ["x"]}}, "sampling field `banned_strings`"),
         ({"stop": {"override": 3}}, "`stop` must be text"),
         ({"system": {"override": 3}}, "`system` must be text"),
         ({"force": ("temperature",)}, "`force` names `temperature`, which has no value"),

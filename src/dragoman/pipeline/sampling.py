@@ -180,6 +180,9 @@ def fit_preset(preset: Preset, capabilities: Capabilities) -> Preset:
     A field that is on must be supported, else this raises `PresetError`.
     """
     supported = capabilities.sampling
+    bans = (preset.sampling.banned_strings, preset.forced_sampling.banned_strings)
+    if any(bans) and not capabilities.grammars:
+        raise PresetError("this engine does not support the sampling field `banned_strings`")
     return replace(
         preset,
         sampling=_fit(preset.sampling, supported),
