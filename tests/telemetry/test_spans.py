@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 from collections.abc import Iterator
-from typing import Any
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, ClassVar
 
 import httpx
 import pytest
@@ -161,6 +163,37 @@ def test_trace_context_passes_through_without_opentelemetry(
         response = httpx.get(f"{server.url}/v1/models", headers={"traceparent": sent})
     assert response.status_code == 200
     assert response.headers.get("traceparent") == returned
+
+
+class TraceCollector(BaseHTTPRequestHandler):
+    """Receives spans as an OTLP collector does."""
+
+    received: ClassVar[list[tuple[str, bytes]]] = []
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        self.received.append((self.path, body))
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None: ...
+
+
+def test_spans_are_sent_to_a_collector() -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), TraceCollector) as collector:
+        thread = threading.Thread(target=collector.serve_forever)
+        thread.start()
+        endpoint = f"http://127.0.0.1:{collector.server_port}"
+        with serve_scripted(otlp_endpoint=endpoint) as server:
+            httpx.post(f"{server.url}/v1/chat/completions", json=make_chat())
+            provider: Any = server.app.runtime.tracer_provider
+        provider.shutdown()
+        collector.shutdown()
+        thread.join()
+    [(path, body)] = TraceCollector.received
+    assert path == "/v1/traces"
+    for text in (b"POST /v1/chat/completions", b"gen_ai.request.model", b"dragoman"):
+        assert text in body
 
 
 def test_endpoint_without_the_extra_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from dragoman.errors import (
     EngineFailed,
     Forbidden,
     InvalidHost,
+    ModelLoading,
     Unauthorized,
 )
 from dragoman.http.asgi import AsgiApp, Header, Receive, RequestContext, Scope, Send
@@ -105,7 +106,8 @@ class RequestMiddleware:
             status = CLIENT_CLOSED_REQUEST
         record.status, record.error_code = status, request.error_code
         request.update_record()
-        record.is_probe = request.route in PROBE_ROUTES and status < 500
+        is_expected = status < 500 or request.error_code == ModelLoading.code
+        record.is_probe = request.route in PROBE_ROUTES and is_expected
         metrics.requests[request.route or "none", status, record.model] += 1
         if not request.is_websocket:  # the lifetime of a WebSocket is not a useful duration
             metrics.duration.observe(record.elapsed)

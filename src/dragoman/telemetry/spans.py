@@ -49,6 +49,7 @@ class Tracing:
     def __init__(self, provider: object | None = None) -> None:
         """`provider` is a `TracerProvider`; None is the one that the program has configured."""
         self._tracer = _get_tracer(provider)
+        self._has_provider = provider is not None
         self._spans: dict[int, Span] = {}  # of the requests in progress, by the id of the record
 
     def start(self, record: RequestRecord, headers: Mapping[str, str]) -> None:
@@ -56,7 +57,7 @@ class Tracing:
         incoming = headers.get("traceparent", "")
         if _TRACEPARENT.fullmatch(incoming):
             record.traceparent = incoming
-        if self._tracer is None:
+        if self._tracer is None or not (self._has_provider or _is_configured()):
             return
         from opentelemetry.trace import SpanKind
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -95,6 +96,13 @@ def _get_tracer(provider: object | None) -> Tracer | None:
     except ImportError:
         return None
     return trace.get_tracer("dragoman", __version__, cast("TracerProvider | None", provider))
+
+
+def _is_configured() -> bool:
+    """Whether the program has configured a provider; it may do so at any time."""
+    from opentelemetry import trace
+
+    return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
 
 
 def make_provider(endpoint: str) -> object:
