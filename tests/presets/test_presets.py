@@ -389,7 +389,7 @@ def test_default_length_of_completions_yields_to_the_operator(servers: Servers) 
 def test_model_list_shows_the_defaults(servers: Servers) -> None:
     served = servers.get(sampling={"temperature": 0.2, "top_k": {"override": 3, "force": True}})
     [card] = httpx.get(f"{served.url}/v1/models").json()["data"]
-    assert card["default_sampling"] == {"temperature": 0.2}
+    assert card["default_sampling"] == {"temperature": 0.2, "top_k": 3}
     assert "sampling_source" not in card  # an engine that a program brings has its own
 
 

@@ -56,8 +56,7 @@ def describe_model(source: ModelSource, planner: MemoryPlanner) -> ModelDescript
     tools, reasoning = _find_formats(source, template, header)
     recommended = find_recommended_sampling(source.path.parent, header.metadata)
     preset = parse_preset(source.options)
-    forced, sampling = preset.forced_sampling.sampling, preset.sampling.sampling
-    defaults = forced.with_defaults(sampling.with_defaults(recommended.sampling))
+    defaults = preset.get_sampling(recommended.sampling)
     is_preset = bool(preset.sampling.names or preset.forced_sampling.names)
     return ModelDescription(
         source=source,

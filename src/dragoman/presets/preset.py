@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from dragoman.presets.options import PresetValue, SharedOptions
 from dragoman.presets.sampling import PresetSampling, decode_sampling
-from dragoman.types import Json
+from dragoman.types import Json, Sampling
 
 MAX_FILE_SIZE = 1 << 20
 STOP, SYSTEM = "stop", "system"
@@ -36,6 +36,12 @@ class Preset(Struct, frozen=True, kw_only=True, omit_defaults=True):
     sampling: PresetSampling = PresetSampling()
     forced_sampling: PresetSampling = PresetSampling()
     additive: frozenset[str] = frozenset()  # fields of `sampling` to which the client's are added
+
+    def get_sampling(self, defaults: Sampling) -> Sampling:
+        """Return the sampling of a request that asks for nothing, with the model's defaults."""
+        return self.forced_sampling.sampling.with_defaults(
+            self.sampling.sampling.with_defaults(defaults)
+        )
 
 
 def expand_preset(options: OptionsT) -> OptionsT:
