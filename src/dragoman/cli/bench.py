@@ -124,7 +124,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
         rows = [msgspec.to_builtins(result) for result in results]
         print_json({"model": model, "server": client.address, "results": rows})
     else:
-        print_text(f"{model} in {client.address}, answers of {arguments.tokens} tokens")
+        print_text(f"{model} {client.place}, answers of {arguments.tokens} tokens")
         print_table(HEADINGS, map(make_row, results))
 
 

@@ -117,7 +117,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
             return
         if session.card.status != "ready":
             notify(f"{model} is not loaded yet, so the first answer takes longer.")
-        print_text(f"Chatting with {model} in {client.address}.\n{WELCOME}")
+        print_text(f"Chatting with {model} {client.place}.\n{WELCOME}")
         run_chat(session, state_dir() / "history")
 
 

@@ -76,6 +76,11 @@ class DragomanClient:
         self.address = transport.address
         self.on_loading: Callable[[], None] = lambda: None  # called when a model is not loaded yet
 
+    @property
+    def place(self) -> str:
+        """Where the model runs, as a phrase."""
+        return f"at {self.address}" if "://" in self.address else f"in {self.address}"
+
     def list_models(self) -> list[ServedModel]:
         return self._fetch("GET", "/v1/models", ServedModelList).data
 

@@ -138,7 +138,7 @@ def _show_model(session: ChatSession, argument: str) -> None:
         ("context", None if card.context_length is None else f"{card.context_length} tokens"),
         ("capabilities", ", ".join(card.capabilities)),
         ("reads", ", ".join(card.modalities)),
-        ("running in", session.conversation.client.address),
+        ("running", session.conversation.client.place),
     ]
     print_fields((name, value) for name, value in fields if value)
 
