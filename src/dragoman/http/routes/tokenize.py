@@ -47,12 +47,11 @@ class TokenizeHandlers:
                 ids = (await model.renderer.render(prompt)).ids or []
             else:
                 ids = cast("list[int]", await model.renderer.encode_prompt(prompt))
-            response = TokenizeResponse(len(ids), model.capabilities.context, ids)
+            response = TokenizeResponse(len(ids), model.capabilities.context, [*ids])
+            pieces = tokenizer.pieces
             if decoded.with_pieces:
-                pieces = tokenizer.pieces
                 response.tokens = [encode_piece(token, pieces[token]) for token in ids]
             if decoded.return_token_strs:
-                pieces = tokenizer.pieces
                 response.token_strs = [pieces[token].decode(errors="replace") for token in ids]
         await request.send_response(200, await asyncio.to_thread(encode, response))
 
