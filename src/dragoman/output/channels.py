@@ -49,7 +49,8 @@ def read_channel(
         name_end = match.start(2) + len(name)
         if not _is_name(word, name):
             continue
-        if text[name_end : name_end + 1] == "\n":
+        separators = ("\n",) if meaning == "open" else ("\n", " ")
+        if text[name_end : name_end + 1] in separators:
             return ChannelOpening(meaning, name_end + 1)
         if meaning == "close" or name_end == len(text):
             return ChannelOpening(meaning, name_end)
