@@ -33,6 +33,8 @@ class Usage(Struct, frozen=True):
     completion: int = 0
     cached: int = 0
     reasoning: int = 0
+    drafted: int = 0  # by speculative decoding
+    accepted: int = 0  # of these
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
@@ -40,6 +42,8 @@ class Usage(Struct, frozen=True):
             self.completion + other.completion,
             self.cached + other.cached,
             self.reasoning + other.reasoning,
+            self.drafted + other.drafted,
+            self.accepted + other.accepted,
         )
 
 

@@ -292,6 +292,7 @@ class Step(Struct, frozen=True, array_like=True):
     prompt_logprobs: list[Logprob] = []
     spans: list[tuple[int, int]] = []  # characters and tokens of each merged step
     trace: tuple[TraceOperation, ...] = ()  # if the job asks for it, on any steps
+    drafts: tuple[int, int] | None = None  # with `finish`: tokens drafted and accepted, if any
 
 
 class Capabilities(Struct, frozen=True, kw_only=True):

@@ -75,9 +75,10 @@ def test_drafted_tokens_are_accepted(
     runner: EngineRunner, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG, "dragoman.llamacpp"):
-        runner.generate(PROMPT, **GREEDY_JOBS["greedy"])
+        answer = runner.generate(PROMPT, **GREEDY_JOBS["greedy"])
     (drafted, accepted) = re.findall(r"drafted (\d+) tokens, (\d+) accepted", caplog.text)[-1]
     assert int(drafted) >= int(accepted) >= 8
+    assert answer.steps[-1].drafts == (int(drafted), int(accepted))
 
 
 def test_an_engine_that_drafts_keeps_the_contract(default_model: Path) -> None:

@@ -330,3 +330,19 @@ def test_choice_says_which_stop_ended_it(
     assert choice.get("stop_reason") == reason
     assert choice.get("stop_str") == text
     assert choice["finish_reason"] == ("length" if "max_tokens" in fields else "stop")
+
+
+class DraftingEngine(TracingEngine):
+    """Decodes speculatively."""
+
+    async def generate(self, job: Job) -> AsyncGenerator[Step, None]:
+        for choice in range(job.n):
+            yield Step(choice, text="Hi ", tokens=1)
+            yield Step(choice, text="you", tokens=1, finish="stop", drafts=(10, 7))
+
+
+@each_mode
+def test_timings_count_drafted_tokens(stream: bool) -> None:
+    with serve_scripted(DraftingEngine()) as server:
+        timings = ask(server, "/v1/chat/completions", stream, timings=True, n=2)["timings"]
+    assert (timings["draft_n"], timings["draft_n_accepted"]) == (20, 14)

@@ -73,6 +73,7 @@ def _join(first: Step, second: Step) -> Step:
         [*first.prompt_logprobs, *second.prompt_logprobs],
         [*_get_spans(first), *_get_spans(second)],
         first.trace + second.trace,
+        second.drafts,
     )
 
 

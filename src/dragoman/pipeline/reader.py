@@ -41,7 +41,8 @@ def split_step(step: Step) -> Iterator[Step]:
     else:
         parts = [step]
     yield from parts[:-1]
-    yield replace(parts[-1], finish=step.finish, stop_id=step.stop_id)
+    end = {"finish": step.finish, "stop_id": step.stop_id, "drafts": step.drafts}
+    yield replace(parts[-1], **end)
 
 
 def _split_text_step(step: Step) -> Iterator[Step]:
@@ -165,7 +166,7 @@ class Reader:
         else:
             finish = "stop"
             self._ids_are_exact = False
-        usage = self._make_usage()
+        usage = self._make_usage(step)
         return Delta(self._index, text, tokens=tokens, finish=finish, stop=stop, usage=usage)
 
     def _prepend_echo(self, released: ReleasedText) -> ReleasedText:
@@ -181,14 +182,16 @@ class Reader:
         self._cached_tokens = step.cached_tokens or self._cached_tokens
         self._prompt_tokens = step.prompt_tokens or self._prompt_tokens
 
-    def _make_usage(self) -> Usage:
+    def _make_usage(self, last: Step) -> Usage:
         """Return the usage. A prompt is counted once, with its first choice."""
+        drafted, accepted = last.drafts or (0, 0)
+        usage = Usage(completion=self.completion_tokens, drafted=drafted, accepted=accepted)
         if not self._counts_prompt:
-            return Usage(completion=self.completion_tokens)
+            return usage
         prompt = self._prompt_tokens
         if prompt is None:
             prompt = len(self._prompt) if isinstance(self._prompt, list) else 0
-        return Usage(prompt, self.completion_tokens, min(self._cached_tokens, prompt))
+        return replace(usage, prompt=prompt, cached=min(self._cached_tokens, prompt))
 
 
 class ReaderOptions(Struct, frozen=True):
@@ -330,7 +333,7 @@ class ChatReader(Reader):
             finish = "tool_calls"
         last = deltas.pop() if deltas and deltas[-1].channel == "text" else Delta(self._index)
         reason = step.stop_id if stop is None else stop
-        deltas.append(replace(last, finish=finish, stop=reason, usage=self._make_usage()))
+        deltas.append(replace(last, finish=finish, stop=reason, usage=self._make_usage(step)))
         return deltas
 
     def _is_last_call_complete(self) -> bool:
@@ -341,8 +344,8 @@ class ChatReader(Reader):
             return False
         return True
 
-    def _make_usage(self) -> Usage:
-        return replace(super()._make_usage(), reasoning=self._ledger.reasoning_tokens)
+    def _make_usage(self, last: Step) -> Usage:
+        return replace(super()._make_usage(last), reasoning=self._ledger.reasoning_tokens)
 
     # The reasoning budget, see `reasoning_budget`
 

@@ -91,10 +91,12 @@ def make_timings(record: RequestRecord) -> dict[str, Json]:
     """
     usage, seconds = record.usage, record.sum_stages()
     completion = record.completion_tokens
+    drafts = {"draft_n": usage.drafted, "draft_n_accepted": usage.accepted}
     return {
         "cache_n": usage.cached,
         **_make_speed("prompt", usage.prompt - usage.cached, seconds.get("prefill", 0.0)),
         **_make_speed("predicted", completion, seconds.get("generate", 0.0)),
+        **(drafts if usage.drafted else {}),
     }
 
 

@@ -8,6 +8,7 @@ output.
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman.engines.llamacpp.params import DraftTimings, NativeEvent
 from dragoman.engines.token_mask import GrammarState
@@ -106,7 +107,10 @@ class ChoiceProgress:
     ) -> Step:
         prompt, cached = self.prompt_tokens, self.cached_tokens
         self.prompt_tokens = self.cached_tokens = None
-        return Step(self.choice, text, ids, count, logprobs, self.finish, stop_id, prompt, cached)
+        step = Step(self.choice, text, ids, count, logprobs, self.finish, stop_id, prompt, cached)
+        if self.finish is None or self.drafts is None:
+            return step
+        return replace(step, drafts=(self.drafts.draft_n, self.drafts.draft_n_accepted))
 
 
 def get_stop_ids(job: Job, vocabulary: GgufVocabulary) -> frozenset[int]:
