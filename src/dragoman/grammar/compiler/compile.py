@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from dragoman.errors import InvalidGrammar, UnsupportedKeyword
 from dragoman.formats import find_tools
+from dragoman.grammar.banned_text import write_without_strings
 from dragoman.grammar.client.constraint import write_constraint
 from dragoman.grammar.compiler.verify import Verdict, verify
 from dragoman.grammar.complexity import make_too_complex_error
@@ -20,7 +21,6 @@ from dragoman.grammar.lark_builder import LarkBuilder
 from dragoman.grammar.schema.nodes import Object
 from dragoman.grammar.schema.schema_parser import parse_schema
 from dragoman.grammar.writer.answer_writer import AnswerWriter
-from dragoman.grammar.writer.banned_text import write_without_strings
 from dragoman.grammar.writer.call_writer import CallWriter
 from dragoman.grammar.writer.free_text_tools import build_arguments
 from dragoman.grammar.writer.json_writer import JsonWriter
