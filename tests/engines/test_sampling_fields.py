@@ -44,6 +44,8 @@ MAIN_FIELDS = {
 }
 LLAMA_CPP_SAMPLERS = {"top_n_sigma", "xtc_probability", "adaptive_target", "samplers", "min_keep"}
 LLAMA_CPP_SAMPLERS |= {"dynatemp_range", "mirostat", "dry_multiplier", *MAIN_FIELDS}
+LOGITS_SAMPLERS = {"top_n_sigma", "xtc_probability", "xtc_threshold"}
+LOGITS_SAMPLERS |= {"dynatemp_range", "dynatemp_exponent"}
 OFF_VALUES: dict[str, Any] = {
     "temperature": 1.0,
     "top_p": 1.0,
@@ -140,7 +142,7 @@ def test_every_listed_field_exists(engine: str) -> None:
 def test_today_every_engine_lists_what_it_honours() -> None:
     assert {name: ALL_FIELDS - fields for name, fields in FIELDS.items()} == {
         "llamacpp": set(),
-        "logits": LLAMA_CPP_SAMPLERS,
+        "logits": LLAMA_CPP_SAMPLERS - LOGITS_SAMPLERS,
         "scripted": {"stop_token_ids", "logit_bias"} | LLAMA_CPP_SAMPLERS,
         "scripted with tokens": LLAMA_CPP_SAMPLERS,
         "generate only": LLAMA_CPP_SAMPLERS,

@@ -6,7 +6,7 @@
 
     engine = LogitsEngine(MyModel(), tokenizer, context=4096)
 
-The rest of an engine's contract is implemented here: choices, seeds, all sampling fields, limits,
+The rest of an engine's contract is implemented here: choices, seeds, most sampling fields, limits,
 stop tokens, logprobs, grammars and cancellation. The model keeps what it needs between two tokens
 in the state that `begin` returns.
 

@@ -1,12 +1,13 @@
 """Samples tokens from logits and reports logprobs.
 
 The samplers run in the same order as in the GGUF engine, so that a request means the same in both:
-bias, penalties, grammar, top_k, typical_p, top_p, min_p, temperature. Logprobs are those of the
-model alone, before all of that.
+bias, penalties, grammar, top_n_sigma, top_k, typical_p, top_p, min_p, XTC, temperature. Logprobs are
+those of the model alone, before all of that.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -28,6 +29,11 @@ SAMPLING_FIELDS = frozenset(
         "top_k",
         "min_p",
         "typical_p",
+        "top_n_sigma",
+        "xtc_probability",
+        "xtc_threshold",
+        "dynatemp_range",
+        "dynatemp_exponent",
         "presence_penalty",
         "frequency_penalty",
         "repetition_penalty",
@@ -43,6 +49,8 @@ SAMPLING_FIELDS = frozenset(
 FORBIDDING_BIAS = -100.0  # a bias of this or less forbids the token
 # finite: where a grammar allows only forbidden tokens, one of them is sampled all the same
 FORBIDDEN = -1e9
+XTC_THRESHOLD = 0.1  # where a job sets none
+MIN_XTC_THRESHOLD = 1e-9  # at 0 it could pick a forbidden token
 MIN_LOGPROB = -9999.0
 SORTED_FIRST = 1024  # tokens to sort before sorting all: they rarely hold less than top_p
 
@@ -70,7 +78,8 @@ class TokenSampler:
             grammar.apply_mask(scores)
             if scores.max() == -np.inf:
                 raise dead_end_error()
-        token = int(scores.argmax()) if self._sampling.greedy else self._draw(scores)
+        is_greedy = self._sampling.greedy and not self._sampling.xtc_probability
+        token = int(scores.argmax()) if is_greedy else self._draw(scores)
         self._history.append(token)
         return token
 
@@ -106,14 +115,28 @@ class TokenSampler:
         for select, value in self._list_selectors():
             selected = select(remaining, value)
             ids, remaining = ids[selected], remaining[selected]
-        temperature = max(self._sampling.temperature or 0.0, 1e-6)
+        temperature = max(self._get_temperature(remaining), 1e-6)
         cumulative = np.cumsum(np.exp((remaining - remaining.max()) / temperature))
         index = np.searchsorted(cumulative, self._random.random() * cumulative[-1], side="right")
         return int(ids[min(int(index), len(ids) - 1)])
 
+    def _get_temperature(self, scores: Floats) -> float:
+        """Return the temperature; a dynamic one grows with the entropy of what is left."""
+        sampling = self._sampling
+        centre, spread = sampling.temperature or 0.0, sampling.dynatemp_range or 0.0
+        if not spread or len(scores) < 2:
+            return centre
+        logprobs = log_softmax(scores)
+        entropy = -float((np.exp(logprobs) * logprobs).sum()) / math.log(len(scores))
+        exponent = 1.0 if sampling.dynatemp_exponent is None else sampling.dynatemp_exponent
+        low, high = max(0.0, centre - spread), centre + spread
+        return float(low + (high - low) * min(max(entropy, 0.0), 1.0) ** exponent)
+
     def _list_selectors(self) -> list[tuple[Selector, float]]:
         sampling = self._sampling
         selectors: list[tuple[Selector, float]] = []
+        if (sampling.top_n_sigma or 0) > 0:
+            selectors.append((select_top_n_sigma, sampling.top_n_sigma or 0))
         if (sampling.top_k or 0) > 0:
             selectors.append((select_top_k, sampling.top_k or 0))
         if sampling.typical_p is not None and sampling.typical_p < 1:
@@ -122,6 +145,10 @@ class TokenSampler:
             selectors.append((select_top_p, sampling.top_p))
         if (sampling.min_p or 0) > 0:
             selectors.append((select_min_p, sampling.min_p or 0))
+        chance = sampling.xtc_probability or 0
+        if chance and self._random.random() < chance:
+            threshold = XTC_THRESHOLD if sampling.xtc_threshold is None else sampling.xtc_threshold
+            selectors.append((exclude_top_choices, max(threshold, MIN_XTC_THRESHOLD)))
         return selectors
 
 
@@ -157,6 +184,23 @@ def _take_mass(order: Indices, probabilities: Floats, mass: float) -> Indices:
 def select_min_p(scores: Floats, fraction: float) -> Indices:
     """Return the indices of tokens at least this fraction as likely as the most likely one."""
     return np.flatnonzero(scores >= scores.max() + np.log(min(fraction, 1.0)))
+
+
+def select_top_n_sigma(scores: Floats, deviations: float) -> Indices:
+    """Return the indices of scores within so many standard deviations of the highest one."""
+    usual = scores[scores > FORBIDDEN / 2]
+    spread = float(usual.std()) if len(usual) else 0.0
+    return np.flatnonzero(scores >= scores.max() - deviations * spread)
+
+
+def exclude_top_choices(scores: Floats, threshold: float) -> Indices:
+    """Return all indices but those of tokens that are likelier than another likely token (XTC)."""
+    probabilities = np.exp(log_softmax(scores))
+    likely = np.flatnonzero(probabilities >= threshold)
+    if len(likely) < 2:
+        return np.arange(len(scores))
+    kept = likely[np.argmin(probabilities[likely])]
+    return np.flatnonzero((probabilities < threshold) | (np.arange(len(scores)) == kept))
 
 
 def log_softmax(scores: Floats) -> Floats:
