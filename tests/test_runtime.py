@@ -60,8 +60,8 @@ def test_one_file_under_two_names_is_loaded_once(
     root = tmp_path / "models"
     file = write_model_file(tmp_path / "other" / "m.gguf")
     root.mkdir()
-    for name in ("../other/poet.lora", "t.jinja"):
-        (root / name).touch()
+    write_model_file(tmp_path / "other" / "poet.lora", general_type="adapter")
+    (root / "t.jinja").touch()
     link = tmp_path / "link.gguf"
     link.symlink_to(file)
     (root / "models.yaml").write_text("writer: " + entry.format(file=file, link=link))

@@ -39,6 +39,7 @@ from dragoman.models.memory import MemoryPlanner
 from dragoman.models.model_preset import make_preset
 from dragoman.models.output_format import FormatOverrides, check_names
 from dragoman.models.registry import ModelPolicy, ModelRegistry
+from dragoman.models.startup_checks import check_models
 from dragoman.options import InvalidOption
 from dragoman.pipeline.admission import Admission
 from dragoman.pipeline.sampling import fit_preset
@@ -149,30 +150,23 @@ def read_engine_options(options: Mapping[str, object], settings: Settings) -> En
 def build_models(settings: Settings, model: str) -> ModelRegistry:
     """Build the registry of the models on disk; `model` is the default one."""
     catalog = open_catalog(settings, model)
-    default, *_ = catalog.list_sources()
-    if default.broken is not None:
-        raise StartupError(f"model `{default.id}`: {default.path}: {default.broken}")
-    for source in catalog.list_sources():
+    sources = catalog.list_sources()
+    try:
+        check_models(catalog, sources)
+    except ModelBroken as error:
+        raise StartupError(error.message) from None
+    for source in sources:
         if source.broken is not None:
             log.warning("model `%s`: %s: %s", source.id, source.path, source.broken)
-        check_files(f"model `{source.id}`", source.options)
     planner = MemoryPlanner(settings.memory)
     return ModelRegistry(catalog, load, make_policy(settings), planner=planner)
-
-
-def check_files(name: str, options: ModelOptions) -> None:
-    """Check that the files which options name are there."""
-    files = {"chat_template": options.chat_template} | {
-        f"LoRA adapter `{adapter}`": path for adapter, path in options.lora.items()
-    }
-    for option, path in files.items():
-        if path is not None and not Path(path).is_file():
-            raise StartupError(f"{name}: there is no file {path!r} ({option}).")
 
 
 def open_catalog(settings: Settings, model: str | None = None) -> ModelCatalog:
     """Read the catalog of models; the model named on the command line comes first."""
     root = settings.models_path
+    if root.exists() and not root.is_dir():
+        raise StartupError(f"--models-dir: {str(root)!r} is not a directory.")
     root.mkdir(parents=True, exist_ok=True)
     file = Path(settings.models_file) if settings.models_file else root / "models.yaml"
     if settings.models_file and not file.exists():

@@ -34,6 +34,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("dragoman.runtime.load", refuse_to_load)
     write_model_file(tmp_path / "models" / "good.gguf")
     (tmp_path / "empty").mkdir()
+    (tmp_path / "safetensors").mkdir()
+    (tmp_path / "safetensors" / "config.json").write_text("{}")
+    (tmp_path / "malformed.jinja").write_text("{% if %}")
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     return tmp_path
 
 
@@ -88,6 +92,16 @@ FLAGS = [
     ("good --lora poet=nowhere.gguf", "there is no file '{tmp}/nowhere.gguf'"),
     ("good --lora poet", "--lora takes NAME=PATH, not 'poet'"),
     ("good --engine warp", "'warp'"),
+    ("good --chat-template malformed.jinja", "{tmp}/malformed.jinja (chat_template): The model's"),
+    ("good --chat-template binary", "{tmp}/binary (chat_template): it is not text in UTF-8"),
+    ("good --lora poet=binary", "{tmp}/binary (LoRA adapter `poet`): The file is not a GGUF file"),
+    ("good --lora poet=models/good.gguf", "(LoRA adapter `poet`): the file is not an adapter"),
+    ("good --draft-model nowhere", "model `good`: There is no draft model 'nowhere'"),
+    ("good --sampling-preset nowhere.yaml", "sampling preset nowhere.yaml: No such file"),
+    ("good --otlp-endpoint nowhere", "a URL that begins with http:// or https://, got 'nowhere'"),
+    ("good --models-dir binary", "--models-dir: 'binary' is not a directory"),
+    ("binary", "model `binary`: binary: The file is not a GGUF file"),
+    ("safetensors", "model `safetensors`: It is stored as safetensors, which needs an extra"),
     ("good --format warp", "'warp'"),
     ("empty", "There is no GGUF file in the directory 'empty'"),
     ("owner/repo", "with `dragoman pull hf:owner/repo`, or add --pull"),

@@ -69,6 +69,8 @@ def make_text(field: OptionField) -> str:
     """Make a valid value of a setting."""
     if field.setting.choices:
         return field.setting.choices[-1]
+    if field.setting.schemes:
+        return f"{field.setting.schemes[0]}://host"
     if field.takes_pairs:
         return "temperature=1"
     if field.kind is bool:

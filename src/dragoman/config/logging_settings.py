@@ -51,5 +51,6 @@ class LoggingSettings(SharedOptions, frozen=True, kw_only=True):
             help="OTLP collector to send OpenTelemetry spans to, such as http://localhost:4318",
             group="logging",
             metavar="URL",
+            schemes=("http", "https"),
         ),
     ] = ""

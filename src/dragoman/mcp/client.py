@@ -90,6 +90,9 @@ def parse_servers(pairs: Iterable[str]) -> dict[str, McpServer]:
         label, equals, url = pair.partition("=")
         scheme = url.partition("://")[0].lower()
         if not (label and equals) or scheme not in DEFAULT_PORTS or label in servers:
-            raise ValueError(f"--mcp needs LABEL=URL, each label once, not {label!r}.")
+            schemes = " or ".join(f"{name}://…" for name in DEFAULT_PORTS)
+            raise ValueError(
+                f"--mcp: {label!r} must be LABEL=URL, with {schemes}, and each label once."
+            )
         servers[label] = McpServer(label=label, url=url, is_configured=True)
     return servers

@@ -29,6 +29,7 @@ class Setting(Struct, frozen=True, kw_only=True):
     above: float | None = None  # the value must be greater
     forever: bool = False  # a duration that may be -1 or `forever`
     choices: tuple[str, ...] = ()  # the only texts allowed; upper and lower case are equal
+    schemes: tuple[str, ...] = ()  # of a URL, such as `http`
     default: str = ""  # the default in words, where the value itself says too little
     secret: bool = False  # never shown
     is_path: bool = False  # a file or directory; relative to the YAML file that names it

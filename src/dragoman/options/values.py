@@ -95,6 +95,8 @@ def _describe(field: OptionField) -> str:
     if setting.choices:
         *first, last = setting.choices
         return f"{', '.join(first)} or {last}" if first else last
+    if setting.schemes:
+        return "a URL that begins with " + " or ".join(f"{name}://" for name in setting.schemes)
     if setting.unit:
         return UNIT_NAMES[setting.unit] + (", or forever" if setting.forever else "")
     if field.takes_pairs:
@@ -157,6 +159,9 @@ def _convert_text(field: OptionField, value: object) -> str:
     if isinstance(value, bool) and field.setting.choices:  # YAML reads `on` as true
         value = "on" if value else "off"
     if not isinstance(value, str) or "\0" in value:
+        raise ValueError
+    schemes = field.setting.schemes
+    if schemes and value and not value.lower().startswith(tuple(f"{name}://" for name in schemes)):
         raise ValueError
     if not field.setting.choices:
         return value

@@ -43,12 +43,17 @@ MAX_TEMPLATE = 4 << 20
 
 async def load(source: ModelSource) -> Model:
     """Load a model of any kind."""
-    if source.kind == "gguf":
-        return await load_gguf(source)
-    raise ModelBroken(
-        "It is stored as safetensors, which needs an extra: "
-        f"pip install 'dragoman[{SAFETENSORS_EXTRA}]'"
-    )
+    check_kind(source)
+    return await load_gguf(source)
+
+
+def check_kind(source: ModelSource) -> None:
+    """Check that there is an engine for this kind of model."""
+    if source.kind != "gguf":
+        raise ModelBroken(
+            "It is stored as safetensors, which needs an extra: "
+            f"pip install 'dragoman[{SAFETENSORS_EXTRA}]'"
+        )
 
 
 async def load_gguf(source: ModelSource) -> Model:
@@ -167,15 +172,20 @@ def make_model(
     )
 
 
+def read_chat_template_file(path: Path) -> str:
+    """Return the source in a template file."""
+    if path.stat().st_size > MAX_TEMPLATE:
+        raise ModelBroken("The chosen chat template is too large.")
+    return path.read_text(encoding="utf-8-sig")
+
+
 def read_chat_template(source: ModelSource, header: gguf.GgufHeader) -> str | None:
     """Return the operator's template, else the model's own."""
     file = source.options.chat_template
     if file is None:
         return header.chat_template
     try:
-        if Path(file).stat().st_size > MAX_TEMPLATE:
-            raise ModelBroken("The chosen chat template is too large.")
-        return Path(file).read_text(encoding="utf-8-sig")
+        return read_chat_template_file(Path(file))
     except (OSError, ValueError) as error:
         log.error("cannot read the chat template of %s: %r", source.id, error)
         raise ModelBroken("The chosen chat template cannot be read.") from None

@@ -1,0 +1,62 @@
+"""Checks at start-up what loading a model would find out only after a while.
+
+The messages name paths: they are for the operator, never for a client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from dragoman.engines.llamacpp import gguf
+from dragoman.errors import DragomanError, ModelBroken
+from dragoman.models.catalog import ModelCatalog, ModelSource
+from dragoman.models.loaders.gguf import DEFAULT_ENGINE, check_kind, read_chat_template_file
+from dragoman.prompt.template.template import compile_template
+
+
+def check_models(catalog: ModelCatalog, sources: Sequence[ModelSource]) -> None:
+    """Check the first model completely and the files that options of any model name.
+
+    Raises `ModelBroken`.
+    """
+    default = sources[0]
+    if default.broken is not None:
+        raise ModelBroken(f"model `{default.id}`: {default.path}: {default.broken}")
+    for source in sources:
+        try:
+            if source is default:
+                check_kind(source)
+                catalog.resolve_draft(source)
+            check_option_files(source)
+        except DragomanError as error:
+            raise ModelBroken(f"model `{source.id}`: {error.message}") from None
+
+
+def check_option_files(source: ModelSource) -> None:
+    """Check the chat template and the LoRA adapters that the options of a model name."""
+    template = source.options.chat_template
+    if template is not None:
+        _check_exists(template, "chat_template")
+        try:
+            compile_template(read_chat_template_file(Path(template)))
+        except (OSError, ValueError) as error:
+            problem = getattr(error, "strerror", None) or "it is not text in UTF-8"
+            raise ModelBroken(f"{template} (chat_template): {problem}") from None
+        except DragomanError as error:
+            raise ModelBroken(f"{template} (chat_template): {error.message}") from None
+    if source.options.engine not in (None, DEFAULT_ENGINE):
+        return
+    for name, file in source.options.lora.items():
+        _check_exists(file, f"LoRA adapter `{name}`")
+        try:
+            kind = gguf.read_header(Path(file), arrays=False).kind
+        except ModelBroken as error:
+            raise ModelBroken(f"{file} (LoRA adapter `{name}`): {error.message}") from None
+        if kind != "adapter":
+            raise ModelBroken(f"{file} (LoRA adapter `{name}`): the file is not an adapter.")
+
+
+def _check_exists(path: str, option: str) -> None:
+    if not Path(path).is_file():
+        raise ModelBroken(f"there is no file {path!r} ({option}).")
