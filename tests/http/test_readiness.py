@@ -18,9 +18,9 @@ from dragoman.http.server import make_app
 from dragoman.models import residency
 from dragoman.models.catalog import ModelCatalog
 from dragoman.models.registry import ModelRegistry
-from tests.support.fake_models import FakeLoader, write_models
+from tests.support.fake_models import FakeEngine, FakeLoader, write_models
 from tests.support.model_files import write_model_file
-from tests.support.serving import RunningServer, make_chat, run_app
+from tests.support.serving import RunningServer, make_chat, run_app, serve_scripted
 
 
 @contextmanager
@@ -111,3 +111,19 @@ def test_retry_after_never_grows_while_a_model_loads(
 
 async def make_event() -> asyncio.Event:
     return asyncio.Event()
+
+
+class OwnAttributes(FakeEngine):
+    """An engine of a program, whose attributes mean something else."""
+
+    restarts = "often"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state: Any = {"layers": 5}
+
+
+def test_attributes_of_an_own_engine_do_not_matter() -> None:
+    with serve_scripted(OwnAttributes()) as server:
+        assert get_ready(server) == (200, "ready")
+        assert httpx.get(f"{server.url}/metrics").status_code == 200

@@ -36,6 +36,7 @@ GAUGES = (
     ("tokens", "dragoman_kv_tokens", "Tokens that running requests have in the KV cache."),
     ("max_tokens", "dragoman_kv_tokens_limit", "Tokens that the KV cache of all slots can hold."),
 )
+DOWN_STATES = ("starting", "restarting", "stopped")  # of an engine in a child process
 
 
 class ModelState(Struct, frozen=True):
@@ -79,8 +80,9 @@ class Metrics(Collector):
     def get_model_states(self) -> Iterator[ModelState]:
         for model in self._services.models.list_loaded():
             engine: object = model.engine
-            up = getattr(engine, "state", "ready") == "ready"
-            restarts: int = getattr(engine, "restarts", 0)
+            # An engine of a program may have attributes of these names that mean something else.
+            up = getattr(engine, "state", None) not in DOWN_STATES
+            restarts = getattr(engine, "restarts", 0)
             gate = self._services.admission.get_gate(model)
             context = model.capabilities.context
             yield ModelState(
@@ -88,7 +90,7 @@ class Metrics(Collector):
                 up=up,
                 running=gate.running,
                 waiting=gate.waiting,
-                restarts=restarts,
+                restarts=restarts if isinstance(restarts, int) else 0,
                 slots=gate.slots,
                 busy_slots=gate.busy_slots,
                 tokens=gate.count_tokens(),
