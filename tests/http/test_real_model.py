@@ -367,3 +367,20 @@ def test_usage_in_a_stream_of_the_real_model(server: RunningServer) -> None:
     usage = chunks[-1]["usage"]
     assert usage["completion_tokens"] == 8
     assert usage["total_tokens"] == usage["prompt_tokens"] + 8
+
+
+def test_samplers_under_several_names(server: RunningServer) -> None:
+    def complete(**fields: Any) -> str:
+        body = {"model": MODEL, "prompt": "Once upon a time", "max_tokens": 10, **fields}
+        body |= {"cache_prompt": False, "rep_pen": 1}  # the default penalty is not for greedy ones
+        response = httpx.post(f"{server.url}/v1/completions", json=body, timeout=60)
+        assert response.status_code == 200, response.text
+        return str(response.json()["choices"][0]["text"])
+
+    greedy = complete(temperature=0)
+    assert complete(temperature=1, seed=7) != greedy
+    assert complete(temp=1, seed=7, nsigma=0.001) == greedy
+    assert complete(temperature=1, sampler_seed=7, samplers="kt", top_k=1) == greedy
+    sure = {"mirostat_mode": 2, "mirostat_tau": 0.01, "mirostat_eta": 1}
+    assert complete(temperature=1, sampling_seed=7, **sure) == greedy
+    assert complete(temperature=0, xtc_probability=1, xtc_threshold=0.01) != greedy

@@ -1,8 +1,8 @@
 """Samples tokens from logits and reports logprobs.
 
 The samplers run in the same order as in the GGUF engine, so that a request means the same in both:
-bias, penalties, grammar, top_n_sigma, top_k, typical_p, top_p, min_p, XTC, temperature. Logprobs are
-those of the model alone, before all of that.
+bias, penalties, grammar, top_n_sigma, top_k, typical_p, top_p, min_p, XTC, temperature. Logprobs
+are those of the model alone, before all of that.
 """
 
 from __future__ import annotations
