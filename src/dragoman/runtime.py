@@ -220,7 +220,7 @@ def make_unknown_model_error(catalog: ModelCatalog, name: str) -> StartupError:
     if is_hub_name(name):
         return StartupError(
             f"{name!r} is not installed. Download it from Hugging Face with "
-            f"`dragoman pull {format_hub_name(name)}`, or add --pull."
+            f"`dragoman pull {format_hub_name(name)}`, or add --pull to `dragoman serve`."
         )
     return StartupError(
         f"There is no model {name!r}.{catalog.suggest(name)} "

@@ -176,7 +176,7 @@ def test_formats_are_detected_and_logged_unless_the_operator_sets_them(
     assert model.output_format == expected
     assert ("tools" in model.info.capabilities) == (expected.tools is not None)
     assert ("thinking" in model.info.capabilities) == (expected.reasoning is not None)
-    assert "tools: hermes_json; reasoning: think (proved)" in caplog.text
+    assert "tool calls: hermes_json; reasoning: think (verified by round trip)" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.detection import DetectedFormats, detect
+from dragoman.detection.result import Confidence
 from dragoman.errors import DragomanError, TemplateRejected
 from dragoman.formats import UNPARSED, find_reasoning, find_tools
 from dragoman.output.library import OutputParser, combine_formats, is_marker_token, opens_inside
@@ -233,13 +234,21 @@ def _override(override: str | None, detected: str | None) -> str | None:
     return None if override in UNPARSED else override
 
 
+CONFIDENCE: dict[Confidence, str] = {
+    "proved": "verified by round trip",
+    "partly": "verified in part by round trip",
+    "unverified": "read from the template, not verified",
+    "generic": "the template renders no tools, the system message describes them",
+}
+
+
 def _log_findings(detected: DetectedFormats, name: str) -> None:
     log.info(
-        "%s: tools: %s; reasoning: %s (%s)",
+        "%s: tool calls: %s; reasoning: %s (%s)",
         name,
         detected.tools,
         detected.reasoning or "none",
-        detected.confidence,
+        CONFIDENCE[detected.confidence],
     )
     for check in detected.failed_checks:
         log.warning(
