@@ -34,12 +34,12 @@ from dragoman.models.loaders.engine import (
     read_options,
 )
 from dragoman.models.loaders.gguf import load
+from dragoman.models.loaders.startup_checks import check_models
 from dragoman.models.mapping import MappingError, ModelEntries, ModelOptions, parse_entries
 from dragoman.models.memory import MemoryPlanner
 from dragoman.models.model_preset import make_preset
 from dragoman.models.output_format import FormatOverrides, check_names
 from dragoman.models.registry import ModelPolicy, ModelRegistry
-from dragoman.models.startup_checks import check_models
 from dragoman.options import InvalidOption
 from dragoman.pipeline.admission import Admission
 from dragoman.pipeline.sampling import fit_preset
