@@ -13,7 +13,7 @@ import yaml
 
 from dragoman.cli.main import build_parser
 from tests.support.doc_blocks import ADDRESS, DocBlock, Workspace, read_blocks
-from tests.support.paths import ROOT, TESTS
+from tests.support.paths import ROOT
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
 BLOCKS = {str(page.relative_to(ROOT)): read_blocks(page) for page in PAGES}
@@ -78,11 +78,3 @@ def test_commands_work_as_pasted(page: str, default_model: Path, tmp_path: Path)
                     workspace.run(checked)
             elif is_run(block):
                 workspace.run(block)
-
-
-def test_flags_of_agents_are_those_that_their_tests_use() -> None:
-    tests = "".join(path.read_text() for path in (TESTS / "agents").glob("*.py"))
-    [text] = [block.text for block in BLOCKS["README.md"] if "claude --model" in block.text]
-    for word in ("ANTHROPIC_BASE_URL", "ANTHROPIC_AUTH_TOKEN", "--model", "model_provider"):
-        assert word in text
-        assert word in tests

@@ -22,6 +22,7 @@ _TOKEN = re.compile(
 )
 ClosingStack: TypeAlias = "tuple[str, ClosingStack] | None"  # closing brackets, innermost first
 _CLOSING = {"{": "}", "[": "]"}
+MAX_DEPTH = 500  # what a client can parse, too, whatever its version of Python
 _CONTINUES_NUMBER = re.compile(r"[.eE+-]")
 
 
@@ -57,4 +58,4 @@ def _complete(text: str) -> str:
     while stack is not None:
         closing.append(stack[0])
         stack = stack[1]
-    return text[:end] + "".join(closing)
+    return text[:end] + "".join(closing) if len(closing) <= MAX_DEPTH else ""
