@@ -431,7 +431,7 @@ def test_a_prompt_has_four_forms(prompts: Any, expected: list[Any]) -> None:
         ({"prompt": [2**40]}, "prompt[0]"),
         ({"prompt": None}, "prompt"),
         ({"prompt": ["a"] * 2049}, "prompt"),
-        ({"suffix": "x"}, "suffix"),
+        ({"suffix": 1}, "suffix"),
         ({"n": 3, "best_of": 2}, "best_of"),
         ({"best_of": 2, "stream": True}, "best_of"),
         ({"logprobs": True}, "logprobs"),

@@ -37,6 +37,7 @@ STOP_TEXTS = frozenset(
         "<end_of_utterance>",
         "<|eom_id|>",
         "<EOT>",
+        "\u2581<EOT>",
         "[EOT]",
         "[EOS]",
         "</s>",

@@ -11,7 +11,8 @@ off, which many clients always send, and rejected otherwise. docs/sampling.md is
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from typing import Annotated, Literal, TypeAlias
 
 import msgspec
@@ -97,6 +98,7 @@ OFF_VALUES: dict[str, Json] = {
     "allowed_tokens": [],
     "allowed_token_ids": [],
 }
+get_unsupported = attrgetter(*OFF_VALUES)
 
 
 class SamplerFields(Struct, kw_only=True):
@@ -195,7 +197,7 @@ class DecodedSampling(Struct, kw_only=True):
 def decode_samplers(fields: SamplerFields, max_tokens: int | None = None) -> DecodedSampling:
     """Return the sampling fields of a request; those that are absent stay unset."""
     _reject_unsupported(fields)
-    values, names = _merge_aliases(fields)
+    values, names = _merge_aliases(SPELLINGS, get_values(fields))
     warnings = _apply_temperature_bounds(fields, values, names)
     if values.get("top_k") == -1:
         values["top_k"] = 0
@@ -223,8 +225,7 @@ def decode_samplers(fields: SamplerFields, max_tokens: int | None = None) -> Dec
 
 
 def _reject_unsupported(fields: SamplerFields) -> None:
-    for name, off in OFF_VALUES.items():
-        value = getattr(fields, name)
+    for (name, off), value in zip(OFF_VALUES.items(), get_unsupported(fields), strict=True):
         if value is not None and value != off:
             shown = msgspec.json.encode(off).decode()
             raise Unsupported(
@@ -232,24 +233,25 @@ def _reject_unsupported(fields: SamplerFields) -> None:
             )
 
 
-def _merge_aliases(fields: SamplerFields) -> tuple[dict[str, Json], dict[str, str]]:
+# every spelling of a field with the field's own name, and a fast way to get the values of all
+SPELLINGS = {
+    name: ours
+    for ours in Sampling.__struct_fields__
+    if ours in SamplerFields.__struct_fields__ and ours != "logit_bias"
+    for name in (ours, *ALIASES.get(ours, ()))
+}
+BOUNDS = {"min_temp": "low", "dynatemp_low": "low", "max_temp": "high", "dynatemp_high": "high"}
+get_values = attrgetter(*SPELLINGS)
+get_bounds = attrgetter(*BOUNDS)
+
+
+def _merge_aliases(
+    spellings: Mapping[str, str], sent: Iterable[Json]
+) -> tuple[dict[str, Json], dict[str, str]]:
     """Return the values that are set by our names, and the names that the client used."""
     values: dict[str, Json] = {}
     names: dict[str, str] = {}
-    for ours in PLAIN_FIELDS:
-        _merge(ours, (ours, *ALIASES.get(ours, ())), fields, (values, names))
-    return values, names
-
-
-def _merge(
-    ours: str,
-    spellings: tuple[str, ...],
-    fields: SamplerFields,
-    merged: tuple[dict[str, Json], dict[str, str]],
-) -> None:
-    values, names = merged
-    for name in spellings:
-        value = getattr(fields, name)
+    for (name, ours), value in zip(spellings.items(), sent, strict=True):
         if value is None:
             continue
         if ours in values and values[ours] != value:
@@ -258,23 +260,14 @@ def _merge(
             )
         values[ours] = value
         names.setdefault(ours, name)
-
-
-PLAIN_FIELDS = tuple(
-    name
-    for name in Sampling.__struct_fields__
-    if name in SamplerFields.__struct_fields__ and name != "logit_bias"
-)
+    return values, names
 
 
 def _apply_temperature_bounds(
     fields: SamplerFields, values: dict[str, Json], names: dict[str, str]
 ) -> tuple[str, ...]:
     """Convert the two temperatures between which others choose to a centre and a range."""
-    bounds: dict[str, Json] = {}
-    used: dict[str, str] = {}
-    _merge("low", ("min_temp", "dynatemp_low"), fields, (bounds, used))
-    _merge("high", ("max_temp", "dynatemp_high"), fields, (bounds, used))
+    bounds, used = _merge_aliases(BOUNDS, get_bounds(fields))
     if not bounds or fields.dynamic_temperature is False:
         return ()
     if len(bounds) < 2:
