@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from dragoman.engines.request_engine import GenerateRequest
-from dragoman.testing import Reply, ScriptedEngine
+from dragoman.testing import ByteTokenizer, Reply, ScriptedEngine
 from dragoman.types import DEFAULT_SAMPLING, Capabilities, Job, Sampling, Step
 from tests.support.serving import RunningServer, make_chat, make_scripted_app, run_app
 
@@ -220,3 +220,14 @@ def test_several_choices_keep_their_seeds() -> None:
     seeds = {job.id.rpartition("-")[2]: job.sampling.seed for job in engine.jobs[:3]}
     assert seeds == {"0": 5, "1": 6, "2": 7}
     assert [job.sampling for job in engine.jobs[3:]] == [Sampling()] * 2
+
+
+class WithTokenizer(OwnEngine):
+    tokenizer = ByteTokenizer()
+
+
+def test_stop_strings_are_not_the_business_of_an_engine() -> None:
+    engine = WithTokenizer()
+    with run_app(make_scripted_app(engine)) as server:
+        post(server, "/v1/chat/completions", stop=["END"])
+    assert [job.sampling for job in engine.jobs] == [Sampling()]

@@ -168,7 +168,9 @@ def add_stop_tokens(sampling: Sampling, stops: tuple[str, ...], model: Model) ->
     if not stops or model.tokenizer is None or "stop_token_ids" not in model.capabilities.sampling:
         return sampling
     specials = model.tokenizer.specials
-    ids = (specials[text] for text in stops if text in specials)
+    ids = [specials[text] for text in stops if text in specials]
+    if not ids:
+        return sampling
     return replace(
         sampling, stop_token_ids=tuple(dict.fromkeys((*(sampling.stop_token_ids or ()), *ids)))
     )
