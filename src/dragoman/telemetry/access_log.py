@@ -19,6 +19,7 @@ from dragoman.types import Chat, Json, Request
 
 log = logging.getLogger("dragoman.access")
 MAX_NAMES = 16
+MAX_LINE = 1000  # characters of one field of a line
 MAX_CONTENT = 20_000  # characters of a prompt or an answer
 
 
@@ -27,13 +28,13 @@ def log_request(record: RequestRecord, level: int = logging.INFO) -> None:
     if not log.isEnabledFor(level):
         return
     parts = {
-        "method": record.method,
+        "method": escape_text(record.method, 16),
         "path": escape_text(record.path),
         "status": record.status,
         "duration_ms": _to_milliseconds(record.seconds),
     }
     message = "{method} {path} {status} {duration_ms:.0f} ms".format_map(parts)
-    log.log(level, LogEvent(message, make_fields(record), parts))
+    log.log(level, LogEvent(message, make_fields(record), parts, MAX_LINE))
 
 
 def log_rejection(error: DragomanError) -> None:

@@ -26,6 +26,7 @@ OPERATIONS = {
     "chat": "chat",
     "completions": "text_completion",
     "embeddings": "embeddings",
+    "infill": "text_completion",
     "messages": "chat",
     "responses": "chat",
 }
