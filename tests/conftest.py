@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,3 +30,14 @@ def _isolate_settings(monkeypatch: pytest.MonkeyPatch) -> None:
         if name.startswith(config.PREFIX) and name != f"{config.PREFIX}MODELS_DIR":
             monkeypatch.delenv(name)
     monkeypatch.setenv(f"{config.PREFIX}STORE", "sqlite://")  # in memory
+
+
+@pytest.fixture(autouse=True)
+def _restore_logging() -> Iterator[None]:
+    """Undo what a command that runs in this process does to logging: its output is closed later."""
+    loggers = [logging.getLogger(), logging.getLogger("dragoman")]
+    before = [(logger, list(logger.handlers), logger.level) for logger in loggers]
+    yield
+    for logger, handlers, level in before:
+        logger.handlers[:] = handlers
+        logger.setLevel(level)
