@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
+from dragoman.engines.limits import make_context_overflow
 from dragoman.errors import (
     BadRequest,
     ContextOverflow,
@@ -426,6 +427,11 @@ def test_errors_have_a_type_for_each_status(error: DragomanError, status: int, k
                 param="messages",
             ),
             "prompt is too long: 5000 tokens > 4096 maximum",
+        ),
+        (
+            make_context_overflow(5000, 4096, 131072),
+            "prompt is too long: 5000 tokens > 4096 maximum (it was trained for 131072 tokens; "
+            "the server's --context can raise it)",
         ),
         (ContextOverflow("It does not fit."), "prompt is too long: It does not fit."),
     ],

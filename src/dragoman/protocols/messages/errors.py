@@ -14,6 +14,7 @@ from dragoman.errors import ContextOverflow, DragomanError, MissingParameter, Un
 from dragoman.protocols.shared.openai import encode
 
 OVERLOADED = 529
+NOTE = re.compile(r" \([^)]*\)")  # in the message of a long prompt, about the trained context
 ERROR_TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -61,7 +62,9 @@ def _make_message(error: DragomanError) -> str:
 
 def _make_overflow_message(message: str) -> str:
     """Return the message that tells agents to shorten their conversation."""
-    numbers = sorted(int(number) for number in re.findall(r"\d+", message))
+    note = NOTE.search(message)
+    numbers = sorted(int(number) for number in re.findall(r"\d+", NOTE.sub("", message)))
     if len(numbers) < 2:
         return f"prompt is too long: {message}"
-    return f"prompt is too long: {numbers[-1]} tokens > {numbers[0]} maximum"
+    more = note[0] if note is not None else ""
+    return f"prompt is too long: {numbers[-1]} tokens > {numbers[0]} maximum{more}"
