@@ -21,10 +21,13 @@ keys:
 store: {url: "postgresql://me:hunter2@db/x", ttl: 7d, size: 2GB}
 limits: {memory: 12GiB, keep_alive: forever, drain: 1m30s}
 engine: {context: 16k, lora: {poet: poet.gguf, bard: /abs/bard.gguf}}
-mcp: {servers: {wiki: "https://wiki.example/mcp"}, rounds: 3}
+mcp: {servers: {wiki: "https://me:hunter2@wiki.example/mcp"}, rounds: 3}
 logging: {level: DEBUG}
 models:
   writer: {path: writer.gguf, context: 8k}
+presets:
+  system: {override: Be brief., force: true}
+  sampling: {temperature: 0.3}
 """
 
 
@@ -49,7 +52,7 @@ def test_values_of_the_file(place: Path) -> None:
     assert (settings.memory, settings.keep_alive, settings.drain) == (12 << 30, -1, 90)
     assert settings.context == 16384
     assert settings.lora == ("poet=poet.gguf", "bard=/abs/bard.gguf")
-    assert settings.mcp == ("wiki=https://wiki.example/mcp",)
+    assert settings.mcp == ("wiki=https://me:hunter2@wiki.example/mcp",)
     assert (settings.mcp_rounds, settings.log_level) == (3, "debug")
     assert settings.models == {"writer": {"path": "writer.gguf", "context": "8k"}}
 
@@ -157,7 +160,9 @@ def test_config_prints_values_and_origins_without_secrets(
     assert rows["stall"] == ["1m", "default"]
     assert rows["store"] == ["postgresql://me:********@db/x", "dragoman.yaml:7"]
     assert rows["models"] == ["writer", "dragoman.yaml:12"]
+    assert rows["sampling"] == ["temperature=0.3", "dragoman.yaml:16"]
     values = json.loads(report.out)
+    assert values["system"]["value"]["override"] == "Be brief."
     assert values["memory"] == {"value": 12 << 30, "from": "file", "at": "dragoman.yaml:8"}
     assert values["api_key"]["value"] == ["********"] * 2
     assert set(values) == set(config.list_settings())

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
-from urllib.parse import urlsplit
+import re
+
+from msgspec import to_builtins
 
 from dragoman.cli.console.flags import add_command, add_flags
 from dragoman.config import GROUPS, Configuration, Origin, Settings, list_settings
 from dragoman.options import OptionField
 
 HIDDEN = "********"
+PASSWORD = re.compile(r"(?<=://)(?P<user>[^/:@\s]*):[^/@\s]*@")
 
 
 def add_parser(
@@ -40,7 +43,7 @@ def build_report(configuration: Configuration) -> dict[str, object]:
     """Return value and origin of every setting, as JSON has it."""
     return {
         name: {
-            "value": mask(field, getattr(configuration.settings, name)),
+            "value": to_builtins(mask(field, getattr(configuration.settings, name))),
             "from": configuration.origins[name].kind,
             "at": configuration.origins[name].name or None,
         }
@@ -79,11 +82,7 @@ def mask(field: OptionField, value: object) -> object:
 
 def mask_password(text: str) -> str:
     """Hide the password in a URL."""
-    try:
-        password = urlsplit(text).password
-    except ValueError:
-        return text
-    return text.replace(f":{password}@", f":{HIDDEN}@") if password else text
+    return PASSWORD.sub(rf"\g<user>:{HIDDEN}@", text)
 
 
 def _format(field: OptionField, settings: Settings) -> str:

@@ -35,6 +35,7 @@ from dragoman.runtime import Runtime, StartupError
 log = logging.getLogger("dragoman.server")
 OnListening = Callable[[str], None]  # called with the server's URL
 INTERRUPT_TIMEOUT = 2.0  # seconds for interrupted requests to end
+UNAVAILABLE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 WEBSOCKET_TIMEOUT = 1.0  # of these, for those over WebSockets
 
 
@@ -144,27 +145,31 @@ def _bind_all(host: str, port: int) -> list[socket.socket]:
     except (OSError, UnicodeError):
         raise StartupError(f"--host: {host!r} is not an address of this machine.") from None
     sockets: list[socket.socket] = []
-    try:
-        for family, kind, protocol, _, address in dict.fromkeys(infos):
-            if sockets and not port:  # every address gets the port that the first one got
-                address = (address[0], sockets[0].getsockname()[1], *address[2:])
-            sockets.append(_bind(socket.socket(family, kind, protocol), address))
-    except OSError as error:
+    failures: list[OSError] = []
+    for family, _, _, _, address in dict.fromkeys(infos):
+        if sockets and not port:  # every address gets the port that the first one got
+            address = (address[0], sockets[0].getsockname()[1], *address[2:])
+        try:
+            sockets.append(_bind(family, address))
+        except OSError as error:
+            failures.append(error)
+    # An address of a family that is turned off, as ::1 of localhost may be, does not count.
+    serious = [error for error in failures if error.errno not in UNAVAILABLE or not sockets]
+    if serious:
         for opened in sockets:
             opened.close()
-        raise StartupError(_explain_bind_failure(error, host, port)) from None
+        raise StartupError(_explain_bind_failure(serious[0], host, port)) from None
     return sockets
 
 
-def _bind(opened: socket.socket, address: tuple[object, ...]) -> socket.socket:
+def _bind(family: socket.AddressFamily, address: tuple[object, ...]) -> socket.socket:
+    opened = socket.socket(family, socket.SOCK_STREAM)
     try:
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if opened.family == socket.AF_INET6:
             opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         opened.bind(address)
         opened.setblocking(False)
-        # A program that listens with SO_REUSEADDR lets us bind; only listening fails then.
-        opened.listen(1)
     except OSError:
         opened.close()
         raise
