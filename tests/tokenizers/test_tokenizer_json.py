@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
 from dragoman.errors import ModelBroken
+from dragoman.prompt.renderer import PromptRenderer
 from dragoman.tokenizers.tokenizer import PROBES, Tokenizer, tokenizer_from_directory
+from dragoman.types import Prompt
 
 
 def write_directory(path: Path, backend: Backend, **files: Any) -> Path:
@@ -122,3 +125,31 @@ def test_a_broken_tokenizer_json_is_a_broken_model(content: str, tmp_path: Path)
 def test_no_tokenizer_json_is_a_broken_model(tmp_path: Path) -> None:
     with pytest.raises(ModelBroken):
         tokenizer_from_directory(tmp_path)
+
+
+def test_raw_text_is_encoded_as_by_the_models_own_tokenizer(tmp_path: Path) -> None:
+    """With special tokens in a raw prompt, the ids are those of Hugging Face's tokenizer."""
+    backend = train_backend()
+    config = {"bos_token": "<|begin|>", "add_bos_token": True}
+    path = write_directory(tmp_path / "m", backend, tokenizer_config=config)
+    renderer = PromptRenderer(None, tokenizer_from_directory(path))
+    begin = backend.token_to_id("<|begin|>")
+    for text in (
+        "<|begin|>Hello<|im_end|> world<tool_call>{}",
+        "<|im_end|><|im_end|>",
+        "Hi <table>",
+    ):
+        expected = backend.encode(text).ids
+        raw = Prompt(content=text, add_special_tokens=False)
+        assert asyncio.run(renderer.encode_prompt(raw)) == expected
+        with_bos = asyncio.run(renderer.encode_prompt(Prompt(content=text)))
+        assert with_bos == (expected if expected[0] == begin else [begin, *expected])
+        plain = asyncio.run(
+            renderer.encode_prompt(
+                Prompt(content=text, add_special_tokens=False, parse_special=False)
+            )
+        )
+        specials = {backend.token_to_id(name) for name in ("<|begin|>", "<|im_end|>")}
+        assert isinstance(plain, list)
+        assert not specials & set(plain)
+        assert backend.decode(plain, skip_special_tokens=False) == text
