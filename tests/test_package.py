@@ -153,7 +153,7 @@ def test_installed_server_answers(environment: Path, home: Path, default_model: 
                 json={"model": "smollm2-135m", "messages": messages, "max_tokens": 5},
                 timeout=60,
             )
-            assert answer.json()["usage"]["completion_tokens"] == 5
+            assert answer.json()["usage"]["completion_tokens"] in range(1, 6)
             process.terminate()
             assert process.wait(30) in (0, -signal.SIGTERM)
         finally:

@@ -78,7 +78,7 @@ def test_server_runs_as_a_user_in_a_read_only_root(
             json={"model": "smollm2-135m", "messages": messages, "max_tokens": 5},
             timeout=60,
         )
-        assert answer.json()["usage"]["completion_tokens"] == 5
+        assert answer.json()["usage"]["completion_tokens"] in range(1, 6)
 
         assert container.execute(["id", "-u"]).stdout == "10001\n"
         written = container.execute(["sh", "-c", "touch /opt/dragoman/x /etc/x"])

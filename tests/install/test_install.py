@@ -116,6 +116,6 @@ def serve_and_ask(command: Path) -> None:
                 },
                 timeout=60,
             )
-            assert answer.json()["usage"]["completion_tokens"] == 5, answer.text
+            assert answer.json()["usage"]["completion_tokens"] in range(1, 6), answer.text
         finally:
             process.terminate()
