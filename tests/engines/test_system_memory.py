@@ -14,7 +14,7 @@ V2 = {
     "sys/fs/cgroup/app/web/memory.max": "max\n",
     "sys/fs/cgroup/app/memory.max": "5000000\n",
     "sys/fs/cgroup/app/memory.current": "4000000\n",
-    "sys/fs/cgroup/app/memory.stat": "anon 5\ninactive_file 1000000\n",
+    "sys/fs/cgroup/app/memory.stat": "anon 5\ninactive_file 700000\nactive_file 300000\n",
 }
 V1 = {
     "proc/self/cgroup": "5:cpu,cpuacct:/x\n4:memory:/docker/1\n",

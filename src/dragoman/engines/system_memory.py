@@ -11,8 +11,13 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-V2_FILES = ("memory.max", "memory.current", "inactive_file")
-V1_FILES = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+# the files with limit and usage, and the statistics that are the page cache
+V2_FILES = ("memory.max", "memory.current", ("inactive_file", "active_file"))
+V1_FILES = (
+    "memory.limit_in_bytes",
+    "memory.usage_in_bytes",
+    ("total_inactive_file", "total_active_file"),
+)
 NO_LIMIT = 1 << 60  # a limit this high is none
 FALLBACK_SHARE = 0.75  # of the physical memory, where the kernel does not say what is available
 
@@ -45,13 +50,13 @@ def _read_group_limits(root: Path) -> Iterator[int]:
             yield from _walk_groups(root / "sys/fs/cgroup/memory", group, V1_FILES)
 
 
-def _walk_groups(mount: Path, group: str, files: tuple[str, str, str]) -> Iterator[int]:
+def _walk_groups(mount: Path, group: str, files: tuple[str, str, tuple[str, str]]) -> Iterator[int]:
     """Return what is left in a group and in those around it.
 
     In a container the path of the group may be that of the host, while the mount shows only the
     container's own group, at its root.
     """
-    limit_name, usage_name, cache_name = files
+    limit_name, usage_name, cache_names = files
     folder = mount / group.lstrip("/")
     for place in (folder, *folder.parents):
         if not place.is_relative_to(mount):
@@ -60,15 +65,12 @@ def _walk_groups(mount: Path, group: str, files: tuple[str, str, str]) -> Iterat
             limit = int((place / limit_name).read_text())
             if limit < NO_LIMIT:
                 usage = int((place / usage_name).read_text())
-                yield limit - usage + _read_statistic(place / "memory.stat", cache_name)
+                yield limit - usage + _sum_statistics(place / "memory.stat", cache_names)
 
 
-def _read_statistic(file: Path, name: str) -> int:
-    for line in file.read_text().splitlines():
-        key, _, value = line.partition(" ")
-        if key == name:
-            return int(value)
-    return 0
+def _sum_statistics(file: Path, names: tuple[str, str]) -> int:
+    pairs = (line.partition(" ") for line in file.read_text().splitlines())
+    return sum(int(value) for name, _, value in pairs if name in names)
 
 
 def format_memory(size: int) -> str:
