@@ -24,6 +24,12 @@ DOMINANT_BIAS = 1e6  # no other token can beat it
 # The order in which the server narrows down the candidates; `adaptive_p` picks the token itself.
 NARROWING_SAMPLERS = ("top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc")
 SAMPLERS = ("penalties", "dry", *NARROWING_SAMPLERS, "temperature")
+# samplers that are left out where the field that turns them on is not set
+OPTIONAL_SAMPLERS = {
+    "dry": "dry_multiplier",
+    "top_n_sigma": "top_n_sigma",
+    "xtc": "xtc_probability",
+}
 MIN_XTC_THRESHOLD = 1e-9
 SERVER_NAMES = {"typical_p": "typ_p"}  # our names of samplers -> the server's
 FINAL_FIELDS = ("index", "tokens", "stop", "stop_type", "tokens_predicted")
@@ -169,8 +175,13 @@ def list_samplers(sampling: Sampling) -> list[str]:
     """
     if sampling.samplers is not None:
         return [SERVER_NAMES.get(name, name) for name in sampling.samplers]
+    names = [
+        name
+        for name in SAMPLERS
+        if name not in OPTIONAL_SAMPLERS or getattr(sampling, OPTIONAL_SAMPLERS[name])
+    ]
     is_adaptive = sampling.adaptive_target is not None and sampling.adaptive_target >= 0
-    return [*SAMPLERS, *(["adaptive_p"] if is_adaptive else [])]
+    return [*names, "adaptive_p"] if is_adaptive else names
 
 
 def limit_window(last_n: int | None, context: int) -> int:
