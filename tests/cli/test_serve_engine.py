@@ -8,7 +8,7 @@ import logging
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
 
 import httpx
@@ -16,6 +16,7 @@ import pytest
 
 import dragoman
 from dragoman.testing import ScriptedEngine
+from dragoman.types import Job, Step
 from tests.support.serving import make_chat
 
 PROGRAM = """
@@ -119,5 +120,47 @@ def test_serve_async_ends_when_its_task_is_cancelled(capsys: pytest.CaptureFixtu
         serving.cancel()
         with pytest.raises(asyncio.CancelledError):
             await serving
+
+    asyncio.run(main())
+
+
+class EndlessEngine:
+    def __init__(self) -> None:
+        self.closed = asyncio.Event()
+
+    async def generate(self, job: Job) -> AsyncGenerator[Step, None]:
+        try:
+            while True:
+                yield Step(text="x", tokens=1)
+                await asyncio.sleep(0)
+        finally:
+            self.closed.set()
+
+
+def test_a_cancelled_server_frees_its_port_and_ends_its_requests(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Servers one after the other in one event loop, each cancelled in the middle of a stream."""
+
+    async def main() -> None:
+        port = 0
+        for _ in range(3):
+            engine = EndlessEngine()
+            serving = asyncio.create_task(dragoman.serve_async(engine, port=port))
+            while "Serving" not in (output := capsys.readouterr().out):
+                assert not serving.done(), serving.exception()
+                await asyncio.sleep(0)
+            url = output.split()[2]
+            port = int(url.rpartition(":")[2])
+            async with httpx.AsyncClient(base_url=url) as client:
+                body = {"model": "default", "prompt": "x", "stream": True, "max_tokens": 10**6}
+                async with client.stream("POST", "/v1/completions", json=body) as response:
+                    lines = response.aiter_lines()
+                    assert "text_completion" in await anext(lines)
+                    serving.cancel()
+                    assert "The server stopped" in "".join([line async for line in lines])
+            with pytest.raises(asyncio.CancelledError):
+                await serving
+            await engine.closed.wait()
 
     asyncio.run(main())

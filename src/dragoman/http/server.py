@@ -61,6 +61,14 @@ class Server(uvicorn.Server):
             self.force_exit = True
         self.should_exit = True
 
+    async def main_loop(self) -> None:
+        try:
+            await super().main_loop()
+        except asyncio.CancelledError:  # the program around the server stops it, without signals
+            await self._interrupt()
+            await self.shutdown()
+            raise
+
     async def on_tick(self, counter: int) -> bool:
         if not await super().on_tick(counter):
             return False
