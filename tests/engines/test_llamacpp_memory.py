@@ -94,6 +94,20 @@ def test_an_answer_continues_in_a_context_that_shifts(default_model: Path) -> No
         runner.close()
 
 
+@pytest.mark.parametrize("cache_reuse", [0, 16])
+def test_a_part_of_a_cached_prompt_is_reused_at_another_position(
+    default_model: Path, cache_reuse: int
+) -> None:
+    settings = {"path": str(default_model), "context": 256, "slots": 1, "threads": 1}
+    runner = EngineRunner(**settings, cache_reuse=cache_reuse)
+    try:
+        runner.generate("The first sentence is dropped. " + STORY * 3, max_tokens=1)
+        cached = runner.generate("The " + STORY * 3, max_tokens=1).count_cached()
+        assert cached > 40 if cache_reuse else cached <= 1
+    finally:
+        runner.close()
+
+
 def test_yarn_extends_the_context(default_model: Path) -> None:
     """The answer to a short prompt shows that the model still works; a long one takes minutes."""
     settings = {"path": str(default_model), "context": 12288, "slots": 1, "threads": 1}
