@@ -60,6 +60,18 @@ def test_flag_and_variable_read_the_same(field: OptionField) -> None:
     assert by_flag != field.default or by_flag in (True, "llamacpp")
 
 
+def test_variables_of_a_kubernetes_service_are_ignored() -> None:
+    environment = {
+        "DRAGOMAN_PORT": "tcp://10.0.0.1:8000",
+        "DRAGOMAN_PORT_8000_TCP": "tcp://10.0.0.1:8000",
+        "DRAGOMAN_PORT_8000_TCP_ADDR": "10.0.0.1",
+        "DRAGOMAN_SERVICE_HOST": "10.0.0.1",
+        "DRAGOMAN_SERVICE_PORT_HTTP": "8000",
+    }
+    configuration = config.load_configuration({}, environment)
+    assert (configuration.settings, configuration.warnings) == (config.Settings(), ())
+
+
 def test_empty_variable_is_not_set() -> None:
     environment = {config.name_variable(field): "" for field in FIELDS}
     assert config.load({}, environment) == config.Settings()

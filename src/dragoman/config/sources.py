@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -22,7 +23,10 @@ from dragoman.options import InvalidOption, OptionField, list_fields, parse_valu
 
 log = logging.getLogger("dragoman.config")
 PREFIX = "DRAGOMAN_"
-TEST_PREFIX = f"{PREFIX}TEST_"  # variables of our own tests
+# Variables that are not meant as settings: those of our own tests, and those that Kubernetes sets
+# for a service named `dragoman`, which include DRAGOMAN_PORT=tcp://HOST:PORT.
+OTHER_VARIABLE = re.compile(rf"{PREFIX}(TEST_\w+|SERVICE_(HOST|PORT\w*)|PORT_\d+_\w+)")
+SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://")
 OriginKind: TypeAlias = Literal["flag", "environment", "file", "default"]
 
 
@@ -120,8 +124,11 @@ def _read_variables(
     origins: dict[str, Origin] = {}
     for name, field in list_settings().items():
         variable = name_variable(field)
-        if environment.get(variable) and not field.setting.file_only:  # empty: not set
-            values[name] = _parse(field, environment[variable], variable)
+        text = environment.get(variable)
+        if not text or field.setting.file_only:  # empty: not set
+            continue
+        if name != "port" or not SERVICE_ADDRESS.match(text):
+            values[name] = _parse(field, text, variable)
             origins[name] = Origin("environment", variable)
     return values, origins
 
@@ -132,7 +139,7 @@ def _list_unknown_variables(environment: Mapping[str, str]) -> list[str]:
     return [
         f"{name} has no effect: there is no such setting.{suggest(name, known)}"
         for name in sorted(environment)
-        if name.startswith(PREFIX) and not name.startswith(TEST_PREFIX) and name not in known
+        if name.startswith(PREFIX) and name not in known and not OTHER_VARIABLE.fullmatch(name)
     ]
 
 
