@@ -13,27 +13,34 @@ import shlex
 import shutil
 import signal
 import subprocess
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from tests.deploy.dockerfile import ImageConfig, Stage
 
+START_SECONDS = 180  # the model is downloaded first
 MIRROR = "http://deb.debian.org/debian"
 PACKAGES = "ca-certificates,python3,python3-venv"
+SCRIPTS = Path("/usr/share/debootstrap/scripts")
 # settings of this machine that a step needs to reach a package index
 NETWORK_FILES = ("etc/resolv.conf", "etc/hosts", "etc/ssl/certs/ca-certificates.crt")
 NETWORK_VARIABLES = ("PIP_INDEX_URL", "SSL_CERT_FILE", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 
 
-def make_base(folder: Path, suite: str) -> Path:
+def make_base(folder: Path, suite: str, extra_packages: str = "") -> Path:
     """Make the root of the base image, unless it is there."""
     base = folder / f"base-{suite}"
     if (base / "done").exists():
         return base
     shutil.rmtree(base, ignore_errors=True)
-    command = ["debootstrap", "--variant=minbase", f"--include={PACKAGES}", suite, str(base)]
-    subprocess.run([*command, MIRROR], check=True)
+    packages = f"{PACKAGES},{extra_packages}".rstrip(",")
+    command = ["debootstrap", "--variant=minbase", f"--include={packages}", suite, str(base)]
+    # a suite that is newer than debootstrap is like sid
+    script = suite if (SCRIPTS / suite).exists() else "sid"
+    subprocess.run([*command, MIRROR, str(SCRIPTS / script)], check=True)
     (base / "usr/local/bin/python").symlink_to("/usr/bin/python3")
     (base / "done").touch()
     return base
@@ -54,7 +61,7 @@ class FreshRoot:
         config = ImageConfig()
         for instruction in stage.instructions:
             if instruction.name == "RUN":
-                self._run(instruction.command, config)
+                self.run(instruction.command, config)
             elif instruction.name == "COPY":
                 source = context
                 if "from" in instruction.flags:
@@ -78,7 +85,7 @@ class FreshRoot:
         else:
             shutil.copy(source, target)
 
-    def _run(self, command: list[str], config: ImageConfig) -> None:
+    def run(self, command: list[str], config: ImageConfig) -> None:
         print("RUN", *command[-1:], flush=True)
         script = f"mount -t proc proc {self.path}/proc; mount --rbind /dev {self.path}/dev; exec "
         script += self.make_chroot_command(command, config)
@@ -106,6 +113,13 @@ class Container:
         self._root = root
         self._config = config
         self.process = process
+        self.output: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        self.output.extend(self.process.stdout)
 
     @property
     def pid(self) -> int:
@@ -124,10 +138,27 @@ class Container:
         enter = ["nsenter", f"--target={self.pid}", "--mount", "--pid", "sh", "-c", inside]
         return subprocess.run(enter, capture_output=True, text=True, check=False)
 
+    def wait_until_healthy(self, extra: dict[str, str]) -> str:
+        """Run the health check until it succeeds, and return its output."""
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            assert self.process.poll() is None, "".join(self.output)
+            check = self.execute(self._config.health, extra)
+            if check.returncode == 0:
+                return check.stdout
+            assert time.monotonic() < deadline, "".join([check.stderr, *self.output])
+            time.sleep(1)
+
     def stop(self) -> int:
         """Send the stop signal to PID 1 and return the exit status."""
         os.kill(self.pid, signal.Signals[self._config.stop_signal])
-        return self.process.wait(60)
+        return self.wait()
+
+    def wait(self) -> int:
+        """Wait for the end of the process and of its output."""
+        code = self.process.wait(60)
+        self._reader.join()
+        return code
 
 
 @contextmanager
