@@ -102,9 +102,7 @@ class ReplayClient:
         self, engine: ScriptedEngine, template: str, replay: ReplayService | None, **fields: Any
     ) -> None:
         self.models = ModelRegistry.from_model(
-            make_engine_model(
-                engine, EngineModelOptions(name="scripted", chat_template=template)
-            )
+            make_engine_model(engine, EngineModelOptions(name="scripted", chat_template=template))
         )
         self.services = Services(
             models=self.models, compiler=CompilerPool(), admission=Admission(), replay=replay

@@ -78,7 +78,5 @@ class SharedOptions(EngineOptions, frozen=True, kw_only=True):
 
 
 PRESET_FIELDS = tuple(
-    name
-    for name in SharedOptions.__struct_fields__
-    if name not in EngineOptions.__struct_fields__
+    name for name in SharedOptions.__struct_fields__ if name not in EngineOptions.__struct_fields__
 )

@@ -352,9 +352,7 @@ def _check_messages(chat: Chat) -> None:
         return
     last, param = chat.messages[-1], chat.get_client_field_name("continue_final_message")
     if chat.add_generation_prompt:
-        raise BadRequest(
-            f"`{param}` and `add_generation_prompt` exclude each other.", param=param
-        )
+        raise BadRequest(f"`{param}` and `add_generation_prompt` exclude each other.", param=param)
     if last.role != "assistant" or last.tool_calls:
         raise BadRequest(
             f"`{param}` requires that the last message is text from the assistant.",
