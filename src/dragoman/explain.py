@@ -34,12 +34,6 @@ CONFIDENCE = {
     "formats read from the template, not verified.",
     "generic": "The template does not render tools: they are described in the system message.",
 }
-VERIFIED = {
-    True: "verified by round trip",
-    False: "read from the template, not verified",
-    None: "some checks failed, see below",
-}
-GENERIC = "the template renders no tools: they are described in the system message"
 RENDERS_NOTHING = "The template does not render a plain user message, so nothing is known about it."
 CHECKS_FAILED = "Some of what the template renders was not parsed back correctly; see the checks."
 STATUS = {
@@ -149,17 +143,7 @@ def _make_verdict(detected: DetectedFormats) -> list[str]:
     """Say in two lines which formats the model uses, and whether that is verified."""
     if not detected.renders_messages:
         return [RENDERS_NOTHING]
-    calls = _is_verified(check for check in detected.checks if check.expected.calls)
-    tools = f"{detected.tools} ({GENERIC if detected.generic else VERIFIED[calls]})"
-    verified = _is_verified(check for check in detected.checks if check.expected.reasoning)
-    reasoning = f"{detected.reasoning} ({VERIFIED[verified]})" if detected.reasoning else "none"
-    return [f"tool calls: {tools}", f"reasoning:  {reasoning}"]
-
-
-def _is_verified(checks: Iterable[RoundTripCheck]) -> bool | None:
-    """Whether what the template renders is parsed back; None if some of it is not."""
-    statuses = {check.status for check in checks}
-    return None if "failed" in statuses else "proved" in statuses
+    return [f"{topic + ':':<11} {text}" for topic, text in detected.describe().items()]
 
 
 def _describe_check(check: RoundTripCheck) -> dict[str, object]:

@@ -307,7 +307,7 @@ def test_cp_rejects_a_name_that_cannot_be_typed(run: Run, alias: str) -> None:
 
 def test_explain_begins_with_the_verdict(run: Run, default_model: Path, tmp_path: Path) -> None:
     lines = run("explain", str(default_model)).out.splitlines()
-    assert lines[0].startswith("tool calls: hermes_json (the template renders no tools")
+    assert lines[0].startswith("tool calls: hermes_json (generic prompt: ")
     assert lines[1] == "reasoning:  none"
     verdict = json.loads(run("explain", str(default_model), "--json").out)["verdict"]
     assert verdict.startswith("tool calls: hermes_json")

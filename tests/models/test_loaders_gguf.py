@@ -176,7 +176,8 @@ def test_formats_are_detected_and_logged_unless_the_operator_sets_them(
     assert model.output_format == expected
     assert ("tools" in model.info.capabilities) == (expected.tools is not None)
     assert ("thinking" in model.info.capabilities) == (expected.reasoning is not None)
-    assert "tool calls: hermes_json; reasoning: think (verified by round trip)" in caplog.text
+    verified = "(verified by round trip)"
+    assert f"tool calls: hermes_json {verified}; reasoning: think {verified}" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -199,8 +200,11 @@ def test_generic_tool_prompt_implies_the_generic_format(
 ) -> None:
     file = THINKER if renders_tools else THINKER.with_name("chatml.jinja")
     template = file.read_text(encoding="utf-8")
+    caplog.set_level("INFO", "dragoman.models")
     findings = detect_output_format(template, None, (override, None), "m")
     assert findings.output_format.tools == expected
+    note = "verified by round trip" if renders_tools else "generic prompt: "
+    assert f"m: tool calls: hermes_json ({note}" in caplog.text
     assert ("tools are declared as hermes_json" in caplog.text) == warned
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -11,6 +12,13 @@ from dragoman.types import Json
 AnswerPosition: TypeAlias = Literal["inside", "closed", "open"]
 Confidence: TypeAlias = Literal["proved", "partly", "unverified", "generic"]
 CheckStatus: TypeAlias = Literal["proved", "failed", "otherwise", "unwritten"]
+
+VERIFIED = {
+    True: "verified by round trip",
+    False: "read from the template, not verified",
+    None: "some checks failed, see below",
+}
+GENERIC = "generic prompt: the template renders no tools"
 
 
 @dataclass(frozen=True)
@@ -101,3 +109,17 @@ class DetectedFormats:
     @property
     def failed_checks(self) -> tuple[RoundTripCheck, ...]:
         return tuple(check for check in self.checks if check.status == "failed")
+
+    def describe(self) -> dict[str, str]:
+        """Name both formats, and say of each whether it was verified."""
+        calls = _is_verified(check for check in self.checks if check.expected.calls)
+        tools = f"{self.tools} ({GENERIC if self.generic else VERIFIED[calls]})"
+        verified = _is_verified(check for check in self.checks if check.expected.reasoning)
+        reasoning = f"{self.reasoning} ({VERIFIED[verified]})" if self.reasoning else "none"
+        return {"tool calls": tools, "reasoning": reasoning}
+
+
+def _is_verified(checks: Iterable[RoundTripCheck]) -> bool | None:
+    """Whether what the template renders is parsed back; None if some of it is not."""
+    statuses = {check.status for check in checks}
+    return None if "failed" in statuses else "proved" in statuses

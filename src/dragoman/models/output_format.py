@@ -18,7 +18,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.detection import DetectedFormats, detect
-from dragoman.detection.result import Confidence
 from dragoman.errors import DragomanError, TemplateRejected
 from dragoman.formats import UNPARSED, find_reasoning, find_tools
 from dragoman.output.library import OutputParser, combine_formats, is_marker_token, opens_inside
@@ -234,22 +233,9 @@ def _override(override: str | None, detected: str | None) -> str | None:
     return None if override in UNPARSED else override
 
 
-CONFIDENCE: dict[Confidence, str] = {
-    "proved": "verified by round trip",
-    "partly": "verified in part by round trip",
-    "unverified": "read from the template, not verified",
-    "generic": "the template renders no tools, the system message describes them",
-}
-
-
 def _log_findings(detected: DetectedFormats, name: str) -> None:
-    log.info(
-        "%s: tool calls: %s; reasoning: %s (%s)",
-        name,
-        detected.tools,
-        detected.reasoning or "none",
-        CONFIDENCE[detected.confidence],
-    )
+    findings = "; ".join(f"{topic}: {text}" for topic, text in detected.describe().items())
+    log.info("%s: %s", name, findings)
     for check in detected.failed_checks:
         log.warning(
             "%s: round trip failed for %s: %r was rendered as %r and parsed as %r",
