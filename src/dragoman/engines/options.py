@@ -62,7 +62,7 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
         Setting(
             help="choices that are generated at the same time, each with a whole context",
             group=ENGINE,
-            default="4, or fewer if their contexts need half of the memory",
+            default="4, or fewer if they need more than half of the memory",
             aliases=("-np", "--parallel"),
         ),
     ] = None
@@ -116,7 +116,7 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
             help="type of the keys in the KV cache",
             group=MEMORY,
             metavar="TYPE",
-            default="f16",
+            default="f16, with --exact q8_0",
             aliases=("-ctk",),
         ),
     ] = None
@@ -126,7 +126,7 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
             help="type of the values in the KV cache",
             group=MEMORY,
             metavar="TYPE",
-            default="f16",
+            default="f16, with --exact q8_0",
             aliases=("-ctv",),
         ),
     ] = None
@@ -137,10 +137,10 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     cache_ram: Annotated[
         CountOrZero | None,
         Setting(
-            help="memory for prompts that are no longer in a slot",
+            help="MiB of memory for prompts that are no longer in a slot",
             group=MEMORY,
             metavar="MIB",
-            default="512",
+            default="512, at most an eighth of the memory",
             aliases=("-cram",),
         ),
     ] = None
