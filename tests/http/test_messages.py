@@ -252,6 +252,14 @@ def test_end_of_the_context_differs_from_max_tokens() -> None:
     assert cut.stop_reason == "max_tokens"
 
 
+def test_max_tokens_of_the_operator_is_not_the_end_of_the_context() -> None:
+    engine = ScriptedEngine("word " * 100, tokens=True)
+    sampling = {"max_tokens": {"override": 4, "force": True}}
+    with serve_scripted(engine, chat_template=THINKER, sampling=sampling) as server:
+        message = create(open_client(server), "it", max_tokens=20)
+    assert (message.stop_reason, message.usage.output_tokens) == ("max_tokens", 4)
+
+
 def test_reasoning_is_counted_even_if_hidden() -> None:
     with serve_scripted(
         ScriptedEngine(REPLIES["reasoning"], tokens=True), chat_template=THINKER

@@ -9,8 +9,9 @@ import httpx
 import pytest
 from msgspec.structs import replace
 
+from dragoman.engines.limits import check_grammar_sampling, check_token_ids
 from dragoman.testing import ScriptedEngine
-from dragoman.types import Sampling
+from dragoman.types import Job, Sampling
 from tests.support.serving import RunningServer, make_chat, serve_scripted
 
 
@@ -109,3 +110,30 @@ def test_what_an_engine_cannot_do_is_refused_by_the_clients_name(
     error = response.json()["error"]
     assert (response.status_code, error["param"]) == (400, param)
     assert f"`{param}`" in error["message"]
+
+
+class PickyEngine(ScriptedEngine):
+    """Rejects jobs by the names of their fields, which need not be the client's."""
+
+    async def admit(self, job: Job) -> None:
+        check_token_ids(job.sampling.logit_bias or (), 100, "logit_bias")
+        check_grammar_sampling(job.sampling)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"banned_tokens": [100]}, "banned_tokens"),
+        ({"custom_token_bans": "100"}, "custom_token_bans"),
+        ({"logit_bias": {"100": 1}}, "logit_bias"),
+        ({"min_new_tokens": 2}, "min_new_tokens"),
+        ({"ban_eos_token": True}, "ban_eos_token"),
+    ],
+)
+def test_what_an_engine_rejects_has_the_clients_name(fields: dict[str, Any], param: str) -> None:
+    with serve_scripted(PickyEngine("Hello.", tokens=True)) as server:
+        response = post(server, **fields)
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (400, param)
+    if param in ("min_new_tokens", "ban_eos_token"):
+        assert f"`{param}` cannot" in error["message"]

@@ -96,13 +96,17 @@ def ban_strings(
 
 
 @contextmanager
-def attribute_grammar_errors(request: Request) -> Generator[None, None, None]:
-    """Name the client's field in an engine's errors, which only know the grammar of the job."""
+def attribute_engine_errors(request: Request) -> Generator[None, None, None]:
+    """Name the client's field in an engine's errors, which only know the fields of the job."""
     try:
         yield
     except BadRequest as error:
         if error.param == "grammar":
             error.param = _get_grammar_param(request)
+        elif error.param in request.client_field_names:
+            name = request.client_field_names[error.param]
+            error.message = error.message.replace(f"`{error.param}`", f"`{name}`")
+            error.param = name
         raise
 
 

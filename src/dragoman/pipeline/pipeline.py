@@ -22,7 +22,7 @@ from dragoman.events import Completion, Delta
 from dragoman.models.model import Model
 from dragoman.models.output_format import AnswerStart, OutputFormat
 from dragoman.pipeline.best_of import select_best
-from dragoman.pipeline.constrain import attribute_grammar_errors, constrain
+from dragoman.pipeline.constrain import attribute_engine_errors, constrain
 from dragoman.pipeline.detokenize import Detokenizer
 from dragoman.pipeline.merge import (
     STEP_ERRORS,
@@ -102,7 +102,7 @@ async def prepare(request: Request, services: Services, already_admitted: bool =
             tokens_left = check_context_length(prepared.content, model, param)
             job_id = make_job_id(request, len(plan.jobs))
             job = make_job(job_id, request, prepared, model, tokens_left)
-            with attribute_grammar_errors(request), record.measure("admit"):
+            with attribute_engine_errors(request), record.measure("admit"):
                 await model.engine.admit(job)
             prepared.warnings += warn_about_unused(sent, job.sampling)
             prepared.warnings += warn_about_trace(job, record)
@@ -198,7 +198,7 @@ def make_detokenizer(
 async def generate(plan: Plan, deliver: Deliver) -> None:
     """Run the jobs and deliver the answer. Cancelling this cancels the engine at once."""
     request = plan.request
-    with attribute_grammar_errors(request):
+    with attribute_engine_errors(request):
         completion = Completion()
         if request.prefill_only:
             await run_jobs(plan, completion.add)

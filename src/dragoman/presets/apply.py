@@ -48,6 +48,8 @@ def _is_overruled(name: str, sent: PresetSampling, forced: PresetSampling) -> bo
     """Whether the client sent another value than the one that is forced."""
     if name == "banned_strings":
         return sent.banned_strings not in (None, forced.banned_strings)
+    if name == "logit_bias" and sent.text_biases != forced.text_biases:
+        return sent.sampling.logit_bias is not None
     return getattr(sent.sampling, name) not in (None, getattr(forced.sampling, name))
 
 

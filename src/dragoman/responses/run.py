@@ -94,6 +94,9 @@ class CompletionRun:
             plan.prompt_tokens,
             report_current_request if get_record().wants_report else None,
         )
+        # The operator may have set another limit than the client's.
+        limit = plan.request.sampling.max_tokens
+        request = replace(request, sampling=replace(request.sampling, max_tokens=limit))
         return cls(plan, dialect.make_encoder(request, answer, context))
 
     @property
