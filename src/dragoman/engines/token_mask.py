@@ -32,8 +32,8 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
-from dragoman.bounded_cache import BoundedCache
 from dragoman.errors import BadRequest, InvalidGrammar
+from dragoman.types.bounded_cache import BoundedCache
 
 if TYPE_CHECKING:
     import numpy as np

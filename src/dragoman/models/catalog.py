@@ -29,7 +29,6 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from dragoman.bounded_cache import BoundedCache
 from dragoman.engines.llamacpp import gguf
 from dragoman.engines.llamacpp.loading.memory_plan import MemoryPlan
 from dragoman.engines.llamacpp.loading.model_shape import (
@@ -41,6 +40,7 @@ from dragoman.errors import ModelBroken
 from dragoman.models.mapping import ModelEntries, ModelMapping, ModelOptions
 from dragoman.models.pull import DEFAULT_ALIASES, DEFAULT_FILE
 from dragoman.options import suggest
+from dragoman.types.bounded_cache import BoundedCache
 
 log = logging.getLogger("dragoman.catalog")
 

@@ -1,14 +1,12 @@
 """What a request's sampling fields mean for its model: which are off, unused, or need its tokens.
 
-Clients send many fields with the value that turns them off. Such a field is accepted by every
-engine. A field that is on and has no effect, because another one replaces its sampler or does not
-list it, draws a warning.
+A field that is off is accepted by every engine. A field that is on and has no effect, because
+another one replaces its sampler or does not list it, draws a warning.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -17,68 +15,7 @@ from dragoman.models.model import Model
 from dragoman.presets import Preset, PresetError
 from dragoman.presets.sampling import PresetSampling
 from dragoman.types import Capabilities, Prompt, Request, Sampling
-
-# the values with which fields change nothing
-OFF_VALUES: dict[str, Any] = {
-    "temperature": 1,
-    "top_p": 1,
-    "top_k": 0,
-    "min_p": 0,
-    "typical_p": 1,
-    "xtc_probability": 0,
-    "dynatemp_range": 0,
-    "mirostat": 0,
-    "min_keep": 0,
-    "presence_penalty": 0,
-    "frequency_penalty": 0,
-    "repetition_penalty": 1,
-    "dry_multiplier": 0,
-    "logit_bias": {},
-    "min_tokens": 0,
-    "ignore_eos": False,
-    "stop_token_ids": (),
-}
-# fields without a meaning while another one is off or unset
-MAIN_FIELDS = {
-    "xtc_threshold": "xtc_probability",
-    "dynatemp_exponent": "dynatemp_range",
-    "mirostat_tau": "mirostat",
-    "mirostat_eta": "mirostat",
-    "adaptive_decay": "adaptive_target",
-    "dry_base": "dry_multiplier",
-    "dry_allowed_length": "dry_multiplier",
-    "dry_penalty_last_n": "dry_multiplier",
-    "dry_sequence_breakers": "dry_multiplier",
-}
-# the sampler of each field, as `samplers` names it
-SAMPLER_NAMES = {
-    "temperature": "temperature",
-    "dynatemp_range": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "min_p": "min_p",
-    "typical_p": "typical_p",
-    "top_n_sigma": "top_n_sigma",
-    "xtc_probability": "xtc",
-    "adaptive_target": "adaptive_p",
-    "presence_penalty": "penalties",
-    "frequency_penalty": "penalties",
-    "repetition_penalty": "penalties",
-    "dry_multiplier": "dry",
-}
-
-
-def is_off(sampling: Sampling, name: str) -> bool:
-    """Whether a field that is set changes nothing."""
-    value = getattr(sampling, name)
-    main = MAIN_FIELDS.get(name)
-    if main is not None:
-        return getattr(sampling, main) is None or is_off(sampling, main)
-    if name == "top_n_sigma":
-        return bool(value <= 0)
-    if name == "adaptive_target":
-        return bool(value < 0)
-    return name in OFF_VALUES and value == OFF_VALUES[name]
+from dragoman.types.sampling import MAIN_FIELDS, SAMPLER_NAMES
 
 
 def check_sampling(request: Request, model: Model) -> None:
@@ -86,7 +23,7 @@ def check_sampling(request: Request, model: Model) -> None:
     supported = model.capabilities.sampling
     sampling = request.sampling
     for name in sampling.__struct_fields__:
-        if name in supported or getattr(sampling, name) is None or is_off(sampling, name):
+        if name in supported or getattr(sampling, name) is None or sampling.is_off(name):
             continue
         raise _make_error(request, name)
     if request.text_biases and "logit_bias" not in supported:
@@ -154,7 +91,7 @@ def _find_unused(requested: Sampling, sampling: Sampling) -> Iterator[tuple[str,
         main = MAIN_FIELDS.get(name)
         if main is not None and getattr(sampling, main) is None:
             yield name, f"`{main}` is not set."
-        if name not in SAMPLER_NAMES or is_off(sampling, name):
+        if name not in SAMPLER_NAMES or sampling.is_off(name):
             continue
         if sampling.mirostat:
             if name != "temperature":
@@ -187,18 +124,18 @@ def fit_preset(preset: Preset, capabilities: Capabilities) -> Preset:
         raise PresetError("this engine does not support the sampling field `banned_strings`")
     return replace(
         preset,
-        sampling=_fit(preset.sampling, supported),
-        forced_sampling=_fit(preset.forced_sampling, supported),
+        sampling=_drop_unsupported(preset.sampling, supported),
+        forced_sampling=_drop_unsupported(preset.forced_sampling, supported),
     )
 
 
-def _fit(values: PresetSampling, supported: frozenset[str]) -> PresetSampling:
+def _drop_unsupported(values: PresetSampling, supported: frozenset[str]) -> PresetSampling:
     sampling = values.sampling
     dropped: dict[str, None] = {}
     for name in sampling.__struct_fields__:
         if name in supported or getattr(sampling, name) is None:
             continue
-        if not is_off(sampling, name) or (name == "logit_bias" and values.text_biases):
+        if not sampling.is_off(name) or (name == "logit_bias" and values.text_biases):
             raise PresetError(f"this engine does not support the sampling field `{name}`")
         dropped[name] = None
     return replace(values, sampling=replace(sampling, **dropped))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 
-from dragoman.bounded_cache import BoundedCache
+from dragoman.types.bounded_cache import BoundedCache
 
 ENTRY_OVERHEAD = 300  # bytes of an entry besides its text and its tokens
 

@@ -14,9 +14,9 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from dragoman.bounded_cache import BoundedCache
 from dragoman.replay.digest import ReplayEntry
 from dragoman.store.rows import StoredTurn
+from dragoman.types.bounded_cache import BoundedCache
 
 log = logging.getLogger("dragoman.replay")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from typing import TypeAlias
 
-from dragoman.bounded_cache import BoundedCache
 from dragoman.errors import SerializedError
 from dragoman.grammar.grammar_spec import CompiledGrammar
+from dragoman.types.bounded_cache import BoundedCache
 
 Key: TypeAlias = bytes  # a digest of the spec
 Outcome: TypeAlias = CompiledGrammar | SerializedError

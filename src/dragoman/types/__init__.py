@@ -12,9 +12,9 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkabl
 
 from msgspec import Struct
 
-from dragoman.sampling import DEFAULT_SAMPLING as DEFAULT_SAMPLING
-from dragoman.sampling import BannedString as BannedString
-from dragoman.sampling import Sampling as Sampling
+from dragoman.types.sampling import DEFAULT_SAMPLING as DEFAULT_SAMPLING
+from dragoman.types.sampling import BannedString as BannedString
+from dragoman.types.sampling import Sampling as Sampling
 
 Json: TypeAlias = Any
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool", "function"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.bounded_cache import BoundedCache
+from dragoman.types.bounded_cache import BoundedCache
 
 
 def test_least_recently_used_entry_is_dropped() -> None:

@@ -1,9 +1,62 @@
-"""How tokens are picked. This module imports nothing of ours; import its types from `types`."""
+"""How tokens are picked: the fields, and which values turn them off.
+
+Clients send many fields with the value that turns them off; such a field is accepted by every
+engine. Import the types from `dragoman.types`.
+"""
 
 from __future__ import annotations
 
 import msgspec
 from msgspec import Struct
+
+# the values with which fields change nothing
+OFF_VALUES: dict[str, object] = {
+    "temperature": 1,
+    "top_p": 1,
+    "top_k": 0,
+    "min_p": 0,
+    "typical_p": 1,
+    "xtc_probability": 0,
+    "dynatemp_range": 0,
+    "mirostat": 0,
+    "min_keep": 0,
+    "presence_penalty": 0,
+    "frequency_penalty": 0,
+    "repetition_penalty": 1,
+    "dry_multiplier": 0,
+    "logit_bias": {},
+    "min_tokens": 0,
+    "ignore_eos": False,
+    "stop_token_ids": (),
+}
+# fields without a meaning while another one is off or unset
+MAIN_FIELDS = {
+    "xtc_threshold": "xtc_probability",
+    "dynatemp_exponent": "dynatemp_range",
+    "mirostat_tau": "mirostat",
+    "mirostat_eta": "mirostat",
+    "adaptive_decay": "adaptive_target",
+    "dry_base": "dry_multiplier",
+    "dry_allowed_length": "dry_multiplier",
+    "dry_penalty_last_n": "dry_multiplier",
+    "dry_sequence_breakers": "dry_multiplier",
+}
+# the sampler of each field, as `samplers` names it
+SAMPLER_NAMES = {
+    "temperature": "temperature",
+    "dynatemp_range": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "typical_p": "typical_p",
+    "top_n_sigma": "top_n_sigma",
+    "xtc_probability": "xtc",
+    "adaptive_target": "adaptive_p",
+    "presence_penalty": "penalties",
+    "frequency_penalty": "penalties",
+    "repetition_penalty": "penalties",
+    "dry_multiplier": "dry",
+}
 
 
 class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -63,6 +116,18 @@ class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def uses_sampler(self, name: str) -> bool:
         return self.samplers is None or name in self.samplers
+
+    def is_off(self, name: str) -> bool:
+        """Whether a field that is set changes nothing."""
+        value = getattr(self, name)
+        main = MAIN_FIELDS.get(name)
+        if main is not None:
+            return getattr(self, main) is None or self.is_off(main)
+        if name == "top_n_sigma":
+            return bool(value <= 0)
+        if name == "adaptive_target":
+            return bool(value < 0)
+        return name in OFF_VALUES and value == OFF_VALUES[name]
 
 
 DEFAULT_SAMPLING = Sampling(
