@@ -186,6 +186,23 @@ def test_bounds_of_the_temperature(fields: dict[str, Any], expected: tuple[Any, 
     assert (sampling.temperature, sampling.dynatemp_range) == expected
 
 
+@pytest.mark.parametrize(
+    ("fields", "is_warned"),
+    [
+        ({"dynamic_temperature": True}, True),
+        ({"dynamic_temperature": False}, False),
+        ({"dynamic_temperature": True, "dynatemp_range": 0.5}, False),
+        ({"dynamic_temperature": True, "min_temp": 0.5, "max_temp": 1}, False),
+    ],
+)
+def test_a_switch_without_temperatures_draws_a_warning(
+    fields: dict[str, Any], is_warned: bool
+) -> None:
+    assert ["`dynamic_temperature`" in text for text in decode(**fields).warnings] == (
+        [True] if is_warned else []
+    )
+
+
 def test_bounds_replace_the_temperature_with_a_warning() -> None:
     [warning] = decode(temperature=0.2, min_temp=0.5, max_temp=1.5).warnings
     assert warning.startswith("`temperature` has no effect")

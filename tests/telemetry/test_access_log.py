@@ -72,6 +72,15 @@ def test_every_api_logs_tokens_and_times(
     assert SECRET not in json.dumps(event)
 
 
+def test_one_token_has_no_speed(server: RunningServer) -> None:
+    with collect_logs("json") as logs:
+        body = make_chat(max_tokens=1)
+        post(server, "/v1/chat/completions", body, **{"x-request-id": "one-token"})
+        event = logs.wait_for_event("one-token")
+    assert event["completion_tokens"] == 1
+    assert "tokens_per_second" not in event
+
+
 def test_text_line_is_readable(server: RunningServer) -> None:
     with collect_logs() as logs:
         post(

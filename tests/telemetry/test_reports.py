@@ -120,6 +120,9 @@ def test_timings_per_token_are_in_every_chunk(
         text = "".join(map(get_text, chunk["choices"]))
         count += len(text)  # a token is a byte
         assert not text or chunk["timings"]["predicted_n"] == count
+        # not known before the end, and no zero is sent instead
+        assert chunk.get("timings", {}).get("prompt_n") != 0
+    assert set(chunks[-1]["timings"]) == TIMINGS
     assert chunks[-1]["timings"]["predicted_n"] == count == len(TEXT)
 
 

@@ -224,9 +224,9 @@ class RequestRecord(Struct, eq=False):
 
     @property
     def tokens_per_second(self) -> float | None:
-        """How fast the answer was generated, after the prompt was read."""
-        seconds = self.sum_stages().get("generate", 0.0)
-        return self.completion_tokens / seconds if seconds and self.completion_tokens else None
+        """How fast the answer was generated after its first token, which comes with the prefill."""
+        seconds, tokens = self.sum_stages().get("generate", 0.0), self.completion_tokens - 1
+        return tokens / seconds if seconds and tokens > 0 else None
 
     @property
     def elapsed(self) -> float:

@@ -87,14 +87,15 @@ def make_report(record: RequestRecord) -> dict[str, Json]:
 def make_timings(record: RequestRecord) -> dict[str, Json]:
     """Return tokens, milliseconds and speed of prompt and answer, as llama-server names them.
 
-    `prompt_n` counts the tokens that the engine read, without the cached ones.
+    `prompt_n` counts the tokens that the engine read, without the cached ones. Engines say how many
+    those are when a choice is finished; until then, the fields of the prompt are absent.
     """
     usage, seconds = record.usage, record.sum_stages()
     completion = record.completion_tokens
     drafts = {"draft_n": usage.drafted, "draft_n_accepted": usage.accepted}
+    prompt = _make_speed("prompt", usage.prompt - usage.cached, seconds.get("prefill", 0.0))
     return {
-        "cache_n": usage.cached,
-        **_make_speed("prompt", usage.prompt - usage.cached, seconds.get("prefill", 0.0)),
+        **({"cache_n": usage.cached, **prompt} if usage.prompt else {}),
         **_make_speed("predicted", completion, seconds.get("generate", 0.0)),
         **(drafts if usage.drafted else {}),
     }

@@ -268,6 +268,8 @@ def _apply_temperature_bounds(
 ) -> tuple[str, ...]:
     """Convert the two temperatures between which others choose to a centre and a range."""
     bounds, used = _merge_aliases(BOUNDS, get_bounds(fields))
+    if not bounds and fields.dynamic_temperature and "dynatemp_range" not in values:
+        return ("`dynamic_temperature` has no effect without `min_temp` and `max_temp`.",)
     if not bounds or fields.dynamic_temperature is False:
         return ()
     if len(bounds) < 2:
