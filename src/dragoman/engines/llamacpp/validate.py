@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dragoman.bounded_cache import BoundedCache
 from dragoman.engines.limits import (
     check_adapters,
     check_grammar_sampling,
@@ -17,6 +16,7 @@ from dragoman.engines.limits import (
 from dragoman.engines.llamacpp.params import DOMINANT_BIAS, NativeRequest
 from dragoman.errors import BadRequest, InvalidGrammar
 from dragoman.types import Job, Sampling
+from dragoman.types.bounded_cache import BoundedCache
 
 if TYPE_CHECKING:
     from dragoman.engines.llamacpp.engine import LlamaCppEngine
