@@ -94,9 +94,7 @@ def _read_model_template(name: str, settings: Settings) -> TemplateSource:
     template = read_chat_template(model, header)
     if template is None:
         raise ModelBroken("The model has no chat template.")
-    tokens = header.metadata.get("tokenizer.ggml.tokens")
-    vocabulary = frozenset(tokens) if isinstance(tokens, list) else frozenset()
-    return TemplateSource(template, str(override or model.path), vocabulary)
+    return TemplateSource(template, str(override or model.path), frozenset(header.tokens))
 
 
 # The report as data, for --json

@@ -78,11 +78,19 @@ def _check_fields(step: Step) -> Iterator[tuple[str, str]]:
     for name in COUNTS:
         if (getattr(step, name) or 0) < 0:
             yield name, "a count cannot be negative"
-    if step.text is not None and not step.text.isascii():
-        try:
-            step.text.encode()
-        except UnicodeEncodeError:
-            yield "text", "it contains half of a surrogate pair, which is not valid text"
+    if step.text is not None and not is_encodable(step.text):
+        yield "text", "it contains half of a surrogate pair, which is not valid text"
+
+
+def is_encodable(text: str) -> bool:
+    """Whether a text has no half of a surrogate pair."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 @cache

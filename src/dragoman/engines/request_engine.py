@@ -20,7 +20,7 @@ from typing import Literal, NoReturn, Protocol, TypeAlias
 
 from msgspec import Struct
 
-from dragoman.engines.invalid_steps import reject
+from dragoman.engines.invalid_steps import is_encodable, reject
 from dragoman.engines.merge import merge_streams
 from dragoman.errors import ENGINE_FAILURE, DragomanError, EngineFailed
 from dragoman.types import Capabilities, Job, Json, Sampling, Step, StepFinish
@@ -234,7 +234,7 @@ class ChunkReader:
                     len(self._text),
                 )
             new, self._text = text[len(self._text) :], text
-        if not new.isascii() and not _is_encodable(new):
+        if not is_encodable(new):
             _fail("yielded `text` with half of a surrogate pair: %r", new)
         return new
 
@@ -267,14 +267,6 @@ class ChunkReader:
             return None
         self._reported_prompt = True
         return _check_integer(count, "prompt_tokens")
-
-
-def _is_encodable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _parse_finish(reason: object) -> tuple[StepFinish | None, int | None]:

@@ -66,8 +66,8 @@ def describe_model(source: ModelSource, planner: MemoryPlanner) -> ModelDescript
         reasoning_format=reasoning,
         capabilities=_list_capabilities(source, header, (tools, reasoning, template)),
         layers=header.get_number(f"{header.architecture}.block_count"),
-        embedding_length=header.get_number(f"{header.architecture}.embedding_length"),
-        vocabulary=_count_tokens(header),
+        embedding_length=header.embedding_length,
+        vocabulary=len(header.tokens) or None,
         license=next((text for key in LICENSE_KEYS if (text := header.get_text(key))), None),
         sampling=msgspec.to_builtins(defaults),
         sampling_source=f"options and {recommended.source}" if is_preset else recommended.source,
@@ -93,9 +93,7 @@ def _find_formats(
     tools, reasoning = source.options.format, source.options.reasoning_format
     if template is None:
         return tools, reasoning
-    tokens = header.metadata.get("tokenizer.ggml.tokens")
-    vocabulary = frozenset(tokens) if isinstance(tokens, list) else frozenset()
-    detected = detect(template, vocabulary, None)
+    detected = detect(template, frozenset(header.tokens))
     return tools or detected.tools, reasoning or detected.reasoning
 
 
@@ -114,11 +112,6 @@ def _list_capabilities(
         "lora": bool(source.options.lora),
     }
     return tuple(name for name, is_supported in supported.items() if is_supported)
-
-
-def _count_tokens(header: gguf.GgufHeader) -> int | None:
-    tokens = header.metadata.get("tokenizer.ggml.tokens")
-    return len(tokens) if isinstance(tokens, list) else None
 
 
 def _shorten(value: object) -> Json:

@@ -75,7 +75,7 @@ def _read_vocabulary(header: gguf.GgufHeader) -> GgufVocabulary:
     """Return the bytes of the tokens, where they can be rebuilt, and a few useful tokens."""
     from dragoman.tokenizers.from_gguf import pieces_from_gguf
 
-    size = len(header.metadata.get("tokenizer.ggml.tokens", ()))
+    size = len(header.tokens)
     types = header.metadata.get("tokenizer.ggml.token_type", ())
     control_ids = tuple(token for token, kind in enumerate(types) if kind == CONTROL)
     try:

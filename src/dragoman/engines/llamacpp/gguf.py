@@ -127,6 +127,12 @@ class GgufHeader(Struct, frozen=True):
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
     @property
+    def tokens(self) -> list[str]:
+        """The texts of all tokens; empty if the file has no vocabulary."""
+        value = self.metadata.get("tokenizer.ggml.tokens")
+        return value if isinstance(value, list) else []
+
+    @property
     def architecture(self) -> str:
         return self.get_text("general.architecture") or "unknown"
 
@@ -154,9 +160,8 @@ class GgufHeader(Struct, frozen=True):
     @property
     def parameters(self) -> str:
         """A label like `135M`: the file's own, or from the number of its parameters."""
-        return self.get_text("general.size_label") or format_parameter_count(
-            self.tensors.parameters
-        )
+        label = self.get_text("general.size_label")
+        return label or format_parameter_count(self.tensors.parameters)
 
     @property
     def chat_templates(self) -> dict[str, str]:
@@ -197,10 +202,8 @@ def list_split_files(path: Path) -> list[Path]:
     if split is None:
         return [path]
     stem, _, parts = split
-    files = [
-        path.with_name(f"{stem}-{part:05}-of-{parts:05}{path.suffix}")
-        for part in range(1, parts + 1)
-    ]
+    names = (f"{stem}-{part:05}-of-{parts:05}{path.suffix}" for part in range(1, parts + 1))
+    files = [path.with_name(name) for name in names]
     if missing := sum(not file.is_file() for file in files):
         raise ModelBroken(f"{missing} of the {parts} files of this model are missing.")
     return files

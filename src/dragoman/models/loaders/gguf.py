@@ -108,8 +108,8 @@ def read_model_header(path: Path) -> gguf.GgufHeader:
     header = gguf.read_header(path)
     if header.kind != "model" or not header.tensors.count:
         raise ModelBroken(NOT_A_MODEL)
-    tokens = header.metadata.get("tokenizer.ggml.tokens")
-    if isinstance(tokens, list) and len(set(tokens) - {""}) + tokens.count("") != len(tokens):
+    tokens = header.tokens
+    if len(set(tokens) - {""}) + tokens.count("") != len(tokens):
         raise ModelBroken("Two tokens of its vocabulary have the same text.")
     return header
 

@@ -52,7 +52,7 @@ def read_draft_shape(path: str | None) -> ModelShape | None:
 
 def check_draft_vocabulary(header: gguf.GgufHeader, draft: gguf.GgufHeader) -> None:
     """Raise a `ModelBroken` for a draft model with other tokens: its drafts are never used."""
-    tokens, others = (item.metadata.get("tokenizer.ggml.tokens") or [] for item in (header, draft))
+    tokens, others = header.tokens, draft.tokens
     shared = slice(FIRST_COMPARED_TOKEN, min(len(tokens), len(others)))
     is_same_kind = header.get_text(TOKENIZER_KIND) == draft.get_text(TOKENIZER_KIND)
     is_near = abs(len(tokens) - len(others)) <= MAX_VOCABULARY_DIFFERENCE

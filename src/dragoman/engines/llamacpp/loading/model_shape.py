@@ -151,5 +151,4 @@ class _ShapeReader:
         return max(dense, experts)
 
     def read_vocabulary(self) -> int:
-        tokens = self.header.metadata.get("tokenizer.ggml.tokens")
-        return self.get("vocab_size", len(tokens) if isinstance(tokens, list) else 0)
+        return self.get("vocab_size", len(self.header.tokens))
