@@ -205,14 +205,15 @@ def open_models(catalog: ModelCatalog, name: str, default: str = "") -> list[Mod
         sources = catalog.scan(path)
         if not sources:
             raise StartupError(f"There is no GGUF file in the directory {name!r}.")
-        return sorted(sources, key=lambda source: normalize_name(default) not in _names(source))
+        first = normalize_name(default)
+        return sorted(sources, key=lambda source: first not in _normalize_names(source))
     source = catalog.resolve(name, paths=True)
     if source is None:
         raise make_unknown_model_error(catalog, name)
     return [source]
 
 
-def _names(source: ModelSource) -> set[str]:
+def _normalize_names(source: ModelSource) -> set[str]:
     return {normalize_name(name) for name in list_names(source)}
 
 
@@ -229,7 +230,7 @@ def make_unknown_model_error(catalog: ModelCatalog, name: str) -> StartupError:
 
 
 def make_model_options(settings: Settings) -> ModelOptions:
-    """Return the options of every model that has none of its own."""
+    """Return the options that models have where they set none of their own."""
     try:
         get_factory(settings.engine)
     except ValueError as error:

@@ -33,7 +33,7 @@ from tests.support.tokenizer_oracle import train_byte_level_vocabulary, write_ti
         ({"flash_attn": "off", "exact": True}, "needs flash attention"),
         ({"exact": True, "cache_type_k": "f16"}, "`exact` needs the KV cache type q8_0"),
         ({"exact": True, "cache_reuse": 64}, "`exact` and `cache_reuse` exclude each other"),
-        ({"rope_scale": 2, "rope_freq_scale": 0.5}, "say the same"),
+        ({"rope_scale": 2, "rope_freq_scale": 0.5}, "mean the same"),
         ({"batch": 64, "ubatch": 128}, "`ubatch` must not be greater"),
         ({"draft_max": 3}, "`draft_max` needs `draft_model` or `spec_type`"),
         ({"spec_ngram": 3}, "`spec_ngram` needs"),

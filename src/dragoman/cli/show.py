@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
 def show_served(arguments: argparse.Namespace, settings: Settings) -> None:
     """Show what a running server says about its model."""
     if arguments.part is not None:
-        raise CommandFailed(f"A server does not tell {PARTS[arguments.part]}: leave out --url.")
+        raise CommandFailed(f"A server does not report {PARTS[arguments.part]}: leave out --url.")
     model = connect(settings).get_model(arguments.model)
     if arguments.json:
         print_json(msgspec.to_builtins(model))
@@ -87,7 +87,7 @@ def show_served(arguments: argparse.Namespace, settings: Settings) -> None:
 def show_part(description: ModelDescription, part: str, *, is_json: bool) -> None:
     value = get_part(description, part)
     if not value:
-        raise CommandFailed(f"{description.source.id} has none: {PARTS[part]} is not set.")
+        raise CommandFailed(f"Nothing is known about {PARTS[part]} of {description.source.id}.")
     if is_json:
         print_json(value)
     elif isinstance(value, dict):

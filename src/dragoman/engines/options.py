@@ -69,7 +69,10 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     threads: Annotated[
         CountOrZero | None,
         Setting(
-            help="CPU threads to generate with", group=ENGINE, default="all cores", aliases=("-t",)
+            help="CPU threads to generate with",
+            group=ENGINE,
+            default="all physical cores",
+            aliases=("-t",),
         ),
     ] = None
     threads_batch: Annotated[

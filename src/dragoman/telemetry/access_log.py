@@ -19,7 +19,7 @@ from dragoman.types import Chat, Json, Request
 
 log = logging.getLogger("dragoman.access")
 MAX_NAMES = 16
-MAX_LINE = 1000  # characters of one field of a line
+MAX_FIELD = 1000  # characters of one field of a line
 MAX_CONTENT = 20_000  # characters of a prompt or an answer
 
 
@@ -34,7 +34,7 @@ def log_request(record: RequestRecord, level: int = logging.INFO) -> None:
         "duration_ms": _to_milliseconds(record.seconds),
     }
     message = "{method} {path} {status} {duration_ms:.0f} ms".format_map(parts)
-    log.log(level, LogEvent(message, make_fields(record), parts, MAX_LINE))
+    log.log(level, LogEvent(message, make_fields(record), parts, MAX_FIELD))
 
 
 def log_rejection(error: DragomanError) -> None:

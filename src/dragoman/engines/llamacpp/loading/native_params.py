@@ -20,7 +20,7 @@ from dragoman.engines.llamacpp.loading.settings import LlamaCppSettings
 # `xllamacpp` has no type stubs
 CommonParams: TypeAlias = Any
 
-# parameters that have the names of our settings
+# settings that are one parameter each, and the names of these parameters
 PLAIN_FIELDS = {
     "rope_freq_base": "rope_freq_base",
     "yarn_orig_ctx": "yarn_orig_ctx",
@@ -39,7 +39,6 @@ DRAFT_FIELDS = {
     "draft_p_min": "p_min",
     "draft_gpu_layers": "n_gpu_layers",
 }
-MAX_GPUS = 16  # the library's limit for `tensor_split`
 
 
 class LoadPlan(Struct, frozen=True, kw_only=True):

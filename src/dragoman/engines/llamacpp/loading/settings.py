@@ -51,12 +51,12 @@ def check_options(options: EngineOptions) -> None:
         )
     if options.exact and get_cache_types(options) != ("q8_0", "q8_0"):
         raise InvalidOption(
-            "`exact` needs the KV cache type q8_0; leave out `cache_type_k` and `_v`"
+            "`exact` needs the KV cache type q8_0; leave out `cache_type_k` and `cache_type_v`"
         )
     if options.exact and options.cache_reuse:
         raise InvalidOption("`exact` and `cache_reuse` exclude each other")
     if options.rope_scale is not None and options.rope_freq_scale is not None:
-        raise InvalidOption("`rope_scale` and `rope_freq_scale` say the same; set one of them")
+        raise InvalidOption("`rope_scale` and `rope_freq_scale` mean the same; set one of them")
     if options.ubatch is not None and options.batch is not None and options.ubatch > options.batch:
         raise InvalidOption("`ubatch` must not be greater than `batch`")
     _check_speculation(options)
