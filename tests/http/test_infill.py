@@ -194,6 +194,8 @@ def test_infill_shortens_texts_that_do_not_fit(
     ids = engine.jobs[-1].prompt
     assert isinstance(ids, list)
     assert len(ids) == 300
+    [warning] = response.headers.get_list("x-dragoman-warning")
+    assert warning.startswith("Only 297 of ")
     counts = {char: ids.count(ord(char)) for char in "<psf>"}
     assert (counts["<"], counts[">"], counts["f"]) == (0, 0, 0)
     assert counts["p"] == pytest.approx(3 * counts["s"], abs=3)
@@ -201,6 +203,9 @@ def test_infill_shortens_texts_that_do_not_fit(
     assert get_prompt(engine).count("ss") == (300 - 3 - 40) // 2
     infill(server, "p", "s", input_extra=[file], n_predict=100)  # and of the files, the end
     assert len(engine.jobs[-1].prompt) == 300
+    response = infill(server, "p" * 200, "s" * 97, n_predict=100)
+    assert len(engine.jobs[-1].prompt) == 300
+    assert "x-dragoman-warning" not in response.headers
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,7 @@ async def render_prompt(
         return await render_chat(prompt, model, request, services)
     grammar = await constrain(None, request, model, AnswerStart(), services.compiler)
     with get_record().measure("render"):
-        content = await encode_raw_prompt(prompt, model, request)
+        content, warnings = await encode_raw_prompt(prompt, model, request)
     if not content:
         raise BadRequest("The prompt is empty.", param="prompt")
     echo = ""
@@ -144,7 +144,7 @@ async def render_prompt(
         echo = prompt.content
     elif request.echo:
         echo = content if isinstance(content, str) else make_detokenizer(model).decode(content)
-    return PreparedPrompt(content, echo, grammar=grammar)
+    return PreparedPrompt(content, echo, grammar=grammar, warnings=warnings)
 
 
 async def render_chat(

@@ -111,8 +111,13 @@ async def _render(chat: Chat, scope: ReplayScope, replay: ReplayService | None) 
     return turns.with_prompt(rendered, rendered.skipped)
 
 
-async def encode_raw_prompt(prompt: Prompt, model: Model, request: Request) -> list[int] | str:
-    """Encode a prompt that is not a chat: text to continue, or texts to fill in between."""
+async def encode_raw_prompt(
+    prompt: Prompt, model: Model, request: Request
+) -> tuple[list[int] | str, tuple[str, ...]]:
+    """Encode a prompt that is not a chat: text to continue, or texts to fill in between.
+
+    Returns warnings, too.
+    """
     if prompt.infill is not None:
         context, max_tokens = model.capabilities.context, request.sampling.max_tokens
         room = (
@@ -125,7 +130,7 @@ async def encode_raw_prompt(prompt: Prompt, model: Model, request: Request) -> l
                 raise Unsupported(
                     f"`{name}` cannot be turned off: this model's tokenizer is unknown.", param=name
                 )
-    return await model.renderer.encode_prompt(prompt)
+    return await model.renderer.encode_prompt(prompt), ()
 
 
 def make_replay_scope(model: Model, request: Request) -> ReplayScope:

@@ -38,8 +38,11 @@ def get_infill_tokens(tokenizer: AnyTokenizer | None, param: str) -> InfillToken
 
 async def encode_infill(
     prompt: Prompt, infill: Infill, tokenizer: AnyTokenizer | None, room: int | None
-) -> list[int]:
-    """Return the prompt that asks a model to fill in text; `room` is how long it may be."""
+) -> tuple[list[int], tuple[str, ...]]:
+    """Return the prompt that asks a model to fill in text, and warnings.
+
+    `room` is how long the prompt may be.
+    """
     tokens = get_infill_tokens(tokenizer, infill.param)
     assert tokenizer is not None  # noqa: S101
     content = prompt.content
@@ -48,12 +51,16 @@ async def encode_infill(
     files = await _encode_files(infill.files, tokens, tokenizer) if infill.files else []
     has_bos = prompt.add_special_tokens and tokenizer.add_bos and tokenizer.bos_id is not None
     bos = [tokenizer.bos_id] if has_bos and tokenizer.bos_id is not None else []
-    if infill.may_shorten and room is not None:
+    warnings: tuple[str, ...] = ()
+    length = len(prefix) + len(suffix) + len(files)
+    if infill.may_shorten and room is not None and length > room - len(bos) - 3:
         prefix, suffix, files = _shorten(prefix, suffix, files, room - len(bos) - 3)
+        left = len(prefix) + len(suffix) + len(files)
+        warnings = (f"Only {left} of {length} tokens of the texts fit into the context.",)
     before, after = [tokens.prefix, *prefix], [tokens.suffix, *suffix]
     if tokens.middle is None:
-        return [*bos, *files, *after, *before]
-    return [*bos, *files, *before, *after, tokens.middle]
+        return [*bos, *files, *after, *before], warnings
+    return [*bos, *files, *before, *after, tokens.middle], warnings
 
 
 async def _encode_files(
