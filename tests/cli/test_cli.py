@@ -169,6 +169,13 @@ def test_closed_pipe_is_not_an_error() -> None:
         assert process.stderr.read() == b""
 
 
+def test_closed_output_is_not_an_error() -> None:
+    result = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -m dragoman formats >&-"], capture_output=True, check=False
+    )
+    assert (result.returncode, result.stderr) == (0, b"")
+
+
 @pytest.mark.parametrize("command", ["formats", "explain"])
 def test_characters_outside_the_locale_are_escaped(command: str, tmp_path: Path) -> None:
     (tmp_path / "t.jinja").write_text("→{{ messages[0].content }}", encoding="utf-8")

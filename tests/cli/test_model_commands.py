@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -218,6 +219,16 @@ def test_stop_needs_the_admin_key(run: Run) -> None:
         assert "cannot be unloaded" in accepted.err  # an engine of a program
 
 
+def test_stop_without_a_key_asks_for_the_admin_key(run: Run) -> None:
+    with serve_scripted("Hi.", admin_key=("admin",)) as server:
+        refused = run("stop", "scripted", "--url", server.url)
+    assert (refused.code, "--admin-key" in refused.err, "--api-key" in refused.err) == (
+        1,
+        True,
+        False,
+    )
+
+
 def test_rm_deletes_files_and_empty_directories(run: Run, root: Path) -> None:
     asked = run("rm", "large")
     assert (asked.code, "Confirm it with -y" in asked.err) == (1, True)
@@ -300,7 +311,21 @@ def test_names_of_the_configuration_file_are_left_to_it(run: Run, root: Path) ->
     assert (root / "writer" / "writer-Q8_0.gguf").exists()
 
 
-@pytest.mark.parametrize("alias", ["", " ", "a\x1bb", "x" * 999])
+@pytest.mark.parametrize("alias", ["true", "null", "5", "1e3", "ß 😀", "- x", "a: b # c"])
+def test_cp_quotes_a_name_that_yaml_would_read_otherwise(run: Run, root: Path, alias: str) -> None:
+    assert run("cp", "coder", alias).code == 0
+    assert alias in [row["name"] for row in json.loads(run("list", "--json").out)]
+    assert run("rm", "-y", alias).code == 0
+    assert (root / "coder.gguf").exists()
+
+
+def test_path_that_is_not_utf8_is_broken(run: Run, root: Path) -> None:
+    (root / "coder.gguf").rename(root / os.fsdecode(b"bad\xff.gguf"))
+    rows = {row["name"]: row for row in json.loads(run("list", "--json").out)}
+    assert "not UTF-8" in rows["bad\ufffd"]["error"]
+
+
+@pytest.mark.parametrize("alias", ["", " ", "a\x1bb", "x" * 999, "models"])
 def test_cp_rejects_a_name_that_cannot_be_typed(run: Run, alias: str) -> None:
     assert run("cp", "coder", alias).code == 1
 

@@ -233,6 +233,7 @@ def test_a_prompt_is_answered_once(
         (["scripted", "--url", "{url}"], "The prompt is empty"),
         (["scripted", "Hi.", "--url", "{closed}"], "Cannot reach a server at {closed}"),
         (["scripted", "Hi.", "--url", "ftp://x"], "is not the URL of a server"),
+        (["scripted", "Hi.", "--url", "http://[::1"], "is not the URL of a server"),
         (["scripted", "Hi.", "--url", "{url}", "--context", "5"], "--context is for a model"),
         (["scripted", "Hi.", "--url", "{url}", "--set", "temperature"], "NAME=VALUE"),
         (["scripted", "Hi.", "--url", "{url}", "--temperature", "x"], "takes a number"),

@@ -143,6 +143,22 @@ def test_default_of_every_setting_is_in_its_range() -> None:
             assert getattr(config.load({field.name: value}), field.name) == value, field.name
 
 
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://me:hun@ter2@db/x", "postgresql://me:********@db/x"),
+        ("postgresql://db/x?user=me&password=hunter2", "?user=me&password=********"),
+        ("postgresql://db/x?password=hunter2&sslmode=require", "=********&sslmode=require"),
+    ],
+)
+def test_config_hides_passwords_of_urls(
+    url: str, shown: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = run_command(capsys, "config", "--store", url, "--mcp", f"x={url}&token=hunter2")
+    assert "ter2" not in result.out
+    assert shown in result.out
+
+
 def test_config_prints_values_and_origins_without_secrets(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,8 @@ from dragoman.config import GROUPS, Configuration, Origin, Settings, list_settin
 from dragoman.options import OptionField
 
 HIDDEN = "********"
-PASSWORD = re.compile(r"(?<=://)(?P<user>[^/:@\s]*):[^/@\s]*@")
+PASSWORD = re.compile(r"(?<=://)(?P<user>[^/:@\s]*):[^/\s]*@")
+PARAMETER = re.compile(r"(?i)([?&][^=&\s]*(?:passw|token|key|secret)[^=&\s]*=)[^&\s]+")
 
 
 def add_parser(
@@ -72,7 +73,7 @@ def format_report(configuration: Configuration) -> str:
 
 
 def mask(field: OptionField, value: object) -> object:
-    """Hide a secret: a key, or the password in the URL of a database."""
+    """Hide a secret: a key, or the password in a URL."""
     if field.setting.secret:
         return [HIDDEN for _ in value] if isinstance(value, tuple) else HIDDEN
     if isinstance(value, tuple):
@@ -81,8 +82,8 @@ def mask(field: OptionField, value: object) -> object:
 
 
 def mask_password(text: str) -> str:
-    """Hide the password in a URL."""
-    return PASSWORD.sub(rf"\g<user>:{HIDDEN}@", text)
+    """Hide the password in a URL, also in its query."""
+    return PARAMETER.sub(rf"\g<1>{HIDDEN}", PASSWORD.sub(rf"\g<user>:{HIDDEN}@", text))
 
 
 def _format(field: OptionField, settings: Settings) -> str:

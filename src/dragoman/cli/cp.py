@@ -15,7 +15,7 @@ from dragoman.cli.console.errors import CommandFailed
 from dragoman.cli.console.flags import COMMON, add_command, add_flags
 from dragoman.cli.console.text import print_text
 from dragoman.config import Settings
-from dragoman.models.mapping_file import add_entry, read_entries
+from dragoman.models.mapping_file import NESTED, add_entry, read_entries
 from dragoman.types import Json
 
 if TYPE_CHECKING:
@@ -69,6 +69,8 @@ def get_mapping_file(catalog: ModelCatalog) -> Path:
 def check_alias(alias: str) -> str:
     if not alias.strip() or len(alias) > MAX_NAME or not alias.isprintable():
         raise CommandFailed("A name must be printable and not empty.")
+    if alias.strip() == NESTED:
+        raise CommandFailed(f"`{NESTED}` is a key of models.yaml: choose another name.")
     return alias.strip()
 
 

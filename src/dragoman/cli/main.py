@@ -71,6 +71,8 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
+    if sys.stdout is None:  # closed by the caller, as `>&-` does
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
     parsed = parse_arguments(arguments)
     flags = {name: getattr(parsed, name, None) for name in config.list_settings()}
     try:

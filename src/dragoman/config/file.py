@@ -71,16 +71,24 @@ def read_config_file(path: Path) -> dict[str, tuple[object, str]]:
             )
         if content is None:  # `server:` without a value
             continue
-        if not isinstance(content, Mapping):
+        if not isinstance(content, Mapping):  # and may be a secret: `keys: KEY`, `store: URL`
             raise ConfigFileError(
-                f"{file.locate(section)}: `{section}` must be a mapping of settings, "
-                f"got {content!r}"
+                f"{file.locate(section)}: `{section}` must be a mapping of settings"
             )
         if section == MODELS:
+            _check_model_names(file, content)
             values[MODELS] = dict(content), file.locate(section)
         else:
             values |= _read_section(file, section, content, sections)
     return values
+
+
+def _check_model_names(file: YamlFile, models: Mapping[object, object]) -> None:
+    for name in models:
+        if not isinstance(name, str):
+            raise ConfigFileError(
+                f"{file.locate(MODELS, str(name))}: the name {name!r} is not text; quote it"
+            )
 
 
 def locate_key(path: Path, *keys: str) -> str:

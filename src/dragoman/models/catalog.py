@@ -224,11 +224,8 @@ class ModelCatalog:
             )
         tiers: list[NameIndex] = [{} for _ in range(6)]
         for source in sources:
-            stem, relative_name, parent = (
-                _get_stem(source),
-                _get_relative_name(source, root),
-                source.path.parent,
-            )
+            stem, parent = _get_stem(source), source.path.parent
+            relative_name = _get_relative_name(source, root)
             _add_names(tiers[0], source, source.id, relative_name, *source.aliases)
             _add_names(tiers[1], source, stem)
             if parent != root and models_per_directory[parent] == 1 and root in parent.parents:
@@ -246,15 +243,19 @@ class ModelCatalog:
 
 NOT_A_MODEL = "The file is not a complete model."
 MISSING = "The file cannot be opened."
+NOT_UTF8 = "The path of the file is not UTF-8: rename it."
 
 
 def describe_gguf(path: Path) -> ModelSource:
     """Describe a GGUF file from its header, or why it is broken."""
     _, changed, length = read_stamp(path)
     created = changed // 10**9
-    broken = ModelSource(id=path.stem, path=path, created=created, size=max(0, length))
+    name = os.fsencode(path.stem).decode(errors="replace")  # ids are sent as JSON
+    broken = ModelSource(id=name, path=path, created=created, size=max(0, length))
     if length < 0:
         return msgspec.structs.replace(broken, broken=MISSING)
+    if os.fsencode(path) != str(path).encode(errors="replace"):
+        return msgspec.structs.replace(broken, broken=NOT_UTF8)
     try:
         files = gguf.list_split_files(path)
         header = gguf.read_header(path, arrays=False)

@@ -98,7 +98,8 @@ def _find_mapping(text: str) -> yaml.MappingNode | None:
 
 
 def _format_entry(name: str, value: Json) -> str:
-    key = name if PLAIN_NAME.fullmatch(name) else json.dumps(name)
+    is_plain = PLAIN_NAME.fullmatch(name) and yaml.safe_load(name) == name  # `true` is not
+    key = name if is_plain else json.dumps(name, ensure_ascii=False)
     return f"{key}: {json.dumps(value, ensure_ascii=False)}"
 
 

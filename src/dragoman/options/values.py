@@ -19,6 +19,8 @@ from dragoman.options.units import FOREVER, parse_bytes, parse_seconds, parse_to
 
 TRUE, FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
 MAX_SHOWN = 80  # characters of a wrong value in a message
+MAX_COUNT = 2**31 - 1  # what engines store in 32 bits
+MAX_BYTES = 2**62
 TYPE_NAMES: dict[object, str] = {
     int: "a whole number",
     float: "a number",
@@ -120,6 +122,8 @@ def _check_range(field: OptionField, number: float) -> None:
     if setting.forever and number == FOREVER:
         return
     low, high = setting.minimum, setting.maximum
+    if high is None and field.kind is int:
+        high = MAX_BYTES if setting.unit == "bytes" else MAX_COUNT
     if setting.above is not None and number <= setting.above:
         rule = f"more than {setting.above:g}"
     elif low is not None and number < low:

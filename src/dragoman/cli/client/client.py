@@ -147,8 +147,8 @@ def make_error(status: int, body: Json) -> RequestFailed:
     if not isinstance(error, dict) or not isinstance(error.get("message"), str):
         return RequestFailed(f"The server answered with status {status}.", status)
     message = error["message"]
-    if status == 401:
-        message += " Set it with --api-key or DRAGOMAN_API_KEY."
-    if status == 403 and "admin key" in message:
+    if (status == 401 and " /admin/" in message) or (status == 403 and "admin key" in message):
         message += " Set it with --admin-key or DRAGOMAN_ADMIN_KEY."
+    elif status == 401:
+        message += " Set it with --api-key or DRAGOMAN_API_KEY."
     return RequestFailed(message, status, error.get("code"), error.get("param"))

@@ -55,11 +55,11 @@ class ServerTransport:
     def __init__(self, url: str, key: str | None = None) -> None:
         self.address = url if "://" in url else f"http://{url}"
         self._key = key
-        parts = urlsplit(self.address)
         try:
+            parts = urlsplit(self.address)
             host, port = parts.hostname, parts.port
         except ValueError:
-            host, port = None, None
+            parts, host, port = urlsplit(""), None, None
         if parts.scheme not in ("http", "https") or not host:
             raise RequestFailed(f"{url!r} is not the URL of a server, like http://127.0.0.1:8000.")
         self._is_secure = parts.scheme == "https"
