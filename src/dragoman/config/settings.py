@@ -290,7 +290,7 @@ class Settings(StateSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     ] = ""
 
     @property
-    def loopback(self) -> bool:
+    def is_loopback(self) -> bool:
         return self.host in LOOPBACK
 
     @property

@@ -224,12 +224,12 @@ def make_app(runtime: Runtime, *, local: bool) -> App:
         raise StartupError(f"--api-key-file: cannot read {str(file)!r}: {problem}.") from None
     except ValueError as error:
         raise StartupError(str(error)) from None
-    if local and not settings.loopback and not keys.required and not settings.allow_open:
+    if local and not settings.is_loopback and not keys.required and not settings.allow_open:
         raise StartupError(
             f"Listening on {settings.host} without an API key would give everyone access. "
             "Set --api-key, or --allow-open to allow it."
         )
-    return App(runtime, keys, local and settings.loopback)
+    return App(runtime, keys, local and settings.is_loopback)
 
 
 def run_event_loop(main: Coroutine[object, object, None]) -> None:

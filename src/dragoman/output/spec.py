@@ -170,7 +170,7 @@ class ReasoningFormat:
     aliases: Mapping[str, bool] = field(default_factory=dict)  # other names: their `starts_inside`
 
     @property
-    def spelled_open(self) -> tuple[str, ...]:
+    def open_with_name(self) -> tuple[str, ...]:
         """The opening markers as a grammar writes them, with the name of the channel."""
         names = [name for name, channel in self.channels.items() if channel == "reasoning"]
         return tuple(f"{marker}{names[0]}\n" for marker in self.open) if names else self.open

@@ -98,8 +98,8 @@ def choose_key(settings: Settings, admin: bool) -> str | None:
     """Return the key to send: an admin key is only sent where it is needed."""
     keys = [*settings.api_key]
     if settings.api_key_file and not keys:
-        lines = Path(settings.api_key_file).read_text().splitlines()
-        keys = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+        lines = map(str.strip, Path(settings.api_key_file).read_text().splitlines())
+        keys = [line for line in lines if line and not line.startswith("#")]
     order = [*settings.admin_key, *keys] if admin else [*keys, *settings.admin_key]
     return next(iter(order), None)
 

@@ -136,7 +136,7 @@ class AnswerWriter:
         space = self.lark.add_optional_space()
         if self._starts_in_reasoning:
             return f"{self._write_reasoning_rest()} {space}"
-        openers = (*self._reasoning.spelled_open, *self._reasoning.opens_at_start)
+        openers = (*self._reasoning.open_with_name, *self._reasoning.opens_at_start)
         if not openers:
             return ""
         opener = self.lark.write_any_marker(openers)
