@@ -60,6 +60,16 @@ UNLISTED = "`samplers` does not list its sampler."
         ({"samplers": "k", "adaptive_target": -1, "dry_multiplier": 0}, []),
         ({"dry_base": 2}, ["`dry_base` has no effect: `dry_multiplier` is not set."]),
         ({"dry_base": 2, "dry_multiplier": 0}, []),
+        (
+            {"rep_pen": 1.2, "rep_pen_range": 0},
+            ["`rep_pen` has no effect: `repeat_last_n` is 0."],
+        ),
+        ({"rep_pen": 1.0, "rep_pen_range": 0}, []),
+        ({"presence_penalty": 1, "repeat_last_n": -1}, []),
+        (
+            {"dry_multiplier": 1, "dry_range": 0},
+            ["`dry_multiplier` has no effect: `dry_penalty_last_n` is 0."],
+        ),
         ({"xtc_threshold": 0.1}, ["`xtc_threshold` has no effect: `xtc_probability` is not set."]),
     ],
 )

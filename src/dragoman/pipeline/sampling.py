@@ -17,6 +17,14 @@ from dragoman.presets.sampling import PresetSampling
 from dragoman.types import Capabilities, Prompt, Request, Sampling
 from dragoman.types.sampling import MAIN_FIELDS, SAMPLER_NAMES
 
+# how many of the last tokens these fields consider
+WINDOWS = {
+    "presence_penalty": "repeat_last_n",
+    "frequency_penalty": "repeat_last_n",
+    "repetition_penalty": "repeat_last_n",
+    "dry_multiplier": "dry_penalty_last_n",
+}
+
 
 def check_sampling(request: Request, model: Model) -> None:
     """Reject the sampling fields that this model's engine does not honour."""
@@ -98,6 +106,8 @@ def _find_unused(requested: Sampling, sampling: Sampling) -> Iterator[tuple[str,
                 yield name, "`mirostat` replaces all samplers but the temperature."
         elif not sampling.uses_sampler(SAMPLER_NAMES[name]):
             yield name, "`samplers` does not list its sampler."
+        elif getattr(sampling, WINDOWS.get(name, ""), None) == 0:
+            yield name, f"`{WINDOWS[name]}` is 0."
 
 
 def add_stop_tokens(sampling: Sampling, stops: tuple[str, ...], model: Model) -> Sampling:
