@@ -40,8 +40,8 @@ def test_bench_of_a_server(capsys: pytest.CaptureFixture[str], tokens: bool) -> 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--prompt", "0"], "--prompt"),
-        (["--streams", "1,x"], "--streams"),
+        (["--prompt", "0"], "--prompt: expected a whole number of at least 1, got '0'"),
+        (["--streams", "1,x"], "--streams: expected a whole number of at least 1, got 'x'"),
         (["--streams", "999"], "at most"),
         (["--prompt", "900"], "context"),
     ],

@@ -101,10 +101,9 @@ def add_parser(
 
 
 def parse_count(text: str) -> int:
-    count = int(text)
-    if count < 1:
-        raise ValueError
-    return count
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
+    return int(text)
 
 
 def parse_counts(text: str) -> list[int]:
