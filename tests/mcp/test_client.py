@@ -413,7 +413,11 @@ def test_an_operator_can_configure_any_server(server: LocalServer) -> None:
     assert asyncio.run(work())
 
 
-@pytest.mark.parametrize("text", ["a", "=http://a", "a=", "a=b", "a=ftp://b", "a=file:///etc"])
+@pytest.mark.parametrize(
+    "text",
+    ["a", "=http://a", "a=", "a=b", "a=ftp://b", "a=file:///etc", "https://me:hunter2@a/?b=c"],
+)
 def test_a_configured_server_needs_a_label_and_a_url(text: str) -> None:
-    with pytest.raises(ValueError, match="LABEL=URL"):
+    with pytest.raises(ValueError, match="LABEL=URL") as raised:
         parse_servers([text])
+    assert "hunter2" not in str(raised.value)

@@ -91,8 +91,9 @@ def parse_servers(pairs: Iterable[str]) -> dict[str, McpServer]:
         scheme = url.partition("://")[0].lower()
         if not (label and equals) or scheme not in DEFAULT_PORTS or label in servers:
             schemes = " or ".join(f"{name}://…" for name in DEFAULT_PORTS)
+            name = label.partition("://")[0]  # a URL without a label may have a password
             raise ValueError(
-                f"--mcp: {label!r} must be LABEL=URL, with {schemes}, and each label once."
+                f"--mcp: {name!r} must be LABEL=URL, with {schemes}, and each label once."
             )
         servers[label] = McpServer(label=label, url=url, is_configured=True)
     return servers
