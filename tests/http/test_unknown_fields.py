@@ -144,6 +144,13 @@ def test_headers_stay_safe_and_few(server: RunningServer) -> None:
     assert all(warning.isprintable() and len(warning) <= 300 for warning in warnings)
 
 
+def test_unknown_fields_hide_no_other_warning(server: RunningServer) -> None:
+    """The number of headers is limited, so what was asked and has no effect comes first."""
+    body = CHAT | {"reasoning_effort": "high"} | {f"unknown{number}": 1 for number in range(30)}
+    _, warnings = post(server, "/v1/chat/completions", body)
+    assert warnings[0].startswith("`reasoning_effort` has no effect")
+
+
 def test_fields_that_clients_always_send_are_known(server: RunningServer) -> None:
     """No warning for what well-known clients send with every request."""
     fields: dict[str, Any] = {

@@ -86,7 +86,8 @@ class Responder:
         try:
             async with self.track(request.wait_disconnected):
                 run = await prepare()
-                request.warnings += run.warnings
+                # first: the number of headers is limited, and unknown fields may be many
+                request.warnings[:0] = run.warnings
                 request.extra_headers += make_reuse_headers(run.reuse)
                 if run.wants_stream:
                     stream = Stream(request, run.start())
