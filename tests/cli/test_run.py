@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -127,6 +128,16 @@ def test_reasoning_is_dim_and_control_characters_are_escaped(
     assert piped.out == "It is \x1b[31m42\x07\x9b.\n"
 
 
+@pytest.fixture(params=["handled", "ignored"])
+def _inherited_interrupt(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Make programs inherit what an interactive shell does with Ctrl-C, or what a job does."""
+    ignored = request.param == "ignored"
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN if ignored else signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_inherited_interrupt")
 def test_ctrl_c_stops_the_answer_on_the_server_and_not_the_program(
     scripted: Scripted, tmp_path: Path
 ) -> None:

@@ -6,6 +6,7 @@ an answer it closes the stream, which cancels the request, and the conversation 
 
 from __future__ import annotations
 
+import signal
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -31,6 +32,8 @@ def run_chat(session: ChatSession, history: Path) -> None:
     from dragoman.cli.conversation.parameters import list_names
     from dragoman.cli.conversation.prompt_input import PromptInput, SlashCompleter
 
+    # A shell that starts a program in the background makes it ignore Ctrl-C; a chat needs it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     prompt = PromptInput(history, SlashCompleter(COMMANDS, list_names()))
     while (text := prompt.read()) is not None:
         try:
