@@ -102,7 +102,6 @@ class Workspace:
             "PATH": f"{shims}:/usr/bin:/bin",
             "PYTHONPATH": str(ROOT),
             "DRAGOMAN_THREADS": "1",  # tests run on all cores
-            "DRAGOMAN_SAMPLING": "max_tokens=150",  # a small model may repeat itself to the end
             "LANG": "C.UTF-8",
         }
 
