@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import AsyncGenerator, Iterator
@@ -232,7 +233,10 @@ def test_what_is_wrong_before_the_first_request_is_an_error_at_startup(
 
 
 def test_more_optional_arguments_are_accepted() -> None:
-    adapt(OptionalArgument())
+    async def generate() -> list[Step]:
+        return [step async for step in adapt(OptionalArgument()).generate(Job(id="x", prompt="x"))]
+
+    assert asyncio.run(generate()) == [END]
 
 
 class ReturnsList(FullEngine):

@@ -180,7 +180,11 @@ def test_an_engine_that_lists_nothing_honours_nothing() -> None:
 def test_every_engine_takes_a_field_that_is_off(field: str) -> None:
     dependent = [name for name, main in MAIN_FIELDS.items() if main == field]
     settings = {name: VALUES.get(name, 2) for name in dependent}
-    validate(frozenset(), Sampling(**{field: OFF_VALUES[field]}, **settings))
+    sampling = Sampling(**{field: OFF_VALUES[field]}, **settings)
+    validate(frozenset(), sampling)
+    assert all(sampling.is_off(name) for name in (field, *dependent))
+    with pytest.raises(Unsupported):
+        validate(frozenset(), make_sampling(field))
 
 
 def test_an_error_names_the_field_as_the_client_does() -> None:

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from dragoman.formats import find_reasoning, find_tools
 from dragoman.output.library import (
     OutputParser,
     parse_reasoning_complete,
@@ -116,11 +117,23 @@ def test_passthrough_leaves_the_text_as_it_is(name: str) -> None:
     assert parse_reasoning_complete(text, name) == {"normal_text": text, "reasoning_text": ""}
 
 
-def test_names_of_vllm_and_sglang_are_accepted() -> None:
-    for name in PEER_TOOL_PARSERS.split():
-        OutputParser(name)
-    for name in PEER_REASONING_PARSERS.split():
-        OutputParser(reasoning=name)
+@pytest.mark.parametrize("name", PEER_TOOL_PARSERS.split())
+def test_tool_parser_names_of_vllm_and_sglang_parse_calls(name: str) -> None:
+    parsed = parse_tool_call_complete(find_tools(name).example, name)
+    first = parsed["tool_calls"][0]
+    assert first["name"] == "f"
+    assert json.loads(first["arguments"])  # the keys of the examples differ
+
+
+@pytest.mark.parametrize("name", PEER_REASONING_PARSERS.split())
+def test_reasoning_parser_names_of_vllm_and_sglang_parse_reasoning(name: str) -> None:
+    parsed = parse_reasoning_complete(find_reasoning(name).example, name)
+    if "append" in name:  # leaves the reasoning in the text
+        assert parsed["reasoning_text"] == ""
+        assert "<think>" in parsed["normal_text"]
+    else:
+        assert parsed["reasoning_text"]
+        assert "think>" not in parsed["normal_text"]
 
 
 @pytest.mark.parametrize("name", [*SMG_TOOL_CALLS, "passthrough"])
