@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dragoman.cli.main import build_parser
+from dragoman.cli.main import parse_arguments
 from tests.support.doc_blocks import ADDRESS, DocBlock, Workspace, read_blocks
 from tests.support.paths import ROOT
 
@@ -57,7 +57,7 @@ def check_shell(block: DocBlock) -> None:
     assert result.returncode == 0, f"{block.page}:{block.line}: {result.stderr}"
     for words in block.commands:
         if words != ["--version"]:
-            build_parser().parse_args(words)
+            parse_arguments(words)
 
 
 @pytest.mark.slow

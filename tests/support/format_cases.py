@@ -90,8 +90,8 @@ def starts_inside(case: dict[str, Any]) -> bool | None:
     return ALIASES[max(matching, key=len)] if matching else None
 
 
-ALIASES = {
+ALIASES = {  # of two spellings the one with underscores counts: these cases name vLLM's classes
     alias.replace("_", "").replace("-", ""): inside
     for reasoning in reasoning_formats().values()
-    for alias, inside in reasoning.aliases.items()
+    for alias, inside in sorted(reasoning.aliases.items(), key=lambda item: "_" in item[0])
 }
