@@ -12,6 +12,8 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkabl
 
 from msgspec import Struct
 
+from dragoman.types.limits import KeyLimits as KeyLimits
+from dragoman.types.limits import Priority as Priority
 from dragoman.types.sampling import DEFAULT_SAMPLING as DEFAULT_SAMPLING
 from dragoman.types.sampling import BannedString as BannedString
 from dragoman.types.sampling import Sampling as Sampling
@@ -228,6 +230,7 @@ class Request(Struct, frozen=True, kw_only=True):
     obfuscate: bool = False  # pad stream events so that their sizes reveal nothing
     store: bool = False  # the client wants the response stored
     owner: str = ""  # a digest of the API key; only the same owner can read what is stored
+    priority: Priority = "live"
     response_id: str | None = None  # engines get it as the id of the job
     round: int = 0  # of a response that calls remote tools between rounds
     report: ReportOptions = ReportOptions()
@@ -253,6 +256,8 @@ class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     grammar: str | None = None  # in the syntax of `llguidance`, with its header
     lora: tuple[Adapter, ...] = ()
     cache_prompt: bool = True
+    cache_scope: str = ""  # a cached prefix is reused only by jobs of the same scope
+    priority: Priority = "live"
     trace: TraceLevel | None = None  # report what the engine did, in `Step.trace`
 
 

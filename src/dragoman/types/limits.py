@@ -1,0 +1,32 @@
+"""What one owner may use. An owner is who sent a request: the holder of an API key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+
+# What runs first when slots are scarce: requests that a client waits for, then background
+# responses, then batches.
+Priority: TypeAlias = Literal["live", "background", "batch"]
+
+
+class KeyLimits(Struct, frozen=True, kw_only=True):
+    """The limits of one API key; None is no limit of its own."""
+
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    concurrent_requests: int | None = None
+    queue_share: float = 1.0  # its turns in a full queue, relative to other keys
+    stored_bytes: int | None = None
+    media_bytes: int | None = None  # of one request
+
+
+NO_LIMITS = KeyLimits()
+FindLimits: TypeAlias = Callable[[str], KeyLimits]  # takes the owner of a request
+
+
+def find_no_limits(_owner: str) -> KeyLimits:
+    """Return the limits where keys have none of their own."""
+    return NO_LIMITS
