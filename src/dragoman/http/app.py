@@ -102,6 +102,7 @@ class App:
         self._app = RequestMiddleware(guarded, self.metrics, self.router, self.observer)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.metrics.loop_lag.start()
         if scope["type"] == "lifespan":
             await self._serve_lifespan(receive, send)
         else:
@@ -114,6 +115,7 @@ class App:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def aclose(self) -> None:
+        self.metrics.loop_lag.stop()
         await self.responses.aclose()
         await self.runtime.aclose()
 

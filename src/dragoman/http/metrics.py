@@ -22,6 +22,7 @@ from prometheus_client.registry import Collector
 from dragoman.errors import DragomanError
 from dragoman.pipeline.services import Services
 from dragoman.replay.service import ReplayStats
+from dragoman.telemetry.loop_lag import LoopLag
 from dragoman.telemetry.model_metrics import REQUEST_BOUNDS, Histogram, collect_models
 from dragoman.telemetry.observer import RequestObserver
 
@@ -69,6 +70,7 @@ class Metrics(Collector):
         self.errors: Counter[str] = Counter()  # by code
         self.succeeded = 0
         self.duration = Histogram(REQUEST_BOUNDS)
+        self.loop_lag = LoopLag()
         self._registry = CollectorRegistry()
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
@@ -107,6 +109,12 @@ class Metrics(Collector):
             "Duration of requests.",
             buckets=self.duration.make_rows(),
             sum_value=self.duration.sum,
+        )
+        yield HistogramMetricFamily(
+            "dragoman_event_loop_lag_seconds",
+            "Time that the event loop keeps requests waiting.",
+            buckets=self.loop_lag.histogram.make_rows(),
+            sum_value=self.loop_lag.histogram.sum,
         )
         yield from collect_models(self._observer.models)
         yield from self._collect_engines()

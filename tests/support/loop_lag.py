@@ -1,0 +1,111 @@
+"""The probe for the lag of the event loop, which all hostile tests share.
+
+`measure_loop_lag` measures the loop that it runs on, from inside. `measure_server_lag` reads what
+the server measures itself from `/metrics`, before and after. Both give a `LagReport`: lags of calls
+that were due every 20 ms, with those that a block has made impossible, so that a quantile is what a
+request at a random moment waits. The tests share two cores with other programs; inside the process,
+the time that the loop's thread waits for a core is therefore subtracted.
+
+    async with measure_loop_lag() as lag:
+        ...
+    assert lag.get_quantile(0.99) <= 0.05, lag
+
+    with measure_server_lag(client) as lag:
+        ...
+    assert lag.get_quantile(0.99) <= 0.05, lag
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import httpx
+
+from dragoman.telemetry.loop_lag import LAG_BOUNDS, LoopLag
+
+LAG_LIMIT = 0.05  # seconds that the 99th percentile may have
+SCHEDSTAT = Path("/proc/thread-self/schedstat")
+_BUCKET = re.compile(r'^dragoman_event_loop_lag_seconds_bucket\{le="(.+)"\} (.+)$', re.MULTILINE)
+
+
+class LagReport:
+    """How many calls had which lag. Lags are known as upper bounds of the histogram's buckets."""
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(LAG_BOUNDS) + 1)
+
+    @property
+    def calls(self) -> int:
+        return sum(self.counts)
+
+    def get_quantile(self, fraction: float) -> float:
+        """Return the bound that this fraction of the calls did not exceed."""
+        seen = 0
+        for bound, count in zip((*LAG_BOUNDS, float("inf")), self.counts, strict=True):
+            seen += count
+            if seen >= fraction * self.calls:
+                return bound
+        return 0.0
+
+    def __str__(self) -> str:
+        quantiles = (f"p{100 * q:g} ≤ {1000 * self.get_quantile(q):g} ms" for q in (0.5, 0.99, 1))
+        return f"event loop lag: {', '.join(quantiles)} of {self.calls} calls"
+
+
+class LoopLagProbe(LoopLag):
+    """Measures the running loop, without the time that its thread waits for a core."""
+
+    def __init__(self, report: LagReport) -> None:
+        super().__init__()
+        self._report = report
+        self._waited = read_wait_time()
+
+    def observe(self, lag: float) -> None:
+        self._report.counts[bisect_left(LAG_BOUNDS, lag)] += 1
+
+    def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
+        waited = read_wait_time()
+        self._due += waited - self._waited
+        self._waited = waited
+        super()._tick(loop)
+
+
+def read_wait_time() -> float:
+    """Return the seconds that this thread was runnable but waited for a core, so far."""
+    return int(SCHEDSTAT.read_text().split()[1]) / 1e9
+
+
+@asynccontextmanager
+async def measure_loop_lag() -> AsyncIterator[LagReport]:
+    """Measure the running event loop. The report is complete when the block ends."""
+    report = LagReport()
+    probe = LoopLagProbe(report)
+    probe.start()
+    try:
+        yield report
+    finally:
+        await asyncio.sleep(0.05)  # a call that is late now is counted, too
+        probe.stop()
+
+
+@contextmanager
+def measure_server_lag(client: httpx.Client) -> Iterator[LagReport]:
+    """Measure the event loop of a server in another process or thread, through its `/metrics`."""
+    report = LagReport()
+    before = read_lag_counts(client)
+    yield report
+    after = read_lag_counts(client)
+    report.counts = [new - old for new, old in zip(after, before, strict=True)]
+
+
+def read_lag_counts(client: httpx.Client) -> list[int]:
+    """Return the counts of the server's histogram, bucket by bucket."""
+    page = client.get("/metrics").text
+    totals = [int(float(total)) for _, total in _BUCKET.findall(page)]
+    assert len(totals) == len(LAG_BOUNDS) + 1, "the server does not measure the lag"
+    return [total - below for total, below in zip(totals, [0, *totals], strict=False)]
