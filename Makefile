@@ -12,7 +12,7 @@ INSTALL := .install
 MODEL ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve check test lint types test-fast test-constraints test-openai test-anthropic test-agents test-mcp test-postgres test-install test-deploy exam format bench bench-peers clean
+.PHONY: help serve check test lint types test-fast test-constraints test-hostile test-openai test-anthropic test-agents test-mcp test-postgres test-install test-deploy exam format bench bench-peers clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -41,6 +41,11 @@ test-fast:
 test-constraints: $(VENV)/.test ## hold the default model to 200 schemas and three ways of thinking, hostile demands, 100,000 grammars (an hour)
 	$(BIN)/dragoman pull smollm2-135m
 	$(BIN)/pytest -q -s -o norecursedirs='.*' tests/heavy
+
+test-hostile: $(VENV)/.test ## try every published hole and every fault, the long variants too, and write docs/reliability.md
+	$(BIN)/dragoman pull smollm2-135m
+	$(BIN)/pytest -q -n 2 --dist worksteal -o norecursedirs='.*' tests/hostile --write-report --deselect tests/hostile/test_report.py
+	$(BIN)/python docs/generate.py
 
 test-openai: $(VENV)/.test $(SUITES)/openai/.done ## run the openai package's own tests against the server
 	$(BIN)/python -m tests.suites openai

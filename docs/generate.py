@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -14,6 +16,7 @@ from dragoman.options import OptionField, list_fields
 
 HERE = Path(__file__).parent
 PARTS = HERE / "parts"
+HOSTILE = HERE.parent / "tests" / "hostile"
 
 ERRORS = """# Errors
 
@@ -113,10 +116,70 @@ def make_setting_row(field: OptionField) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
+def make_reliability_page() -> str:
+    """Return the prose of `parts/reliability.md` with what the hostile tests show."""
+    parts = {}
+    for kind, letter in (("holes", ""), ("faults", "F")):
+        sections = yaml.safe_load((HOSTILE / f"{kind}.yaml").read_text(encoding="utf-8"))
+        entries = [entry for section in sections.values() for entry in section]
+        results = read_reliability(kind)
+        parts[kind] = make_reliability_table(sections, results, letter)
+        tested = sum("answer" in entry for entry in entries)
+        cases = sum(count_reliability_cases(results, entry["number"]) for entry in entries)
+        parts[f"{kind}_summary"] = (
+            f"Of {len(entries)}, the server withstands {tested} ({cases:,} cases); "
+            f"{len(entries) - tested} cannot occur here, with the reason given."
+        )
+    for name in ("fuzz", "soak"):
+        parts[name] = make_figures_table(read_reliability(name), f"make test-{name}")
+    return (PARTS / "reliability.md").read_text(encoding="utf-8").format(**parts)
+
+
+def read_reliability(name: str) -> dict[str, Any]:
+    path = PARTS / "reliability" / f"{name}.json"
+    results: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return results
+
+
+def count_reliability_cases(results: dict[str, Any], number: int) -> int:
+    return sum(result["cases"] for result in results.get(str(number), {}).values())
+
+
+def make_reliability_table(
+    sections: dict[str, list[dict[str, Any]]], results: dict[str, Any], letter: str
+) -> str:
+    """One table; a row in bold begins each section."""
+    has_records = any("record" in entry for section in sections.values() for entry in section)
+    head = ["#", "record", "what was tried", "what the server does", "cases"]
+    columns = head if has_records else [head[0], *head[2:]]
+    lines = ["| " + " | ".join(columns) + " |", "|--:|" + "---|" * (len(columns) - 2) + "--:|"]
+    for title, entries in sections.items():
+        lines += [f"| | **{title[0].upper()}{title[1:]}** |" + " |" * (len(columns) - 2)]
+        for entry in entries:
+            answer = entry.get("answer") or f"*Not applicable:* {entry['reason']}"
+            cells = [f"{letter}{entry['number']}", entry["tried"], answer]
+            cells += [f"{count_reliability_cases(results, entry['number']):,}"]
+            if has_records:
+                cells.insert(1, entry["record"])
+            lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"]
+    return "\n".join(lines)
+
+
+def make_figures_table(figures: dict[str, Any], command: str) -> str:
+    if not figures:
+        return f"Not measured yet: run `{command}`."
+    lines = ["| figure | value |", "|---|--:|"]
+    for name, value in figures.items():
+        text = f"{value:,}" if isinstance(value, int | float) else str(value)
+        lines += [f"| {name.replace('_', ' ')} | {text} |"]
+    return "\n".join(lines)
+
+
 PAGES = {
     "errors.md": make_errors_page,
     "formats.md": make_formats_page,
     "configuration.md": make_configuration_page,
+    "reliability.md": make_reliability_page,
 }
 
 if __name__ == "__main__":
