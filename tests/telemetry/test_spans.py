@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, ClassVar
+from typing import Any
 
 import httpx
 import pytest
@@ -20,6 +18,7 @@ from dragoman.config import load
 from dragoman.runtime import StartupError, make_tracer_provider
 from dragoman.testing import Reply, ScriptedEngine
 from tests.responses.remote_tools import write_call
+from tests.support.loopback_services import serve_collector
 from tests.support.mcp_servers import serve_tools
 from tests.support.paths import TEMPLATES
 from tests.support.serving import make_chat, poll_until, serve_scripted
@@ -165,35 +164,26 @@ def test_trace_context_passes_through_without_opentelemetry(
     assert response.headers.get("traceparent") == returned
 
 
-class TraceCollector(BaseHTTPRequestHandler):
-    """Receives spans as an OTLP collector does."""
-
-    received: ClassVar[list[tuple[str, bytes]]] = []
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["content-length"]))
-        self.received.append((self.path, body))
-        self.send_response(200)
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None: ...
-
-
 def test_spans_are_sent_to_a_collector() -> None:
-    with ThreadingHTTPServer(("127.0.0.1", 0), TraceCollector) as collector:
-        thread = threading.Thread(target=collector.serve_forever)
-        thread.start()
-        endpoint = f"http://127.0.0.1:{collector.server_port}"
-        with serve_scripted(otlp_endpoint=endpoint) as server:
-            httpx.post(f"{server.url}/v1/chat/completions", json=make_chat())
-            provider: Any = server.app.runtime.tracer_provider
-        provider.shutdown()
-        collector.shutdown()
-        thread.join()
-    [(path, body)] = TraceCollector.received
+    with (
+        serve_collector() as (endpoint, received),
+        serve_scripted(otlp_endpoint=endpoint) as server,
+    ):
+        httpx.post(f"{server.url}/v1/chat/completions", json=make_chat())
+    [(path, body)] = received
     assert path == "/v1/traces"
     for text in (b"POST /v1/chat/completions", b"gen_ai.request.model", b"dragoman"):
         assert text in body
+
+
+def test_provider_of_the_program_stays_open(
+    provider: TracerProvider, exporter: InMemorySpanExporter
+) -> None:
+    with serve_scripted(tracer_provider=provider) as server:
+        httpx.get(f"{server.url}/v1/models")
+    with provider.get_tracer("program").start_as_current_span("afterwards"):
+        pass
+    assert "afterwards" in {span.name for span in exporter.get_finished_spans()}
 
 
 def test_endpoint_without_the_extra_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ trace context of the client is passed on as it is.
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, cast
 
@@ -18,6 +19,7 @@ from dragoman.telemetry.record import RequestRecord, StageTime
 from dragoman.types import Json, Request
 
 if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider as SdkTracerProvider
     from opentelemetry.trace import Span, SpanKind, Tracer, TracerProvider
     from opentelemetry.util.types import AttributeValue
 
@@ -40,6 +42,7 @@ SAMPLING_ATTRIBUTES = {
     "max_tokens": "gen_ai.request.max_tokens",
     "seed": "gen_ai.request.seed",
 }
+CLOSE_SECONDS = 3.0
 TOOL_STAGE = "tool"  # a call to a remote tool; its details are the tool's name
 _TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
@@ -120,6 +123,15 @@ def make_provider(endpoint: str) -> object:
     url = url if url.endswith("/v1/traces") else f"{url}/v1/traces"
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=url)))
     return provider
+
+
+def close_provider(provider: object | None) -> None:
+    """Send the spans that are left; wait a short time for a collector that does not answer."""
+    # its own timeout is too long for a server that must stop
+    shutdown = cast("SdkTracerProvider", provider).shutdown
+    closing = threading.Thread(target=shutdown, name="spans-close", daemon=True)
+    closing.start()
+    closing.join(CLOSE_SECONDS)
 
 
 def _to_ns(record: RequestRecord, moment: float) -> int:

@@ -1,0 +1,95 @@
+"""Servers on loopback in the place of services on other machines: Hugging Face, a collector."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+COMMIT = "0" * 40
+HUB_ERRORS = {"missing": (404, "RepoNotFound"), "gated": (403, "GatedRepo")}
+
+
+class HubHandler(BaseHTTPRequestHandler):
+    """Answers as huggingface.co does for `owner/repo`, as far as the library asks."""
+
+    protocol_version = "HTTP/1.1"
+
+    def __init__(self, files: Mapping[str, bytes], *arguments: Any) -> None:
+        self.files = files
+        super().__init__(*arguments)
+
+    def log_message(self, *_: object) -> None: ...
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        for repo, (status, code) in HUB_ERRORS.items():
+            if f"owner/{repo}" in self.path:
+                self.answer(b"", status, {"X-Error-Code": code, "X-Error-Message": code})
+                return
+        name = self.path.rpartition("/")[2]
+        if self.path.startswith("/api/models/owner/repo"):
+            files = [{"rfilename": file} for file in self.files]
+            body = {"id": "owner/repo", "sha": COMMIT, "siblings": files}
+            self.answer(json.dumps(body).encode(), 200, {"Content-Type": "application/json"})
+        elif name in self.files:
+            self.answer(self.files[name], 200, {"X-Repo-Commit": COMMIT, "ETag": '"abc"'})
+        else:
+            self.answer(b"", 404, {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": COMMIT})
+
+    def answer(self, body: bytes, status: int, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in (headers | {"Content-Length": str(len(body))}).items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+
+class CollectorHandler(BaseHTTPRequestHandler):
+    """Receives spans as an OTLP collector does."""
+
+    def __init__(self, received: list[tuple[str, bytes]], *arguments: Any) -> None:
+        self.received = received
+        super().__init__(*arguments)
+
+    def log_message(self, *_: object) -> None: ...
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        self.received.append((self.path, body))
+        self.send_response(200)
+        self.end_headers()
+
+
+@contextmanager
+def serve_hub(files: Mapping[str, bytes]) -> Iterator[dict[str, str]]:
+    """Run a hub with these files; yield the variables that lead the library to it."""
+    with serve_handler(partial(HubHandler, files)) as url:
+        yield {"HF_ENDPOINT": url, "HF_HUB_DISABLE_XET": "1"}
+
+
+@contextmanager
+def serve_collector() -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
+    """Run a collector; yield its URL and the list of paths and bodies that it receives."""
+    received: list[tuple[str, bytes]] = []
+    with serve_handler(partial(CollectorHandler, received)) as url:
+        yield url, received
+
+
+@contextmanager
+def serve_handler(handler: Callable[..., BaseHTTPRequestHandler]) -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
