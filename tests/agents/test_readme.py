@@ -1,24 +1,34 @@
-"""The flags in the README's block about agents are flags that the agents have."""
+"""The README's block about agents starts each of them with the server."""
 
 from __future__ import annotations
 
 import re
-import subprocess
+import shlex
 
 import pytest
 
-from tests.agents.sandbox import BINARIES
-from tests.support.doc_blocks import read_blocks
+from dragoman.testing import ScriptedEngine
+from tests.agents.sandbox import GREETING, AgentSandbox
+from tests.agents.test_claude_code import QUIET
+from tests.support.doc_blocks import ADDRESS, read_blocks
 from tests.support.paths import ROOT
+from tests.support.serving import serve_scripted
+
+MARKER = "run by make test-agents"
+# without a terminal, an agent takes its task as arguments
+TASKS = {"claude": ["-p", GREETING], "codex": ["exec", "--skip-git-repo-check", GREETING]}
 
 
-@pytest.mark.parametrize("agent", ["claude", "codex"])
-def test_flags_in_the_readme_exist(agent: str) -> None:
-    text = "".join(block.text for block in read_blocks(ROOT / "README.md"))
-    [line] = re.findall(rf"^(?:\w+=\S+ )*{agent} (.*)$", text.replace("\\\n", " "), re.MULTILINE)
-    flags = set(re.findall(r"(?<!\S)(--?[a-z][a-z-]*)", line))
-    assert flags
-    command = [str(BINARIES / agent), "--help"]
-    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    for flag in flags:
-        assert re.search(rf"(?<!\S){flag}[ ,=]", listed), flag
+@pytest.mark.parametrize("agent", TASKS)
+def test_line_of_the_readme_starts_the_agent(agent: str, sandbox: AgentSandbox) -> None:
+    [block] = [block for block in read_blocks(ROOT / "README.md") if block.marker == MARKER]
+    [line] = re.findall(
+        rf"^(?:\w+=\S+ )*{agent} .*$", block.text.replace("\\\n", " "), re.MULTILINE
+    )
+    with serve_scripted(ScriptedEngine("Hello from the README."), name="NAME") as server:
+        words = shlex.split(line.replace(ADDRESS, server.url.removeprefix("http://")))
+        start = words.index(agent)
+        variables = dict(word.split("=", 1) for word in words[:start])
+        result = sandbox.run([*words[start:], *TASKS[agent]], QUIET | variables)
+    assert result.exit_code == 0, result
+    assert "Hello from the README." in result.output

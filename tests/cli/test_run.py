@@ -26,7 +26,7 @@ from tests.support.terminal import (
     LEFT,
     TAB,
     UP,
-    Terminal,
+    ask,
     open_terminal,
 )
 
@@ -65,14 +65,6 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
 
 def get_last_prompt(engine: ScriptedEngine) -> str:
     return str(engine.jobs[-1].prompt)
-
-
-def ask(terminal: Terminal, text: str, answer: str) -> str:
-    """Type a message, wait for its answer and for the next prompt."""
-    terminal.type(text + ENTER)
-    output = terminal.until(answer)
-    terminal.until(r">>>")
-    return output
 
 
 def test_line_editor_edits_recalls_and_takes_several_lines(

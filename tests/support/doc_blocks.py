@@ -4,11 +4,16 @@ A comment on the line before a block says how it is tested:
 
     <!-- not run: REASON -->            it is checked, but not run
     <!-- run by make test-install -->   another target runs it
+    <!-- run in a terminal -->          it is a chat, in which a user types
     <!-- file: dragoman.yaml -->        its text becomes this file in the working directory
 
 Blocks of one page run in order in one working directory, as a reader runs them. The home directory
-has the default model and nothing else. Where a block uses the server on port 8000, one is running.
-`dragoman serve` in a block runs until it serves; `curl` fails if the server answers with an error.
+has the default model and nothing else; path/to/model.gguf is a file of the reader's own. Where a
+block uses the server on port 8000, one is running; where it uses Hugging Face or an OTLP collector,
+a server on loopback stands there. `dragoman serve` and `make serve` in a block run until they have
+answered a request. `make` runs in the repository; targets that run this very test or change files
+are only a dry run. `pip` finds what is installed, and no index. `curl` fails if the server answers
+with an error.
 """
 
 from __future__ import annotations
@@ -19,25 +24,44 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import httpx
+
+from dragoman.cli.main import parse_arguments
+from tests.support.loopback_services import serve_collector, serve_hub
 from tests.support.paths import ROOT
-from tests.support.server_process import read_until
+from tests.support.server_process import DRAGOMAN, read_until
+from tests.support.terminal import CTRL_D, ask, open_terminal
 
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 MARKER = re.compile(r"<!-- (.*?) -->\s*$")
 COMMAND = re.compile(r"(?:\w+=\S+ )*(?:\S*/)?dragoman\s+(.*)")
 ADDRESS = "127.0.0.1:8000"
+COLLECTOR = "http://localhost:4318"
+IN_TERMINAL = "run in a terminal"
 BLOCK_SECONDS = 120
+TRY_SERVER = f"{sys.executable} -m tests.support.doc_blocks"
+DRY_TARGETS = ("check", "test", "format")
+# what is installed is not installed again
+MAKE = f"/usr/bin/make -C {ROOT} VENV={sys.prefix} -o {sys.prefix}/.serve"
 SHIMS = {
     "dragoman": f"""#!/bin/sh
 case "$1" in
-  serve) exec {sys.executable} -m tests.support.doc_blocks "$@" ;;
-  *) exec {sys.executable} -m dragoman "$@" ;;
+  serve) exec {TRY_SERVER} {shlex.join(DRAGOMAN)} "$@" ;;
+  *) exec {shlex.join(DRAGOMAN)} "$@" ;;
 esac
 """,
+    "make": f"""#!/bin/sh
+case "$1" in
+  serve) exec {TRY_SERVER} {MAKE} "$@" ;;
+  {"|".join(DRY_TARGETS)}) exec {MAKE} --dry-run "$@" ;;
+  *) exec {MAKE} "$@" ;;
+esac
+""",
+    "pip": f'#!/bin/sh\nexec {sys.executable} -m pip --no-input "$@"\n',
     "curl": '#!/bin/sh\nexec /usr/bin/curl -sS --fail-with-body "$@"\n',
     "python": f'#!/bin/sh\nexec {sys.executable} "$@"\n',
 }
@@ -93,7 +117,11 @@ class Workspace:
             path.mkdir(parents=True)
         installed = self.home / ".cache" / "dragoman" / "models" / model.parent.name
         installed.mkdir(parents=True)
-        os.link(model, installed / model.name)
+        own = self.directory / "path" / "to" / "model.gguf"
+        own.parent.mkdir(parents=True)
+        for path in (installed / model.name, own):
+            os.link(model, path)
+        self.model = model
         for name, script in SHIMS.items():
             (shims / name).write_text(script)
             (shims / name).chmod(0o755)
@@ -102,6 +130,7 @@ class Workspace:
             "PATH": f"{shims}:/usr/bin:/bin",
             "PYTHONPATH": str(ROOT),
             "DRAGOMAN_THREADS": "1",  # tests run on all cores
+            "PIP_NO_INDEX": "1",
             "LANG": "C.UTF-8",
         }
 
@@ -126,6 +155,34 @@ class Workspace:
 
     def run(self, block: DocBlock) -> str:
         """Run a block and return its output."""
+        if block.marker == IN_TERMINAL:
+            return self._chat(block)
+        with ExitStack() as stack:
+            if " hf:" in block.text:
+                hub = serve_hub({"file.gguf": self.model.read_bytes()})
+                self.environment |= stack.enter_context(hub)
+            if COLLECTOR not in block.text:
+                return self._execute(block)
+            endpoint, received = stack.enter_context(serve_collector())
+            output = self._execute(block._replace(text=block.text.replace(COLLECTOR, endpoint)))
+        assert {path for path, _ in received} == {"/v1/traces"}, output
+        assert b"gen_ai.usage.input_tokens" in b"".join(body for _, body in received)
+        return output
+
+    def _chat(self, block: DocBlock) -> str:
+        """Run the command in a terminal, and type what the page says."""
+        [words] = block.commands
+        with open_terminal(*words, **self.environment) as terminal:
+            terminal.until(">>>")
+            ask(terminal, "/help", "/stats")
+            ask(terminal, "/set temperature 0.2", "temperature")
+            ask(terminal, "/set max_tokens 5", "max_tokens")
+            ask(terminal, "Hello!", r"\n\S")
+            ask(terminal, "/stats", r"\d tokens/s|tokens per second")
+            terminal.type(CTRL_D)
+        return terminal.raw
+
+    def _execute(self, block: DocBlock) -> str:
         environment = dict(self.environment)
         text = block.text.replace(ADDRESS, f"127.0.0.1:{environment.get('DRAGOMAN_PORT', '8000')}")
         if block.language == "python" and "dragoman.serve(" in text:
@@ -145,7 +202,8 @@ class Workspace:
             check=False,
         )
         assert result.returncode == 0, f"{block.page}:{block.line}\n{text}\n{result.stdout}"
-        assert "Traceback" not in result.stdout, result.stdout
+        for error in ("Traceback", "does not provide the extra"):
+            assert error not in result.stdout, result.stdout
         return result.stdout
 
     def _run_engine(self, text: str) -> str:
@@ -172,16 +230,44 @@ def run_until_served(command: list[str], environment: dict[str, str], directory:
 
 
 def main() -> None:
-    """Run `dragoman serve` until the model is loaded, then stop it."""
-    command = [sys.executable, "-m", "dragoman", *sys.argv[1:]]
-    environment = dict(os.environ) | {"DRAGOMAN_PORT": "0"}
+    """Run the command in the arguments until the server answers a request, then stop it."""
+    command = sys.argv[1:]
     with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command,
+        env=os.environ | {"DRAGOMAN_PORT": "0"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     ) as process:
         try:
-            print(read_until(process, r"Serving .*"))
+            port = read_until(process, r"Listening on http://\S+:(\d+)")
+            model = read_until(process, r"Serving (\S+)\.")
+            print(request_answer(port, model, command[command.index("serve") :]))
         finally:
             process.terminate()
+            process.communicate()
+
+
+def request_answer(port: str, model: str, arguments: list[str]) -> str:
+    """Request an answer of one token, as a client of a server with these arguments does."""
+    settings = parse_arguments(arguments)
+    headers = {}
+    if settings.api_key:
+        headers["authorization"] = f"Bearer {settings.api_key[0]}"
+    if settings.allowed_host:
+        headers["host"] = settings.allowed_host[0]
+    response = httpx.post(
+        f"http://127.0.0.1:{port}/v1/chat/completions",
+        headers=headers,
+        json={
+            "model": model,
+            "messages": [{"role": "user", "content": "Hello!"}],
+            "max_tokens": 1,
+        },
+        timeout=BLOCK_SECONDS,
+    )
+    assert response.status_code == 200, response.text
+    return response.text
 
 
 if __name__ == "__main__":

@@ -80,3 +80,11 @@ def open_terminal(*arguments: str, **environment: str) -> Iterator[Terminal]:
     terminal = Terminal(*arguments, **environment)
     yield terminal
     assert terminal.wait() == 0, terminal.raw
+
+
+def ask(terminal: Terminal, text: str, answer: str) -> str:
+    """Type a message, wait for its answer and for the next prompt."""
+    terminal.type(text + ENTER)
+    output = terminal.until(answer)
+    terminal.until(r">>>")
+    return output
