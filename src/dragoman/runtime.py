@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,7 +24,6 @@ from dragoman.engines.llamacpp.loading.settings import check_options
 from dragoman.engines.options import EngineOptions
 from dragoman.errors import ModelBroken, Unavailable
 from dragoman.grammar.compiler.compiler_pool import CompilerPool
-from dragoman.keys import AuditLog, KeyFileError, KeySettings, KeyStore, RateLimiter
 from dragoman.mcp import client
 from dragoman.mcp.url_guard import UrlGuard, UrlRejected
 from dragoman.models.catalog import ModelCatalog, ModelSource, list_names, normalize_name
@@ -73,30 +72,20 @@ class Runtime(Struct, frozen=True, kw_only=True, eq=False):
     services: Services
     state: PersistentState
     remote_tools: RemoteToolsConfig
-    keys: KeyStore
-    audit: AuditLog
-    load_settings: Callable[[], Settings]  # reads them again, or raises `SettingsError`
     tracer_provider: object | None = None  # of OpenTelemetry; None is that of the program
     owns_tracer_provider: bool = False  # and so closes it
 
     async def aclose(self) -> None:
         await self.services.aclose()  # the replay service writes to the store when it closes
         await self.state.aclose()
-        self.audit.close()
         if self.owns_tracer_provider:
             await asyncio.to_thread(close_provider, self.tracer_provider)
 
 
 def build_runtime(
-    models: ModelRegistry,
-    settings: Settings,
-    tracer_provider: object | None = None,
-    load_settings: Callable[[], Settings] | None = None,
+    models: ModelRegistry, settings: Settings, tracer_provider: object | None = None
 ) -> Runtime:
-    """Build all services around a model registry; `load_settings` reads the settings again."""
-    load_settings = load_settings or (lambda: settings)
-    keys = build_key_store(settings, load_settings)
-    models.may_use = keys.allows_model
+    """Build all services around a model registry."""
     limits = StoreLimits(ttl=settings.store_ttl, size=settings.store_size)
     state = PersistentState(settings.store_url, limits)
     replay = ReplayService() if settings.recall else None
@@ -105,22 +94,16 @@ def build_runtime(
         replay.use_store(state)
     return Runtime(
         settings=settings,
-        services=build_services(models, settings, replay, keys),
+        services=build_services(models, settings, replay),
         state=state,
         remote_tools=make_remote_tools(settings),
-        keys=keys,
-        audit=open_audit_log(settings),
-        load_settings=load_settings,
         tracer_provider=tracer_provider or own_provider,
         owns_tracer_provider=own_provider is not None,
     )
 
 
 def build_services(
-    models: ModelRegistry,
-    settings: Settings,
-    replay: ReplayService | None = None,
-    keys: KeyStore | None = None,
+    models: ModelRegistry, settings: Settings, replay: ReplayService | None = None
 ) -> Services:
     """Build the services that the pipeline needs; none of them has state on disk."""
     return Services(
@@ -128,53 +111,12 @@ def build_services(
         compiler=CompilerPool(),
         admission=Admission(settings.queue),
         replay=replay,
-        limiter=RateLimiter() if keys is None else RateLimiter(keys.find_limits),
     )
-
-
-def build_key_store(settings: Settings, load_settings: Callable[[], Settings]) -> KeyStore:
-    """Read all keys, or raise `StartupError`."""
-    try:
-        return KeyStore(make_key_settings(settings), lambda: make_key_settings(load_settings()))
-    except KeyFileError as error:
-        raise StartupError(f"{error}.") from None
-    except ValueError as error:
-        raise StartupError(str(error)) from None
-
-
-def make_key_settings(settings: Settings) -> KeySettings:
-    config_file = Path(settings.config) if settings.config else None
-
-    def locate(*keys: str) -> str:
-        if config_file is None:
-            return f"key_entries[{']['.join(keys)}]"
-        return config.locate_key(config_file, "keys", "entries", *keys)
-
-    return KeySettings(
-        api=settings.api_key,
-        admin=settings.admin_key,
-        entries=settings.key_entries,
-        locate=locate,
-        file=Path(settings.api_key_file) if settings.api_key_file else None,
-        config_file=config_file,
-    )
-
-
-def open_audit_log(settings: Settings) -> AuditLog:
-    """Open the audit log, or raise `StartupError`."""
-    try:
-        return AuditLog(Path(settings.audit_log) if settings.audit_log else None)
-    except OSError as error:
-        raise StartupError(
-            f"--audit-log: cannot write {settings.audit_log!r}: {error.strerror or error}."
-        ) from None
 
 
 def build_engine_runtime(engine: object, options: Mapping[str, object]) -> Runtime:
     """Build a runtime around one engine that the caller made and closes."""
-    configuration = config.load_configuration(_rename_aliases(options))
-    config.log_warnings(configuration)
-    settings = configuration.settings
+    settings = config.load(_rename_aliases(options))
     if settings.models:
         log.warning(
             "%s: `models` has no effect, because a program brings the engine", settings.config
@@ -189,7 +131,7 @@ def build_engine_runtime(engine: object, options: Mapping[str, object]) -> Runti
         with report_preset_errors():
             preset = make_preset(settings, model.renderer, model.id)
             model.preset = fit_preset(preset, model.capabilities)
-    return build_runtime(models, settings, options.get("tracer_provider"), configuration.reload)
+    return build_runtime(models, settings, options.get("tracer_provider"))
 
 
 async def open_store(runtime: Runtime) -> None:
