@@ -1,26 +1,31 @@
 """A server under attack: sends requests and checks every response.
 
 Whatever a client sends, an error has the error object of the wire API, shows no internals of the
-server, and is no 5xx unless the test expects one; afterwards the server serves requests as before.
-`HostileServer.send` checks all of this, so a test states only what is special about its case.
+server, and is no 5xx unless the test expects one; afterwards the server serves requests as before,
+and its event loop was never blocked. `HostileServer` checks all of this, so a test states only what
+is special about its case.
 """
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import json
 import re
 import socket
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
-from typing import Any
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple, TypeAlias
+from urllib.parse import unquote
 
 import httpx
 
 from dragoman.errors import DragomanError
-from dragoman.http.asgi import WEBSOCKET
 from dragoman.http.router import Route
-from dragoman.protocols.dialect import Dialect
+from dragoman.telemetry.loop_lag import LAG_BOUNDS
 from dragoman.testing import ScriptedEngine
+from tests.support.loop_lag import LAG_LIMIT, LagReport, measure_loop_lag
 from tests.support.serving import RunningServer, poll_until, serve_scripted
 
 LEAKS = re.compile(
@@ -30,6 +35,25 @@ LEAKS = re.compile(
 )
 USER, OTHER, ADMIN = "user-key", "other-key", "admin-key"
 KEYS: dict[str, Any] = {"api_key": (USER, OTHER), "admin_key": (ADMIN,)}
+MAX_MESSAGE = 2000  # characters of an error message
+FEW_CALLS = 8  # that may be late in a short test: one pause of the whole machine
+HANDSHAKE = {
+    "connection": "upgrade",
+    "upgrade": "websocket",
+    "sec-websocket-version": "13",
+    "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==",
+}
+
+
+Headers: TypeAlias = Sequence[tuple[str, str | bytes]]
+
+
+class RawResponse(NamedTuple):
+    """A response as it came; status 0 where the server closed the connection without one."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
 
 
 def make_path(route: Route, value: str = "some") -> str:
@@ -48,32 +72,15 @@ def check_no_leaks(text: str, sent: str = "") -> None:
         assert match[0] in sent, text[:500]
 
 
-def check_error_body(body: bytes, dialect: Dialect[object] | None = None, sent: str = "") -> Any:
-    """Check an error body and return its error object; any wire API without `dialect`."""
-    text = body.decode()
-    check_no_leaks(text, sent)
-    parsed = json.loads(text)
-    error = parsed["error"]
-    assert isinstance(error["message"], str)
-    assert 0 < len(error["message"]) < 2000
-    if dialect is not None:
-        expected = json.loads(dialect.encode_error(DragomanError("The message."), "req_1"))
-        assert set(parsed) == set(expected)
-        assert set(error) == set(expected["error"])
-    return error
-
-
 class HostileServer:
     """A running server, and a client that checks its responses."""
 
     def __init__(self, running: RunningServer) -> None:
         self.running = running
-        self.url = running.url.replace("0.0.0.0", "127.0.0.1")
         self.port = running.port
+        self.url = f"http://127.0.0.1:{self.port}"
         self.routes = running.app.router.routes
-        self.http_routes = [route for route in self.routes if route.method != WEBSOCKET]
-        limits = httpx.Limits(max_keepalive_connections=20)
-        self.client = httpx.Client(base_url=self.url, timeout=60, limits=limits)
+        self.client = httpx.Client(base_url=self.url, timeout=60)
 
     @property
     def engine(self) -> ScriptedEngine:
@@ -95,56 +102,146 @@ class HostileServer:
         if key is not None:
             fields["headers"] = {"authorization": f"Bearer {key}", **fields.get("headers", {})}
         response = self.client.request(method, path, **fields)
-        self.check(response, allowed)
+        request = response.request
+        sent = request.content.decode("utf-8", "replace") if hasattr(request, "_content") else ""
+        raw = RawResponse(response.status_code, dict(response.headers), response.content)
+        self.check(raw, method, path, sent, allowed)
         return response
 
-    def check(self, response: httpx.Response, allowed: Collection[int] = ()) -> None:
-        status = response.status_code
-        assert status < 500 or status in allowed, (status, response.text[:500])
-        if status >= 300 and response.request.method != "HEAD":
-            match = self.running.app.router.find(response.request.url.path)
-            dialect = match.nearest.dialects[0] if match.nearest is not None else None
-            content = response.request.content if _has_content(response.request) else b""
-            sent = response.request.url.path + content.decode("utf-8", "replace")
-            check_error_body(response.content, dialect, sent)
-            assert response.headers["content-type"] == "application/json"
+    def send_raw(
+        self,
+        method: str,
+        path: str,
+        headers: Headers = (),
+        body: Iterable[bytes] | bytes = b"",
+        *,
+        has_host: bool = False,
+        allowed: Collection[int] = (),
+    ) -> RawResponse:
+        """Send a request byte by byte as given, and check its response.
 
-    def send_raw(self, *parts: bytes, timeout: float = 20) -> bytes:
-        """Send bytes on a connection and read what comes back until the server closes it."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=timeout) as connection:
-            received = b""
-            try:
+        A `body` in parts is sent chunked. `has_host`: `headers` have the Host header.
+        """
+        head = [f"{method} {path} HTTP/1.1".encode()]
+        head += [] if has_host else [b"host: localhost"]
+        names = {name for name, _ in headers}
+        head += [] if "connection" in names else [b"connection: close"]
+        for name, value in headers:
+            text = value if isinstance(value, bytes) else value.encode("latin-1")
+            head.append(name.encode() + b": " + text)
+        if isinstance(body, bytes):
+            parts: Iterable[bytes] = [body]
+            head += [b"content-length: %d" % len(body)] if body else []
+        else:
+            parts = _write_chunks(body)
+            head += [b"transfer-encoding: chunked"]
+        response = self.exchange(b"\r\n".join(head) + b"\r\n\r\n", parts)
+        self.check(response, method, path, str(headers), allowed)
+        return response
+
+    def exchange(self, head: bytes, parts: Iterable[bytes] = ()) -> RawResponse:
+        """Send bytes until the server has enough, and read what it sends until it closes."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=30) as connection:
+            with suppress(ConnectionError):
+                connection.sendall(head)
                 for part in parts:
                     connection.sendall(part)
+            received = b""
+            with suppress(ConnectionError):
                 while data := connection.recv(65536):
                     received += data
-            except (ConnectionError, TimeoutError):
-                pass
-            return received
+                    if received.startswith(b"HTTP/1.1 101 ") and b"\r\n\r\n" in received:
+                        break
+        return _parse_response(received)
+
+    def check(
+        self,
+        response: RawResponse,
+        method: str = "GET",
+        path: str = "/",
+        sent: str = "",
+        allowed: Collection[int] = (),
+    ) -> None:
+        status = response.status
+        assert status < 500 or status in allowed, (status, response.body[:500])
+        if status < 300 or method == "HEAD":
+            return
+        text = response.body.decode()
+        check_no_leaks(text, path + sent)
+        parsed = json.loads(text)
+        message = parsed["error"]["message"]
+        assert isinstance(message, str)
+        assert 0 < len(message) < MAX_MESSAGE
+        forms = [_get_form(parsed), *self._list_error_forms(path)]
+        assert forms[0] in forms[1:], (path, parsed)
+        assert response.headers["content-type"] == "application/json"
+
+    def _list_error_forms(self, path: str) -> list[tuple[set[str], set[str]]]:
+        """List the keys of the error objects of the wire APIs that a path may have."""
+        plain = unquote(path.removeprefix("http://localhost").partition("?")[0])
+        nearest = self.running.app.router.find(plain).nearest if path[:1] in "/h" else None
+        dialects = nearest.dialects if nearest is not None else self._default_dialects
+        error = DragomanError("The message.")
+        return [_get_form(json.loads(dialect.encode_error(error, "id"))) for dialect in dialects]
+
+    @property
+    def _default_dialects(self) -> Any:
+        return self.running.app.router.find("/").methods["GET"].dialects
 
     def check_alive(self) -> None:
         """Check that the server responds, and that no request is still in progress."""
         assert self.client.get("/health/live").status_code == 200
-        poll_until(lambda: set(self.read_metrics("requests_(?:running|waiting)")) == {0.0})
+        poll_until(lambda: set(self.read_metrics("requests_(?:running|waiting)")) <= {0.0})
 
     def read_metrics(self, pattern: str) -> list[float]:
         """Read the values of the metrics whose names match."""
         page = self.client.get("/metrics", headers={"authorization": f"Bearer {ADMIN}"}).text
         values = re.findall(rf"^dragoman_{pattern}(?:{{.*}})? (\S+)$", page, re.MULTILINE)
+        assert values, page
         return [float(value) for value in values]
 
 
-def _has_content(request: httpx.Request) -> bool:
-    return hasattr(request, "_content")
+def _get_form(body: Any) -> tuple[set[str], set[str]]:
+    return set(body), set(body["error"])
+
+
+def _write_chunks(parts: Iterable[bytes]) -> Iterator[bytes]:
+    for part in parts:
+        yield b"%x\r\n%s\r\n" % (len(part), part)
+    yield b"0\r\n\r\n"
+
+
+def _parse_response(data: bytes) -> RawResponse:
+    head, _, body = data.partition(b"\r\n\r\n")
+    if not head:
+        return RawResponse(0, {}, b"")
+    first, *lines = head.decode("latin-1").split("\r\n")
+    headers = {name.lower(): value.strip() for name, _, value in (x.partition(":") for x in lines)}
+    return RawResponse(int(first.split(" ")[1]), headers, body)
 
 
 @contextmanager
 def serve_hostile(engine: Any = "Hello there!", **options: Any) -> Iterator[HostileServer]:
-    """Serve a scripted engine, and check at the end that the server still works."""
+    """Serve a scripted engine; check at the end that the server works and was never blocked."""
     with serve_scripted(engine, **options) as running:
         server = HostileServer(running)
+        stopped = asyncio.Event()
+
+        async def measure() -> LagReport:
+            async with measure_loop_lag() as lag:
+                await stopped.wait()
+            return lag
+
+        gc.collect()
+        gc.freeze()  # the objects of other tests; collecting those would delay the server
+        measuring = asyncio.run_coroutine_threadsafe(measure(), running.loop)
         try:
             yield server
             server.check_alive()
         finally:
+            running.loop.call_soon_threadsafe(stopped.set)
+            lag = measuring.result(10)
+            gc.unfreeze()
             server.client.close()
+        late = sum(lag.counts[bisect_left(LAG_BOUNDS, LAG_LIMIT) + 1 :])
+        assert late <= max(0.01 * lag.calls, FEW_CALLS), lag

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import uuid
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from functools import cached_property
 from itertools import islice
@@ -37,6 +38,7 @@ WEBSOCKET = "WEBSOCKET"  # used as the method of a WebSocket handshake
 MAX_QUERY_FIELDS = 100
 MAX_WARNINGS, MAX_WARNING_LENGTH = 16, 300
 DIRECT_WRITER = "dragoman.writer"  # scope key: our own connections put their direct writer here
+HEALTH_ONLY = "dragoman.health_only"  # scope key: the connection may only serve health checks
 _UNPRINTABLE = re.compile(r"[^ -~]")
 _REJECT_EXTENSION = "websocket.http.response"  # ASGI: reject a handshake with a full response
 # Where no route says otherwise, errors have OpenAI's form.
@@ -173,6 +175,10 @@ class RequestContext:
         await self.start_response(status, [*own, *headers])
         content = b"" if self.method == "HEAD" else body
         await self._send({"type": "http.response.body", "body": content})
+
+
+def make_request_id() -> str:
+    return f"req_{uuid.uuid4().hex}"
 
 
 def make_warning_headers(warnings: Iterable[str]) -> list[Header]:

@@ -1,8 +1,9 @@
 """One TCP connection, with the limits that apply before there is a request.
 
 The HTTP parser takes headers of any size and waits forever; this bounds both. Headers over the
-limit get 431, a request that does not arrive in time 408, invalid HTTP 400, each with the JSON
-error object, and the connection is closed so that the client can read it, see `closing`.
+limit get 431, a request that does not arrive in time 408, invalid HTTP 400, each with the error
+object of the path's wire API, and the connection is closed so that the client can read it, see
+`closing`.
 
 Requests are served one at a time: bytes that arrive during a response are not parsed, the
 connection is closed after that response, and a disconnect is noticed meanwhile. A WebSocket
@@ -14,68 +15,24 @@ was written for too long is dropped.
 from __future__ import annotations
 
 import asyncio
-from http import HTTPStatus
 from typing import Any, ClassVar, Literal
 from urllib.parse import unquote
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from dragoman.config import Settings
 from dragoman.errors import DragomanError, HeadersTooLarge, InvalidHttp, RequestTimeout
-from dragoman.http.asgi import DIRECT_WRITER, Scope
-from dragoman.http.closing import LingeringClose, StallTimer
+from dragoman.http.asgi import DIRECT_WRITER, HEALTH_ONLY, Scope
+from dragoman.http.closing import LingeringClose, StallTimer, encode_rejection
+from dragoman.http.network.half_close import HalfClose
+from dragoman.http.network.response_transport import CycleTransport, DirectWriter
 from dragoman.http.router import Router
 from dragoman.http.websocket_connection import WebSocketConnection, parse_handshake
-from dragoman.protocols.shared import openai
 from dragoman.telemetry.access_log import log_rejection
 
 MAX_HEADERS = 100
 UPGRADE_HEADERS = (b"upgrade", b"connection", b"http2-settings")
-
-
-class DirectWriter:
-    """Writes chunks of a started, chunked response straight to the transport.
-
-    This saves most of the cost of a token on its way through `send`. It never waits: while `ready`
-    is False, use `send`, which does.
-    """
-
-    __slots__ = ("_cycle", "_flow", "_write")
-
-    def __init__(self, cycle: RequestResponseCycle) -> None:
-        self._cycle = cycle
-        self._flow = cycle.flow
-        transport = cycle.transport
-        # one call less for each chunk
-        inner = transport.inner if isinstance(transport, CycleTransport) else transport
-        self._write = inner.write
-
-    @property
-    def ready(self) -> bool:
-        cycle = self._cycle
-        return not (self._flow.write_paused or cycle.disconnected) and bool(cycle.chunked_encoding)
-
-    def write(self, data: bytes) -> None:
-        self._write(b"%x\r\n%b\r\n" % (len(data), data))
-
-
-class CycleTransport(asyncio.Transport):
-    """The transport as uvicorn's response cycle sees it: `close` is that of our connection."""
-
-    def __init__(self, connection: Connection) -> None:
-        super().__init__()
-        self._connection = connection
-        self.inner = connection.transport
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.inner.write(data)
-
-    def is_closing(self) -> bool:
-        return self._connection.is_closing
-
-    def close(self) -> None:
-        self._connection.close()
 
 
 class Connection(HttpToolsProtocol):
@@ -96,6 +53,12 @@ class Connection(HttpToolsProtocol):
         self._body_bytes = 0  # in the data received last
         self._rejection: DragomanError | None = None
         self._deadline: asyncio.TimerHandle | None = None
+        self._late_at = 0.0  # when the request should have arrived completely
+        self._wants_keep_alive = False
+        self._half_close: HalfClose | None = None
+        self.health_only = False  # all other requests are refused
+        self._is_retiring = False
+        self.idle_since = self.loop.time()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -107,6 +70,8 @@ class Connection(HttpToolsProtocol):
         self._stop_deadline()
         self._stall.stop()
         self._lingering.stop()
+        if self._half_close is not None:
+            self._half_close.stop()
         super().connection_lost(exc)
         if self.cycle is not None:  # break the reference cycle
             self.cycle.transport = self.transport
@@ -130,6 +95,20 @@ class Connection(HttpToolsProtocol):
             return
         if not self._upgraded:
             self._check_size(len(data))
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """The client sends nothing more. Return whether it may still read the response."""
+        has_half_close = self.transport.can_write_eof()  # TLS has not
+        if not has_half_close or self._lingering.is_active or not self._is_responding():
+            return False
+        self.cycle.keep_alive = False
+        self._half_close = HalfClose(self.transport, self._write_probe)
+        return True
+
+    def _write_probe(self) -> None:
+        transport = self.cycle.transport
+        if isinstance(transport, CycleTransport):
+            transport.write_probe(self.cycle)
 
     def _ignore_rest(self) -> None:
         """Close the connection after the response, whatever the client sends meanwhile."""
@@ -162,7 +141,7 @@ class Connection(HttpToolsProtocol):
         if self._pipelined or self._is_responding() or not is_plain_get:
             return False
         url = httptools.parse_url(self.url)
-        path = unquote((url.path or b"").decode("latin-1"))
+        path = self._read_path()
         handshake = parse_handshake(self.headers, self.settings.body_limit)
         if handshake is None or not self.router.has_websocket(path):
             return False
@@ -211,6 +190,8 @@ class Connection(HttpToolsProtocol):
         self._header_bytes = self._field_bytes = 0
         self._start_deadline()
         super().on_message_begin()
+        if self.health_only:
+            self.scope[HEALTH_ONLY] = True  # type: ignore[literal-required]
 
     def on_url(self, url: bytes) -> None:
         if not self._pipelined:
@@ -232,7 +213,10 @@ class Connection(HttpToolsProtocol):
         self._upgrade_declined = False
         super().on_headers_complete()
         self.scope[DIRECT_WRITER] = DirectWriter(self.cycle)  # type: ignore[literal-required]
-        self.cycle.transport = CycleTransport(self)
+        cycle = self.cycle
+        cycle.transport = CycleTransport(self.transport, self)
+        # a response that does not wait for the whole body ends the connection
+        self._wants_keep_alive, cycle.keep_alive = cycle.keep_alive, False
 
     def on_body(self, body: bytes) -> None:
         if self._pipelined:
@@ -247,10 +231,13 @@ class Connection(HttpToolsProtocol):
             return
         self._phase = "idle"
         self._stop_deadline()
+        if not (self.cycle.response_started or self.health_only or self._is_retiring):
+            self.cycle.keep_alive = self._wants_keep_alive
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        self.idle_since = self.loop.time()
         if self._lingering.is_active:
             self._unset_keepalive_if_required()
         self._stall.restart()
@@ -266,9 +253,12 @@ class Connection(HttpToolsProtocol):
     def close(self) -> None:
         """Close the connection, in a way that lets the client read the last response.
 
-        If the request was read completely, there is nothing to wait for.
+        If the request was read completely, there is nothing to wait for. Nor is there if it did
+        not arrive in time: a client that sends slowly has no say in when the connection ends.
         """
-        if self._phase == "idle" and not (self._pipelined or self._ignored_data):
+        is_complete = self._phase == "idle" and not (self._pipelined or self._ignored_data)
+        if is_complete or self._is_late():
+            self._stop_deadline()
             self.transport.close()
         else:
             self._stop_deadline()
@@ -277,6 +267,17 @@ class Connection(HttpToolsProtocol):
     @property
     def is_closing(self) -> bool:
         return self._lingering.is_active or self.transport.is_closing()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request has arrived completely, or its response is complete."""
+        return not (self._is_responding() or self._upgraded or self._phase == "body")
+
+    def retire(self) -> None:
+        """Serve one more request at most: clients shall connect to another process."""
+        self._is_retiring = True
+        if self._is_responding() and not self.cycle.response_started:
+            self.cycle.keep_alive = False
 
     def shutdown(self) -> None:
         if self._lingering.is_active:
@@ -291,23 +292,33 @@ class Connection(HttpToolsProtocol):
             return
         cycle = self.cycle
         if cycle is None or cycle.response_complete or not cycle.response_started:
-            body = openai.encode_error(error)
-            head = (
-                f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\n"
-                f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
-                "connection: close\r\n\r\n"
-            )
-            self.transport.write(head.encode() + body)
+            dialect = self.router.find_dialect(self._read_path())
+            self.transport.write(encode_rejection(error, dialect))
             log_rejection(error)
         if cycle is not None and not cycle.response_complete:  # the app must stop writing
             cycle.disconnected = True
             cycle.message_event.set()
-        self._lingering.start()
+        if self._is_late():
+            self.transport.close()
+        else:
+            self._lingering.start()
         self._stall.restart()
+
+    def _read_path(self) -> str:
+        """The path of the request, or what has arrived of it."""
+        try:
+            path = httptools.parse_url(self.url).path
+        except (AttributeError, httptools.HttpParserError):  # no request line, or a malformed one
+            return ""
+        return unquote((path or b"").decode("latin-1"))
 
     def _start_deadline(self) -> None:
         self._stop_deadline()
-        self._deadline = self.loop.call_later(self.settings.receive_timeout, self._on_deadline)
+        self._late_at = self.loop.time() + self.settings.receive_timeout
+        self._deadline = self.loop.call_at(self._late_at, self._on_deadline)
+
+    def _is_late(self) -> bool:
+        return self._phase != "idle" and self.loop.time() >= self._late_at
 
     def _stop_deadline(self) -> None:
         if self._deadline is not None:
@@ -321,7 +332,9 @@ class Connection(HttpToolsProtocol):
         elif self._phase == "headers" or self.cycle.response_complete:
             self.close()
         else:  # the app reads the body with a deadline of its own; check again after it
+            late_at = self._late_at
             self._start_deadline()
+            self._late_at = late_at
 
 
 def _make_headers_error() -> HeadersTooLarge:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import uuid
 from urllib.parse import urlsplit
 
 from dragoman.errors import (
@@ -22,9 +21,19 @@ from dragoman.errors import (
     Forbidden,
     InvalidHost,
     ModelLoading,
+    TooManyConnections,
     Unauthorized,
 )
-from dragoman.http.asgi import AsgiApp, Header, Receive, RequestContext, Scope, Send
+from dragoman.http.asgi import (
+    HEALTH_ONLY,
+    AsgiApp,
+    Header,
+    Receive,
+    RequestContext,
+    Scope,
+    Send,
+    make_request_id,
+)
 from dragoman.http.auth import ApiKeys, read_keys
 from dragoman.http.cancellation import Disconnected
 from dragoman.http.metrics import Metrics
@@ -39,7 +48,8 @@ _REQUEST_ID = re.compile(rb"[\w.:@/+=-]{1,128}", re.ASCII)
 _HOST = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[\w.-]*)(:\d{1,5})?", re.ASCII)
 DISCONNECTED_CODE = "client_disconnected"
 REJECTIONS = (401, 403, 404)  # their messages name the path
-PROBE_ROUTES = ("/health", "/health/live", "/health/ready", "/metrics")  # polled; logged as debug
+HEALTH_ROUTES = ("/health", "/health/live", "/health/ready")
+PROBE_ROUTES = (*HEALTH_ROUTES, "/metrics")  # polled; logged as debug
 
 
 def get_request(scope: Scope) -> RequestContext:
@@ -73,6 +83,9 @@ class RequestMiddleware:
 
     async def _serve(self, request: RequestContext, receive: Receive, send: Send) -> None:
         try:
+            if HEALTH_ONLY in request.scope and request.route not in HEALTH_ROUTES:
+                message = "The server has too many open connections."
+                raise TooManyConnections(message, retry_after=1)
             await self._app(request.scope, receive, send)
         except DragomanError as error:
             await self._send_error(request, error)
@@ -129,7 +142,7 @@ def choose_request_id(scope: Scope) -> str:
     for name, value in scope["headers"]:
         if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
             return str(value.decode())
-    return f"req_{uuid.uuid4().hex}"
+    return make_request_id()
 
 
 def make_retry_headers(error: DragomanError) -> list[Header]:

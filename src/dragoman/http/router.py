@@ -174,6 +174,11 @@ class Router:
         match = self._tree.find(segments, 0, ())
         return match or RouteMatch({}, (), self._tree.find_nearest(segments))
 
+    def find_dialect(self, path: str) -> Dialect[object]:
+        """The wire API of a path, for errors of requests that did not arrive completely."""
+        nearest = self.find(path).nearest
+        return DEFAULT_DIALECT if nearest is None else nearest.dialects[0]
+
     def has_websocket(self, path: str) -> bool:
         return WEBSOCKET in self.find(path).methods
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 from dragoman.http import metrics, pages
@@ -21,6 +22,7 @@ class HealthHandlers:
         self._readiness = context.readiness
         self._metrics = context.metrics
         self._router = context.router
+        self._document: tuple[int, bytes] = (0, b"")  # the number of its routes, and the text
 
     async def get_liveness(self, request: RequestContext) -> None:
         await request.send_response(200, b'{"status":"live"}')
@@ -38,7 +40,10 @@ class HealthHandlers:
         await request.send_response(200, self._metrics.render(), metrics.CONTENT_TYPE)
 
     async def get_openapi(self, request: RequestContext) -> None:
-        await request.send_response(200, render_document(self._router.routes))
+        routes = list(self._router.routes)
+        if self._document[0] != len(routes):  # takes longer than the event loop may wait
+            self._document = len(routes), await asyncio.to_thread(render_document, routes)
+        await request.send_response(200, self._document[1])
 
     async def get_docs(self, request: RequestContext) -> None:
         await request.send_response(200, DOCS_PAGE.read_bytes(), HTML)
