@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from dragoman.store.rows import StoredItem
+from dragoman.store.rows import StoredItem, StoreLimits
 from dragoman.store.servers import ServerProcess
 from dragoman.store.transaction import Transaction
 
@@ -82,6 +82,7 @@ WITHOUT_OWNER = {
     "conversations.add",
     "completions.add",
     "key_values.get_or_create_secret",
+    "key_values.get_secret",
     "servers.register",
     "servers.record_heartbeat",
     "servers.unregister",
@@ -95,7 +96,7 @@ WITHOUT_OWNER = {
 def list_methods() -> dict[str, Callable[..., Any]]:
     """All public methods of a transaction and of its repositories."""
     connection: Any = None
-    transaction = Transaction(connection, ServerProcess("s", "", "", 0, ""), row_limit=0)
+    transaction = Transaction(connection, ServerProcess("s", "", "", 0, ""), StoreLimits())
     parts = {"": transaction} | {
         f"{name}.": part for name, part in vars(transaction).items() if name[0] != "_"
     }

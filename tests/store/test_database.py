@@ -8,12 +8,13 @@ import os
 import sqlite3
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from dragoman.errors import Unavailable
-from dragoman.store.rows import StoreError
+from dragoman.store.rows import DatabaseLocked, StoreError
 from dragoman.store.store import Store
 from tests.store.processes import start_python
 from tests.support import postgres
@@ -35,6 +36,7 @@ BAD_URLS = {
     "postgresql+asyncpg://host/name": "must begin with",
     "nonsense": "cannot be parsed",
     "sqlite:///x?cache=shared": "only option",
+    "sqlite:///x?timeout=soon": "number of seconds",
     "sqlite:////proc/nowhere/store.db": "cannot be opened",
     "postgresql://me:hunter2@127.0.0.1:1/name": "cannot be opened|install",
 }
@@ -59,7 +61,8 @@ def test_only_its_user_can_read_the_file(tmp_path: Path) -> None:
     async def scenario(store: Store) -> None:
         await add_response(store, make_response("r"))
         modes = {file.name: file.stat().st_mode & 0o777 for file in path.parent.iterdir()}
-        assert modes == {"store.db": 0o600, "store.db-wal": 0o600, "store.db-shm": 0o600}
+        names = ("store.db", "store.db-wal", "store.db-shm", "store.db-reserve")
+        assert modes == dict.fromkeys(names, 0o600)
         assert [parent.stat().st_mode & 0o777 for parent in path.parents[:2]] == [0o700, 0o700]
 
     umask = os.umask(0o022)
@@ -219,3 +222,27 @@ def test_the_store_reconnects_after_a_database_restart() -> None:
             assert await get_response(store, "ann", "r") == make_response("r")
 
         run_scenario(server.url, scenario)
+
+
+def test_a_locked_file_fails_fast_and_delays_no_reads(tmp_path: Path) -> None:
+    """With one lock timeout for each of the writes, this would take a minute."""
+    url = f"sqlite:///{tmp_path}/store.db?timeout=3"
+    holder = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
+
+    async def scenario(store: Store) -> None:
+        await add_response(store, make_response("r"))
+        holder.execute("BEGIN IMMEDIATE")
+        started = time.monotonic()
+        writes = [
+            asyncio.ensure_future(add_response(store, make_response(f"r{n}"))) for n in range(60)
+        ]
+        assert await get_response(store, "ann", "r") == make_response("r")
+        assert not any(write.done() for write in writes)  # the read did not wait for them
+        results = await asyncio.gather(*writes, return_exceptions=True)
+        assert {type(result) for result in results} == {DatabaseLocked}
+        assert time.monotonic() - started < 20
+        holder.execute("COMMIT")
+        await add_response(store, make_response("r0"))
+
+    run_scenario(url, scenario)
+    holder.close()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from dragoman.store.database import Database
-from dragoman.store.rows import StoredConversation, StoredResponse, SweepCounts
+from dragoman.store.rows import StoredConversation, StoredResponse, StoreLimits, SweepCounts
 from dragoman.store.store import Store
 from tests.store.processes import start_python
 from tests.support.store_worker import make_ending
@@ -175,7 +175,7 @@ def test_a_late_heartbeat_keeps_a_server_from_being_declared_dead(url: str) -> N
     async def scenario(store: Store) -> None:
         await add_response(store, make_response("r"))
         execute(url, "UPDATE servers SET place = 'boot elsewhere', beat = beat - 61")
-        other = Database(url, connections=1, row_limit=1000)
+        other = Database(url, 1, StoreLimits())
         [dead] = other.run([lambda tx: tx.servers.list_dead()], write=False)
         execute(url, "UPDATE servers SET beat = beat + 61")
         [failed] = other.run([lambda tx: tx.servers.fail_responses(dead[0], fail_body)], write=True)

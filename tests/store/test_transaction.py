@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.store.rows import ROW, StoredItem, StoredTurn
+from dragoman.store.rows import ROW, StoredItem, StoredTurn, StoreLimits
 from dragoman.store.store import Store
 from dragoman.store.transaction import Transaction
 from tests.store.operations import OWNED, WITHOUT_OWNER, WITHOUT_RESULT, list_methods
@@ -128,7 +128,7 @@ WRITES: dict[str, Callable[[Transaction], Any]] = {
     "key_values.delete_turns": lambda tx: tx.key_values.delete_turns("ann", ["r"]),
     "key_values.get_or_create_secret": lambda tx: tx.key_values.get_or_create_secret("key"),
     "maintenance.delete_expired": lambda tx: tx.maintenance.delete_expired(-10.0),
-    "maintenance.evict_oldest": lambda tx: tx.maintenance.evict_oldest(0),
+    "maintenance.evict_oldest": lambda tx: tx.maintenance.evict_oldest(StoreLimits(size=0)),
 } | {
     name: lambda tx, operation=operation: operation(tx, "ann")
     for name, (operation, _) in OWNED.items()
@@ -137,6 +137,7 @@ WRITES: dict[str, Callable[[Transaction], Any]] = {
 
 # methods that change no counted row, or that `test_servers` tests
 NOT_COUNTED = {
+    "key_values.get_secret",
     "responses.list_cancel_requests",
     "responses.lock_running",
     "servers.register",

@@ -104,7 +104,7 @@ def intercept(
 
     The handler is given a function that makes the original call.
     """
-    for kind in ("read", "write"):
+    for kind in ("read", "write", "delete"):
         _intercept(monkeypatch, kind, method, handler)
 
 
@@ -216,9 +216,9 @@ def make_items(*ids: str) -> list[StoredItem]:
     return [StoredItem(item, item.encode()) for item in ids]
 
 
-def make_completion(completion: str, **fields: Any) -> StoredCompletion:
+def make_completion(completion: str, owner: str = "ann", **fields: Any) -> StoredCompletion:
     defaults: dict[str, Any] = {"created": NOW, "body": b"{}"}
-    return StoredCompletion(id=completion, owner="ann", **(defaults | fields))
+    return StoredCompletion(id=completion, owner=owner, **(defaults | fields))
 
 
 async def list_item_ids(store: Store, conversation: str = "c", **page: Any) -> list[str] | None:

@@ -1,13 +1,15 @@
 """Holds entries in memory up to a number of bytes, and in a database if there is one.
 
 A separate task writes to the database, so that no answer waits for it. If the database is too slow,
-some entries are not written. Reading has a short timeout.
+some entries are not written. Reading has a short timeout, and pauses after it failed, so that
+a database that hangs delays only a few requests.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import defaultdict, deque
 from collections.abc import Collection, Sequence
 from typing import Protocol, TypeAlias
@@ -23,6 +25,7 @@ log = logging.getLogger("dragoman.replay")
 ENTRY_OVERHEAD = 400  # bytes of an entry besides its tokens
 MAX_QUEUED = 1024  # entries that may wait to be written
 READ_TIMEOUT = 1.0  # seconds
+READ_PAUSE = 10.0  # seconds without reading after it failed
 CLOSE_TIMEOUT = 5.0  # seconds to write queued entries when the server stops
 
 OwnerKey: TypeAlias = tuple[str, str]  # an owner and a key
@@ -49,6 +52,7 @@ class ReplayCache:
         self._writer: asyncio.Task[None] | None = None
         self._writing = asyncio.Lock()
         self.store = store
+        self._read_again_at = float("-inf")
         self.dropped = 0  # entries that were not written
 
     def get(self, owner: str, key: str) -> ReplayEntry | None:
@@ -85,7 +89,7 @@ class ReplayCache:
     async def fetch(self, owner: str, keys: Sequence[str]) -> None:
         """Load the entries that are not in memory from the database."""
         missing = [key for key in keys if (owner, key) not in self._entries]
-        if self.store is None or not missing:
+        if self.store is None or not missing or time.monotonic() < self._read_again_at:
             return
         try:
             async with asyncio.timeout(READ_TIMEOUT):
@@ -94,6 +98,7 @@ class ReplayCache:
                 entry = msgspec.msgpack.decode(row.data, type=ReplayEntry)
                 self._add(owner, row.key, entry, row.source)
         except Exception as error:  # any failure only means that these turns are not replayed
+            self._read_again_at = time.monotonic() + READ_PAUSE
             log.warning("cannot read earlier turns: %s", error or type(error).__name__)
 
     async def forget(self, owner: str, sources: Collection[str]) -> None:

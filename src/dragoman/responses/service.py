@@ -198,7 +198,7 @@ class ResponseService:
             await self.cancel(owner, response)
         store = await self._state.get_store()
         if not await self.delete_with_turns(
-            owner, [response], lambda: store.write(lambda tx: tx.delete_response(owner, response))
+            owner, [response], lambda: store.delete(lambda tx: tx.delete_response(owner, response))
         ):
             raise NotFound(f"There is no response `{response[:80]}`.", param="response_id")
 

@@ -76,9 +76,13 @@ class PersistentState:
     async def _load_key(self) -> bytes:
         try:
             store = await self.get_store()
-            return await store.write(
-                lambda tx: tx.key_values.get_or_create_secret(KEY_NAME, KEY_SIZE)
-            )
+            # reading first: a lock that another process holds delays only writes
+            key: bytes | None = await store.read(lambda tx: tx.key_values.get_secret(KEY_NAME))
+            if key is None:
+                key = await store.write(
+                    lambda tx: tx.key_values.get_or_create_secret(KEY_NAME, KEY_SIZE)
+                )
+            return key
         except Unavailable:
             log.warning("without a store, signatures made now are invalid after a restart")
             return secrets.token_bytes(KEY_SIZE)

@@ -29,7 +29,7 @@ class CompletionRepository:
 
     def add(self, row: StoredCompletion) -> None:
         self._meter.check_ids([row.id, row.owner])
-        self._meter.add([len(row.body) + len(row.messages)])
+        self._meter.add(row.owner, [len(row.body) + len(row.messages)])
         self._connection.execute(
             insert(completions).values(
                 id=row.id,
@@ -55,7 +55,7 @@ class CompletionRepository:
         )
 
     def update(self, owner: str, completion: str, body: bytes) -> bool:
-        self._meter.add([len(body)])
+        self._meter.add(owner, [len(body)])
         growth = len(body) - func.length(completions.c.body)
         values = {"body": body, "size": completions.c.size + growth}
         statement = update(completions).where(_is_owned(owner, completion)).values(values)

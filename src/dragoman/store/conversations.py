@@ -26,7 +26,7 @@ class ConversationRepository:
 
     def add(self, row: StoredConversation, new_items: Sequence[StoredItem] = ()) -> None:
         self._meter.check_ids([row.id, row.owner])
-        self._meter.add([len(row.metadata)])
+        self._meter.add(row.owner, [len(row.metadata)])
         self._connection.execute(
             insert(conversations).values(
                 id=row.id,
@@ -50,7 +50,7 @@ class ConversationRepository:
         )
 
     def update(self, owner: str, conversation: str, metadata: bytes) -> StoredConversation | None:
-        self._meter.add([len(metadata)])
+        self._meter.add(owner, [len(metadata)])
         growth = len(metadata) - func.length(conversations.c.metadata)
         values = {"metadata": metadata, "size": conversations.c.size + growth}
         if not self._touch(owner, conversation, values):
@@ -63,7 +63,7 @@ class ConversationRepository:
 
     def add_items(self, owner: str, conversation: str, new_items: Sequence[StoredItem]) -> bool:
         """Append items. An item whose id is already there stays as it is."""
-        self._meter.add_items(new_items)
+        self._meter.add_items(owner, new_items)
         if not self._touch(owner, conversation, {}):
             return False
         existing = self.get_items(owner, conversation, [item.id for item in new_items])

@@ -25,13 +25,19 @@ class KeyValueRepository:
         self._connection.execute(
             upsert(self._connection, secrets).values(values).on_conflict_do_nothing()
         )
+        data = self.get_secret(name)
+        assert data is not None  # noqa: S101  # it is in the table now
+        return data
+
+    def get_secret(self, name: str) -> bytes | None:
         query = select(secrets.c.data).where(secrets.c.name == name)
-        return bytes(self._connection.execute(query).scalar_one())
+        data = self._connection.execute(query).scalar()
+        return None if data is None else bytes(data)
 
     def put_turns(self, owner: str, rows: Sequence[StoredTurn]) -> None:
         """Store turns; a newer one replaces an older one with the same key."""
         self._meter.check_ids(row.key for row in rows)
-        self._meter.add(len(row.data) for row in rows)
+        self._meter.add(owner, (len(row.data) for row in rows))
         newest = {row.key: row for row in rows}
         if not newest:
             return

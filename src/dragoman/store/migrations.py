@@ -83,6 +83,12 @@ STEPS: tuple[tuple[str, ...], ...] = (
         """UPDATE memories SET size = size + 300""",
         """UPDATE completions SET size = 300 + length(body) + length(messages)""",
     ),
+    (
+        """CREATE INDEX responses_by_owner ON responses (owner, touched, size)""",
+        """CREATE INDEX conversations_by_owner ON conversations (owner, touched, size)""",
+        """CREATE INDEX memories_by_owner ON memories (owner, touched, size)""",
+        """CREATE INDEX completions_by_owner_and_age ON completions (owner, created, size)""",
+    ),
 )
 NEWEST = len(STEPS)
 

@@ -50,7 +50,7 @@ class ResponseRepository:
 
     def add(self, row: StoredResponse) -> None:
         self._meter.check_ids([row.id, row.owner])
-        self._meter.add([len(row.body) + len(row.input)])
+        self._meter.add(row.owner, [len(row.body) + len(row.input)])
         now = current_time(self._connection)
         self._connection.execute(
             insert(responses).values(
@@ -119,7 +119,7 @@ class ResponseRepository:
         new_frames: NumberedFrames = (),
     ) -> bool:
         """Change a response and add events; False if it does not exist or has ended."""
-        self._meter.add([len(body), *(len(data) for _, data in new_frames)])
+        self._meter.add(owner, [len(body), *(len(data) for _, data in new_frames)])
         old_length = select(func.length(bodies.c.body)).where(bodies.c.response == response)
         growth = len(body) - old_length.scalar_subquery()
         now = current_time(self._connection)
@@ -166,11 +166,12 @@ class ResponseRepository:
 
         An event whose number exists already is not replaced.
         """
-        self._meter.add(len(data) for _, data in new_frames)
         running = and_(responses.c.id == response, responses.c.ended.is_(None))
-        query = select(responses.c.id).where(running).with_for_update(key_share=True)
-        if self._connection.execute(query).first() is None:
+        query = select(responses.c.owner).where(running).with_for_update(key_share=True)
+        row = self._connection.execute(query).first()
+        if row is None:
             return False
+        self._meter.add(row.owner, (len(data) for _, data in new_frames))
         self._insert_frames(response, new_frames)
         return True
 

@@ -11,6 +11,9 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
+from dragoman.errors import StoreUnavailable
+from dragoman.types.limits import FindLimits, find_no_limits
+
 Status: TypeAlias = Literal[
     "queued", "in_progress", "completed", "incomplete", "failed", "cancelled"
 ]
@@ -22,6 +25,14 @@ NumberedFrames: TypeAlias = Sequence[tuple[int, bytes]]  # encoded events and th
 
 class StoreError(Exception):
     """The store cannot be opened, or is used wrongly. The message is for the operator."""
+
+
+class DatabaseLocked(StoreUnavailable):
+    """Another process did not release its lock in time."""
+
+
+class DiskFull(StoreUnavailable):
+    """There is no space left for the database."""
 
 
 class StoredResponse(Struct, kw_only=True):
@@ -78,6 +89,7 @@ class StoreLimits(Struct, frozen=True, kw_only=True):
     ttl: float = 30 * 24 * 3600.0
     size: int = 1 << 30  # of all rows together
     row: int = 32 << 20  # of one row
+    find_limits: FindLimits = find_no_limits  # of one owner
 
 
 class SweepCounts(Struct, frozen=True, kw_only=True):

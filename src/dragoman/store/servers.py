@@ -20,7 +20,7 @@ from msgspec import Struct
 from sqlalchemy import Connection, delete, select
 
 from dragoman.store.responses import ResponseRepository
-from dragoman.store.rows import StoredResponse
+from dragoman.store.rows import StoredResponse, StoreLimits
 from dragoman.store.tables import Upsert, current_time, responses, servers, upsert
 from dragoman.store.write_meter import WriteMeter
 
@@ -58,7 +58,8 @@ class ServerRepository:
         self._connection = connection
         self._this = this
         # the size limits are for what clients send; a dead server's response is failed in any case
-        self._responses = ResponseRepository(connection, this.id, WriteMeter(sys.maxsize))
+        unlimited = WriteMeter(StoreLimits(row=sys.maxsize))
+        self._responses = ResponseRepository(connection, this.id, unlimited)
 
     def register(self) -> None:
         """Add this server, if it is not in the table."""

@@ -12,6 +12,7 @@ The database library takes long to import, so it is imported when a store is ope
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -42,7 +43,7 @@ class Store:
 
         `fail_body` turns the body of a running response into that of one whose server died.
         """
-        executor = await StoreExecutor.open(url, limits.row)
+        executor = await StoreExecutor.open(url, limits)
         maintenance = Maintenance(executor, limits, fail_body)
         try:
             await maintenance.start()
@@ -68,14 +69,18 @@ class Store:
         those fails. An exception rolls back what the function did.
         """
 
-        def run(tx: Transaction) -> tuple[T, int]:
-            before = tx.bytes_written
+        def run(tx: Transaction) -> tuple[T, Counter[str]]:
+            before = tx.bytes_written.copy()
             result = operation(tx)
             return result, tx.bytes_written - before
 
         result, written = await self._executor.write(run)
         self._maintenance.count_written(written)
         return result
+
+    async def delete(self, operation: Callable[[Transaction], T]) -> T:
+        """Run a function that deletes, as `write` does; it also works on a full disk."""
+        return await self._executor.write(operation, frees_space=True)
 
     async def sweep(self) -> SweepCounts:
         """Fail the responses of dead servers, delete expired rows, evict the oldest ones."""

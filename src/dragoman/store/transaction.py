@@ -8,6 +8,7 @@ of rows are methods of the transaction itself.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from sqlalchemy import Connection
@@ -17,7 +18,13 @@ from dragoman.store.conversations import ConversationRepository
 from dragoman.store.key_values import KeyValueRepository
 from dragoman.store.maintenance.repository import MaintenanceRepository
 from dragoman.store.responses import ResponseRepository
-from dragoman.store.rows import RUNNING, NumberedFrames, StoredItem, StoredResponse
+from dragoman.store.rows import (
+    RUNNING,
+    NumberedFrames,
+    StoredItem,
+    StoredResponse,
+    StoreLimits,
+)
 from dragoman.store.servers import ServerProcess, ServerRepository
 from dragoman.store.write_meter import WriteMeter
 
@@ -25,8 +32,10 @@ from dragoman.store.write_meter import WriteMeter
 class Transaction:
     """All repositories, for one transaction of one server."""
 
-    def __init__(self, connection: Connection, server: ServerProcess, row_limit: int) -> None:
-        self._meter = WriteMeter(row_limit)
+    def __init__(
+        self, connection: Connection, server: ServerProcess, limits: StoreLimits
+    ) -> None:
+        self._meter = WriteMeter(limits)
         self.responses = ResponseRepository(connection, server.id, self._meter)
         self.conversations = ConversationRepository(connection, self._meter)
         self.completions = CompletionRepository(connection, self._meter)
@@ -35,7 +44,8 @@ class Transaction:
         self.maintenance = MaintenanceRepository(connection)
 
     @property
-    def bytes_written(self) -> int:
+    def bytes_written(self) -> Counter[str]:
+        """The bytes written so far, by owner."""
         return self._meter.written
 
     def add_response(self, row: StoredResponse, items: Sequence[StoredItem] = ()) -> None:

@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from dragoman.errors import TooLarge
-from dragoman.store.rows import ROW, StoredItem
+from dragoman.store.rows import ROW, StoredItem, StoreLimits
 
 ID_LENGTH = 512  # characters of an id or key
 
 
 class WriteMeter:
-    """Rejects rows that are too large, and counts the bytes of the others."""
+    """Rejects rows that are too large, and counts the bytes of the others by owner."""
 
-    def __init__(self, row_limit: int) -> None:
-        self._row_limit = row_limit
-        self.written = 0
+    def __init__(self, limits: StoreLimits) -> None:
+        self._limits = limits
+        self.written: Counter[str] = Counter()
 
     def check_ids(self, ids: Iterable[str]) -> None:
         if any(len(value) > ID_LENGTH for value in ids):
             raise TooLarge("An id is too long to be stored.")
 
-    def add(self, sizes: Iterable[int]) -> None:
+    def add(self, owner: str, sizes: Iterable[int]) -> None:
         """Count rows of these sizes."""
+        quota = self._limits.find_limits(owner).stored_bytes
+        limit = self._limits.row if quota is None else min(quota, self._limits.row)
         for size in sizes:
-            if size > self._row_limit:
-                raise TooLarge(
-                    f"This is too large to be stored: the limit is {self._row_limit} bytes."
-                )
-            self.written += ROW + size
+            if size > limit:
+                raise TooLarge(f"This is too large to be stored: the limit is {limit} bytes.")
+            self.written[owner] += ROW + size
 
-    def add_items(self, items: Sequence[StoredItem]) -> None:
+    def add_items(self, owner: str, items: Sequence[StoredItem]) -> None:
         self.check_ids(item.id for item in items)
-        self.add(len(item.body) for item in items)
+        self.add(owner, (len(item.body) for item in items))

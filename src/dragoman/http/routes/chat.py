@@ -98,7 +98,7 @@ class ChatHandlers:
         store, owner, completion = await self._open_store(), request.owner, request.params["id"]
 
         def delete() -> Awaitable[bool]:
-            return store.write(lambda tx: tx.delete_completion(owner, completion))
+            return store.delete(lambda tx: tx.delete_completion(owner, completion))
 
         if not await self._responses.delete_with_turns(owner, [completion], delete):
             raise _make_not_found(request)

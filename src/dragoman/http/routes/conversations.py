@@ -72,7 +72,7 @@ class ConversationHandlers:
         response_ids = await store.read(lambda tx: tx.responses.list_ids(owner, conversation))
 
         def delete() -> Awaitable[bool]:
-            return store.write(lambda tx: tx.delete_conversation(owner, conversation))
+            return store.delete(lambda tx: tx.delete_conversation(owner, conversation))
 
         if not await self._responses.delete_with_turns(owner, response_ids, delete):
             raise _make_not_found(request)
@@ -117,7 +117,7 @@ class ConversationHandlers:
     async def delete_item(self, request: RequestContext) -> None:
         store, owner = await self._open_store(), request.owner
         conversation, item = request.params["id"], request.params["item"]
-        deleted = await store.write(
+        deleted = await store.delete(
             lambda tx: tx.conversations.delete_item(owner, conversation, item)
         )
         if not deleted:

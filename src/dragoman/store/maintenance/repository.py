@@ -1,4 +1,8 @@
-"""Deletes expired rows, and the oldest rows when the store is too large.
+"""Deletes expired rows, and the oldest rows of owners that store too much.
+
+An owner stores too much if it is above its own quota, or if the store is too large and the owner is
+above the level at which all larger owners must be cut for the rest to fit. So an owner that stores
+less than an equal share of the store never loses a row to what others write.
 
 The age of a row counts from its last use: continuing a response renews its history. The replayable
 turns of a response or chat completion are deleted with it.
@@ -10,10 +14,12 @@ skip rows that another one has locked.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TypeAlias
 
 from sqlalchemy import Column, ColumnElement, Connection, Table, delete, func, select, tuple_
 
+from dragoman.store.rows import StoreLimits
 from dragoman.store.tables import completions, conversations, current_time, memories, responses
 
 BATCH = 200
@@ -42,12 +48,20 @@ class MaintenanceRepository:
             self._delete_where(table, column, column < oldest) for table, column in DELETABLE
         )
 
-    def evict_oldest(self, max_bytes: int) -> int:
-        """Delete the oldest rows while all rows together have more than `max_bytes`."""
-        excess = self._sum_sizes() - max_bytes
-        if excess <= 0:
-            return 0
-        candidates = [row for table, column in DELETABLE for row in self._oldest(table, column)]
+    def evict_oldest(self, limits: StoreLimits) -> int:
+        """Delete the oldest rows of owners that store too much."""
+        count = 0
+        for owner, excess in find_excess(self._sum_sizes(), limits).items():
+            count += self._evict(owner, excess)
+            if count >= BATCH:
+                break
+        return count
+
+    def _evict(self, owner: str, excess: int) -> int:
+        """Delete an owner's oldest rows, until this many bytes are gone or the batch is full."""
+        candidates = [
+            row for table, column in DELETABLE for row in self._oldest(owner, table, column)
+        ]
         count = 0
         for _, size, table, key in sorted(candidates, key=lambda row: row[0])[:BATCH]:
             if excess > 0:
@@ -56,13 +70,20 @@ class MaintenanceRepository:
                 count += deleted
         return count
 
-    def _sum_sizes(self) -> int:
-        queries = (select(func.coalesce(func.sum(table.c.size), 0)) for table, _ in DELETABLE)
-        return sum(int(self._connection.execute(query).scalar_one()) for query in queries)
+    def _sum_sizes(self) -> Counter[str]:
+        """The bytes of all rows, by owner."""
+        sizes: Counter[str] = Counter()
+        for table, _ in DELETABLE:
+            query = select(table.c.owner, func.sum(table.c.size)).group_by(table.c.owner)
+            sizes.update({owner: int(size) for owner, size in self._connection.execute(query)})
+        return sizes
 
-    def _oldest(self, table: Table, column: AgeColumn) -> list[tuple[float, int, Table, Key]]:
-        query = select(column, table.c.size, *table.primary_key).where(_is_deletable(table))
-        rows = self._connection.execute(query.order_by(column).limit(BATCH))
+    def _oldest(
+        self, owner: str, table: Table, column: AgeColumn
+    ) -> list[tuple[float, int, Table, Key]]:
+        query = select(column, table.c.size, *table.primary_key)
+        owned = query.where(table.c.owner == owner, _is_deletable(table))
+        rows = self._connection.execute(owned.order_by(column).limit(BATCH))
         return [(row[0], row[1], table, tuple(row[2:])) for row in rows]
 
     def _delete_where(self, table: Table, column: AgeColumn, condition: ColumnElement[bool]) -> int:
@@ -83,6 +104,19 @@ class MaintenanceRepository:
             self._connection.execute(delete(memories).where(owned_turns))
         statement = delete(table).where(tuple_(*table.primary_key).in_(keys))
         return turns_size, self._connection.execute(statement).rowcount
+
+
+def find_excess(sizes: Counter[str], limits: StoreLimits) -> dict[str, int]:
+    """Return how many bytes each owner that stores too much has to lose."""
+    allowed = {}
+    for owner, size in sizes.items():
+        quota = limits.find_limits(owner).stored_bytes
+        allowed[owner] = size if quota is None else min(size, quota)
+    room = limits.size
+    for position, owner in enumerate(sorted(allowed, key=allowed.__getitem__)):
+        allowed[owner] = min(allowed[owner], room // (len(allowed) - position))
+        room -= allowed[owner]
+    return {owner: size - allowed[owner] for owner, size in sizes.items() if size > allowed[owner]}
 
 
 def _is_deletable(table: Table) -> ColumnElement[bool]:

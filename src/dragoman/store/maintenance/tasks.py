@@ -1,8 +1,8 @@
 """The background tasks of an open store: heartbeats and sweeps.
 
 A heartbeat is written every few seconds. Once a minute, or earlier when a lot was written, a sweep
-fails the running responses of dead servers, deletes expired rows and evicts the oldest rows when
-the store is too large.
+fails the running responses of dead servers, deletes expired rows and evicts the oldest rows of
+owners that store too much.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -42,7 +43,7 @@ class Maintenance:
         self._executor = executor
         self._limits = limits
         self._fail_body = fail_body
-        self._written = 0  # bytes since the last sweep
+        self._written: Counter[str] = Counter()  # bytes since the last sweep, by owner
         self._sweep_early = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -66,20 +67,24 @@ class Maintenance:
         except DragomanError:
             log.warning("the store could not be closed cleanly")
 
-    def count_written(self, size: int) -> None:
-        """Sweep early once an eighth of the store's size was written."""
-        self._written += size
-        if self._written > self._limits.size // 8:
+    def count_written(self, written: Counter[str]) -> None:
+        """Sweep early once an eighth of the store's size, or of an owner's quota, was written."""
+        self._written += written
+        for owner in written:
+            quota = self._limits.find_limits(owner).stored_bytes
+            if quota is not None and self._written[owner] > quota // 8:
+                self._sweep_early.set()
+        if self._written.total() > self._limits.size // 8:
             self._sweep_early.set()
 
     async def sweep(self) -> SweepCounts:
-        self._written = 0
+        self._written.clear()
         self._sweep_early.clear()
         limits = self._limits
         counts = SweepCounts(
             failed=await self._fail_abandoned(),
             expired=await self._repeat_batch(lambda tx: tx.maintenance.delete_expired(limits.ttl)),
-            evicted=await self._repeat_batch(lambda tx: tx.maintenance.evict_oldest(limits.size)),
+            evicted=await self._repeat_batch(lambda tx: tx.maintenance.evict_oldest(limits)),
         )
         await self._executor.shrink()
         return counts
@@ -112,9 +117,9 @@ class Maintenance:
 
     async def _repeat_batch(self, batch: Callable[[Transaction], int]) -> int:
         """Repeat a batch until it changes nothing."""
-        total = count = await self._executor.write(batch)
+        total = count = await self._executor.write(batch, frees_space=True)
         while count:
-            count = await self._executor.write(batch)
+            count = await self._executor.write(batch, frees_space=True)
             total += count
         return total
 
