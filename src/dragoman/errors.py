@@ -14,7 +14,9 @@
     ├── RequestTimeout          408
     ├── TooLarge                413
     ├── UnsupportedMedia        415
-    ├── Overloaded              429  the queue is full, with Retry-After
+    ├── PoisonRequest           422  the engine died twice while it processed the request
+    ├── Overloaded              429  the queue is full or a limit of the key, with Retry-After
+    │   └── ExceedsLimit        429  larger than a limit of the key: trying again does not help
     ├── HeadersTooLarge         431
     ├── EngineFailed            500  the engine failed while processing the request
     ├── ModelBroken             500  the model's file cannot be loaded, and why
@@ -22,6 +24,7 @@
         ├── ModelLoading        503
         ├── EngineDown          503
         ├── StoreUnavailable    503
+        ├── TooManyConnections  503
         └── Draining            503
 
 A message is written for the person who reads it. It never contains a path, an address, a class name
@@ -212,6 +215,14 @@ class UnsupportedMedia(DragomanError):
     code = "unsupported_media_type"
 
 
+class PoisonRequest(DragomanError):
+    """The engine died each time it processed this request."""
+
+    status = 422
+    type = "invalid_request_error"
+    code = "poison_request"
+
+
 class HeadersTooLarge(DragomanError):
     status = 431
     type = "invalid_request_error"
@@ -222,6 +233,10 @@ class Overloaded(DragomanError):
     status = 429
     type = "rate_limit_error"
     code = "rate_limit_exceeded"
+
+
+class ExceedsLimit(Overloaded):
+    """A request that no waiting would fit into a limit."""
 
 
 class EngineFailed(DragomanError):
@@ -252,6 +267,10 @@ class Draining(Unavailable):
 
 class StoreUnavailable(Unavailable):
     code = "store_unavailable"
+
+
+class TooManyConnections(Unavailable):
+    code = "too_many_connections"
 
 
 class ResponseCancelled(DragomanError):

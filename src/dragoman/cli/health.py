@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 
 from dragoman.cli.client.client import read_error
-from dragoman.cli.client.connect import get_server_url
-from dragoman.cli.client.server_transport import ServerTransport
+from dragoman.cli.client.connect import make_transport
 from dragoman.cli.console.flags import CLIENT, add_command, add_flags
 from dragoman.config import Settings
 
@@ -26,7 +25,7 @@ def add_parser(
 
 def run(arguments: argparse.Namespace, settings: Settings) -> None:
     """Print `ready`, or fail with what the server waits for."""
-    response = ServerTransport(get_server_url(settings)).send("GET", "/health/ready")
+    response = make_transport(settings).send("GET", "/health/ready")
     if response.status != 200:
         raise read_error(response)
     response.close()

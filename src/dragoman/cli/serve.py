@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import socket
+import logging
+import os
+from typing import TYPE_CHECKING
 
 from dragoman.cli.console.flags import add_command, add_flags, list_server_settings
 from dragoman.cli.pull import choose_model
 from dragoman.cli.serving.log_handler import configure_logging
 from dragoman.config import Settings
 from dragoman.errors import DragomanError
+
+if TYPE_CHECKING:
+    from dragoman.http.network.sockets import ListeningSockets
+
+log = logging.getLogger("dragoman.server")
 
 
 def add_parser(
@@ -39,17 +46,28 @@ def add_parser(
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> None:
-    from dragoman.http.server import bind_sockets, run_event_loop
+    from dragoman.http.network.sockets import open_sockets
+    from dragoman.http.server import run_event_loop
 
-    with bind_sockets(settings.host, settings.port) as sockets:
+    with open_sockets(settings.host, settings.port) as sockets:
         model = choose_model(arguments.model, settings)
         configure_logging(settings, queued=True)
+        if os.geteuid() == 0:
+            log.warning(
+                "the server runs as root, and what attacks it has all rights of this machine; "
+                "run it as a user of its own (docs/deploying.md)"
+            )
         run_event_loop(serve_models(settings, model, sockets))
 
 
-async def serve_models(settings: Settings, model: str, sockets: list[socket.socket]) -> None:
-    """Serve the models on disk. The default one loads while the server already answers."""
+async def serve_models(settings: Settings, model: str, sockets: ListeningSockets) -> None:
+    """Serve the models on disk.
+
+    The default one loads while the server already answers. But a process that takes over from
+    another server loads it first.
+    """
     from dragoman.http import server
+    from dragoman.http.network.handover import notify_service_manager
     from dragoman.runtime import StartupError, build_models, build_runtime, open_store
 
     models = build_models(settings, model)
@@ -57,9 +75,18 @@ async def serve_models(settings: Settings, model: str, sockets: list[socket.sock
     app = server.make_app(runtime, local=True)
     await open_store(runtime)  # cleans up after a server that was killed
     name = app.readiness.startup_model = models.default_name
-    running = server.make_server(
-        app, settings, lambda url: print(f"Listening on {url} (loading {name})", flush=True)
-    )
+    predecessor = sockets.predecessor
+
+    def announce(url: str) -> None:
+        if predecessor is None:
+            print(f"Listening on {url} (loading {name})", flush=True)
+        else:
+            print(f"Listening on {url}", flush=True)
+            notify_service_manager("READY=1", f"MAINPID={os.getpid()}")
+            predecessor.confirm()
+
+    running = server.make_server(app, settings, announce)
+    running.is_main_program = True
     failures: list[DragomanError] = []
 
     async def preload() -> None:
@@ -67,13 +94,18 @@ async def serve_models(settings: Settings, model: str, sockets: list[socket.sock
             entry = await models.load(name, wait=float("inf"))
             server.tune_process()
             print(f"Serving {entry.id}. Press Ctrl-C to stop.", flush=True)
+            if predecessor is None:
+                notify_service_manager("READY=1")
         except DragomanError as error:
             failures.append(error)
             running.should_exit = True
 
     loading = asyncio.create_task(preload())
     try:
-        await running.serve(sockets)
+        if predecessor is not None:
+            await loading
+        if not failures:
+            await running.serve(sockets)
     finally:
         loading.cancel()
     if failures:

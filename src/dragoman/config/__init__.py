@@ -5,8 +5,15 @@ dragoman.yaml (`file`) or the default. This package is the only reader of the en
 dragoman.yaml.
 """
 
-from dragoman.config.file import locate_key, name_key
+from dragoman.config.file import locate_key, make_locator, name_key
+from dragoman.config.live import update_live_settings
 from dragoman.config.paths import cache_dir, config_dir, state_dir
+from dragoman.config.service_manager import (
+    HANDOVER,
+    get_notify_socket,
+    take_handover,
+    take_listen_fds,
+)
 from dragoman.config.settings import GROUPS, LOOPBACK, Settings
 from dragoman.config.sources import (
     PREFIX,
@@ -16,6 +23,7 @@ from dragoman.config.sources import (
     list_settings,
     load,
     load_configuration,
+    log_warnings,
     name_flag,
     name_variable,
 )
@@ -23,6 +31,7 @@ from dragoman.config.terminal import uses_color
 
 __all__ = [
     "GROUPS",
+    "HANDOVER",
     "LOOPBACK",
     "PREFIX",
     "Configuration",
@@ -31,13 +40,19 @@ __all__ = [
     "SettingsError",
     "cache_dir",
     "config_dir",
+    "get_notify_socket",
     "list_settings",
     "load",
     "load_configuration",
     "locate_key",
+    "log_warnings",
+    "make_locator",
     "name_flag",
     "name_key",
     "name_variable",
     "state_dir",
+    "take_handover",
+    "take_listen_fds",
+    "update_live_settings",
     "uses_color",
 ]

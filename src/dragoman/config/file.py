@@ -3,7 +3,7 @@
     server: {port: 8080}
     models:
       writer: {path: models/writer.gguf, context: 16k}
-    keys: {api: [secret], admin: [other-secret]}
+    keys: {api: [secret], admin: [other-secret]}  # or `entries`, see `dragoman.keys`
     store: {url: "sqlite:///state.db", ttl: 7d}
     limits: {memory: 12GB, keep_alive: 5m}
 
@@ -14,7 +14,8 @@ exist is an error.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 
@@ -91,6 +92,16 @@ def _check_model_names(file: YamlFile, models: Mapping[object, object]) -> None:
             )
 
 
+def make_locator(path: Path, *section: str) -> Callable[..., str]:
+    """Return a function that finds file and line of a key below a section; it reads once."""
+
+    @cache
+    def read() -> YamlFile:
+        return read_yaml_file(path)
+
+    return lambda *keys: read().locate(*section, *keys)
+
+
 def locate_key(path: Path, *keys: str) -> str:
     """Return file and line of a key in a file that was read before."""
     return read_yaml_file(path).locate(*keys)
@@ -120,7 +131,7 @@ def _read_section(
 
 def _unwrap_keys(field: OptionField, value: object) -> object:
     """Return the text of API keys, which may be written as `{key: TEXT}`."""
-    if not (field.setting.secret and isinstance(value, list)):
+    if not (field.setting.secret and field.kind is str and isinstance(value, list)):
         return value
     return [
         item["key"] if isinstance(item, Mapping) and set(item) == {"key"} else item

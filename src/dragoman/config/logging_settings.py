@@ -21,6 +21,16 @@ class LoggingSettings(SharedOptions, frozen=True, kw_only=True):
             key="format",
         ),
     ] = "text"
+    audit_log: Annotated[
+        str,
+        Setting(
+            help="file for what administrators do and who is refused, one JSON object per line",
+            group="logging",
+            metavar="PATH",
+            default="what administrators do is in the log",
+            is_path=True,
+        ),
+    ] = ""
     log_prompts: Annotated[
         bool,
         Setting(

@@ -21,6 +21,7 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 # The groups of `--help` and the documentation, and the section of each in dragoman.yaml.
 GROUPS = {
     "server": "server",
+    "TLS": "tls",
     "keys": "keys",
     "models": "server",
     "engine": "engine",
@@ -75,7 +76,8 @@ class Settings(StateSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
         Setting(help="additional Host header to accept", group="server", metavar="HOST"),
     ] = ()
     strict_params: Annotated[
-        bool, Setting(help="reject unknown top-level fields of a request", group="server")
+        bool,
+        Setting(help="reject unknown top-level fields of a request", group="server", live=True),
     ] = False
     api_key: Annotated[
         tuple[str, ...],
@@ -85,16 +87,18 @@ class Settings(StateSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
             metavar="KEY",
             key="api",
             secret=True,
+            live=True,
         ),
     ] = ()
     api_key_file: Annotated[
         str,
         Setting(
-            help="file with one API key per line, read again when it changes",
+            help="file of API keys, one per line, or YAML with entries; read again when it changes",
             group="keys",
             metavar="PATH",
             key="file",
             is_path=True,
+            live=True,
         ),
     ] = ""
     admin_key: Annotated[
@@ -105,6 +109,18 @@ class Settings(StateSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
             metavar="KEY",
             key="admin",
             secret=True,
+            live=True,
+        ),
+    ] = ()
+    key_entries: Annotated[
+        tuple[object, ...],
+        Setting(
+            help="API keys with names, scopes, expiry and limits",
+            group="keys",
+            key="entries",
+            file_only=True,
+            secret=True,
+            live=True,
         ),
     ] = ()
     models_dir: Annotated[
@@ -197,13 +213,20 @@ class Settings(StateSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     ] = 0
     queue: Annotated[
         int,
-        Setting(help="requests that may wait for a slot of one model", group="limits", minimum=0),
+        Setting(
+            help="requests that may wait for a slot of one model",
+            group="limits",
+            minimum=0,
+            live=True,
+        ),
     ] = 256
     body_limit: Annotated[
-        int, Setting(help="largest request body", group="limits", unit="bytes", minimum=1)
+        int,
+        Setting(help="largest request body", group="limits", unit="bytes", minimum=1, live=True),
     ] = 32 * 1024 * 1024
     header_limit: Annotated[
-        int, Setting(help="largest request header", group="limits", unit="bytes", minimum=1)
+        int,
+        Setting(help="largest request header", group="limits", unit="bytes", minimum=1, live=True),
     ] = 64 * 1024
     keep_alive: Annotated[
         float,
@@ -222,6 +245,7 @@ class Settings(StateSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
             group="timeouts",
             unit="seconds",
             minimum=0,
+            live=True,
         ),
     ] = 120.0
     receive_timeout: Annotated[
@@ -231,6 +255,7 @@ class Settings(StateSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
             group="timeouts",
             unit="seconds",
             minimum=0.001,
+            live=True,
         ),
     ] = 30.0
     patience: Annotated[
@@ -240,6 +265,7 @@ class Settings(StateSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
             group="timeouts",
             unit="seconds",
             minimum=0,
+            live=True,
         ),
     ] = 0.5
     ping: Annotated[
@@ -249,6 +275,7 @@ class Settings(StateSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
             group="timeouts",
             unit="seconds",
             minimum=0.001,
+            live=True,
         ),
     ] = 15.0
     stall: Annotated[
@@ -258,8 +285,19 @@ class Settings(StateSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
             group="timeouts",
             unit="seconds",
             minimum=0.001,
+            live=True,
         ),
     ] = 60.0
+    hang_timeout: Annotated[
+        float,
+        Setting(
+            help="how long an engine may make no progress before it is restarted",
+            group="timeouts",
+            unit="seconds",
+            minimum=0.1,
+            forever=True,
+        ),
+    ] = 20.0
     drain: Annotated[
         float,
         Setting(
@@ -267,6 +305,7 @@ class Settings(StateSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
             group="timeouts",
             unit="seconds",
             minimum=0,
+            live=True,
         ),
     ] = 30.0
     log_level: Annotated[
@@ -277,6 +316,7 @@ class Settings(StateSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
             metavar="LEVEL",
             choices=("debug", "info", "warning", "error"),
             key="level",
+            live=True,
         ),
     ] = "info"
     url: Annotated[
@@ -285,7 +325,7 @@ class Settings(StateSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
             help="running server that a command uses",
             group="client",
             metavar="URL",
-            default="http://HOST:PORT",
+            default="http://HOST:PORT, or https:// with --tls-cert",
         ),
     ] = ""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -23,9 +23,10 @@ from dragoman.options import InvalidOption, OptionField, list_fields, parse_valu
 
 log = logging.getLogger("dragoman.config")
 PREFIX = "DRAGOMAN_"
-# Variables that are not meant as settings: those of our own tests, and those that Kubernetes sets
-# for a service named `dragoman`, which include DRAGOMAN_PORT=tcp://HOST:PORT.
-OTHER_VARIABLE = re.compile(rf"{PREFIX}(TEST_\w+|SERVICE_(HOST|PORT\w*)|PORT_\d+_\w+)")
+# Variables that are not meant as settings: those of our own tests, the one that a server passes to
+# its successor, and those that Kubernetes sets for a service named `dragoman`, which include
+# DRAGOMAN_PORT=tcp://HOST:PORT.
+OTHER_VARIABLE = re.compile(rf"{PREFIX}(TEST_\w+|HANDOVER|SERVICE_(HOST|PORT\w*)|PORT_\d+_\w+)")
 SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://")
 OriginKind: TypeAlias = Literal["flag", "environment", "file", "default"]
 
@@ -47,6 +48,12 @@ class Configuration(Struct, frozen=True):
     settings: Settings
     origins: dict[str, Origin]
     warnings: tuple[str, ...] = ()
+    # Reads the same file again, with the same flags and environment.
+    load_again: Callable[[], Configuration] | None = None
+
+    def reload(self) -> Settings:
+        """Return the settings as they are now, or raise `SettingsError`."""
+        return self.settings if self.load_again is None else self.load_again().settings
 
 
 def list_settings() -> dict[str, OptionField]:
@@ -67,9 +74,13 @@ def name_variable(field: OptionField) -> str:
 def load(flags: Mapping[str, object], environment: Mapping[str, str] = os.environ) -> Settings:
     """Load the settings of a program that embeds the server, and log the warnings."""
     configuration = load_configuration(flags, environment)
+    log_warnings(configuration)
+    return configuration.settings
+
+
+def log_warnings(configuration: Configuration) -> None:
     for warning in configuration.warnings:
         log.warning("%s", warning)
-    return configuration.settings
 
 
 def load_configuration(
@@ -102,7 +113,12 @@ def load_configuration(
         settings = msgspec.convert(values | given, Settings)
     except msgspec.ValidationError as error:
         raise SettingsError(str(error)) from None
-    return Configuration(settings, origins, tuple(_list_unknown_variables(environment)))
+    return Configuration(
+        settings,
+        origins,
+        tuple(_list_unknown_variables(environment)),
+        lambda: load_configuration({**flags, "config": given.get("config")}, environment),
+    )
 
 
 def _read_flags(flags: Mapping[str, object]) -> dict[str, object]:

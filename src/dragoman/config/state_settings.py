@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from dragoman.config.logging_settings import LoggingSettings
+from dragoman.config.tls_settings import TlsSettings
 from dragoman.options import Setting
 
 
-class StateSettings(LoggingSettings, frozen=True, kw_only=True):
+class StateSettings(TlsSettings, frozen=True, kw_only=True):
     """The settings of the groups `stored responses` and `remote tools (MCP)`."""
 
     store: Annotated[

@@ -12,6 +12,7 @@ import asyncio
 import re
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import cached_property
 from itertools import islice
 from typing import Any, Literal, TypeAlias
@@ -19,11 +20,13 @@ from urllib.parse import parse_qsl
 
 from websockets.frames import CloseCode
 
-from dragoman.errors import BadRequest, RequestTimeout, TooLarge
+from dragoman.errors import BadRequest, DragomanError, RequestTimeout, TooLarge
 from dragoman.http.cancellation import Disconnected
+from dragoman.keys.scopes import RouteName
 from dragoman.protocols.dialect import Dialect
 from dragoman.protocols.shared import openai
 from dragoman.telemetry.record import RequestRecord
+from dragoman.types.limits import RateLimitStatus
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
@@ -59,25 +62,35 @@ class RequestContext:
         self.params: dict[str, str] = {}  # of the path, by the names in its pattern
         self.dialect: Dialect[object] = DEFAULT_DIALECT  # the router chooses it
         self.access: Access = "key"  # likewise; unknown paths need a key, too
-        self.owner = ""  # a digest of the client's key, where keys are required
+        self.route_name: RouteName | None = None  # likewise; None for unknown paths
+        self.owner = ""  # whose data the request sees: a digest of the client's key, or of its name
+        self.key_name = ""  # of the client's key, for logs; it has one only where keys are required
         self.extra_headers: list[Header] = []  # sent with the response
         self.warnings: list[str] = []  # likewise; one sentence for each field without effect
         self.status: int | None = None  # of the response, once its headers are sent
         self.error_code: str | None = None  # of the error that was sent or broke the stream
         self.route = ""  # the pattern that matched, for metrics
         self.record = RequestRecord(request_id, self.method, self.path)
+        # Set by middleware: what is left of the limits of the key; checks the key again and counts
+        # a request inside the block; reports a refusal.
+        self.get_rate_limits: Callable[[], RateLimitStatus | None] = lambda: None
+        self.authorize: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
+        self.report_error: Callable[[DragomanError], None] = lambda error: None
 
     @property
     def response_headers(self) -> list[Header]:
         """Headers of every response to this request."""
         request_id = self.request_id.encode()
         ids = [(name, request_id) for name in self.dialect.request_id_headers]
-        return [*ids, *make_warning_headers(self.warnings), *self.extra_headers]
+        status = self.get_rate_limits()
+        limits = [] if status is None else self.dialect.encode_rate_limits(status)
+        return [*ids, *limits, *make_warning_headers(self.warnings), *self.extra_headers]
 
     def update_record(self) -> None:
         """Note in the record what is known about the request now."""
         record = self.record
         record.route, record.owner, record.api = self.route, self.owner, self.dialect.name
+        record.key_name = self.key_name
         record.warnings = tuple(dict.fromkeys((*self.warnings, *record.warnings)))
 
     def get_header(self, name: bytes) -> bytes | None:

@@ -4,15 +4,36 @@ Closing a socket while bytes from the client are unread makes the kernel reset t
 the reset discards the response that the client has not read yet. `LingeringClose` therefore closes
 the sending half, reads and discards what still arrives, and closes the socket when the client
 closes its side or a limit is reached. `StallTimer` drops a client that does not read what was
-written.
+written. `encode_rejection` makes the response to what is no request yet.
 """
 
 from __future__ import annotations
 
 import asyncio
+from http import HTTPStatus
 
-LINGER_SECONDS = 5.0
-LINGER_BYTES = 64 * 1024 * 1024
+from dragoman.errors import DragomanError
+from dragoman.http.asgi import DEFAULT_DIALECT, make_request_id
+from dragoman.protocols.dialect import Dialect
+
+PHRASES = {status.value: status.phrase for status in HTTPStatus}
+LINGER_SECONDS = 2.0
+LINGER_BYTES = 8 * 1024 * 1024
+
+
+def encode_rejection(error: DragomanError, dialect: Dialect[object] = DEFAULT_DIALECT) -> bytes:
+    """Encode the response to what is no complete request; it ends the connection."""
+    body = dialect.encode_error(error, make_request_id())
+    status = dialect.get_error_status(error)
+    fields = {
+        "content-type": "application/json",
+        "content-length": len(body),
+        "connection": "close",
+    }
+    if error.retry_after is not None:
+        fields["retry-after"] = max(1, round(error.retry_after))
+    lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+    return f"HTTP/1.1 {status} {PHRASES.get(status, '')}\r\n{lines}\r\n".encode() + body
 
 
 class LingeringClose:

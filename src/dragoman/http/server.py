@@ -1,26 +1,29 @@
 """Serving an app: listening, signals and graceful shutdown.
 
-Sockets are bound before anything is loaded, so that a bad address fails at once.
-
 On the first SIGTERM or SIGINT the server rejects new requests with status 503, while
 streams continue and health checks are still served. When all runs have ended, or the deadline has
 passed, the remaining streams end with an error in their own wire API. A second signal skips the
 wait.
+
+SIGHUP reloads what can be changed while the server runs. SIGUSR2 upgrades: a new process takes the
+listening sockets (`network.handover`), and this one serves the connections it has until their
+clients connect again, within the same deadline.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
 import gc
+import heapq
 import logging
 import resource
+import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 
 import uvicorn
@@ -28,31 +31,136 @@ import uvicorn
 from dragoman.config import Settings
 from dragoman.errors import Draining
 from dragoman.http.app import App
-from dragoman.http.auth import ApiKeys
-from dragoman.http.connection import make_connection_class
+from dragoman.http.connection import Connection, make_connection_class
+from dragoman.http.network.descriptors import DescriptorReserve
+from dragoman.http.network.handover import Successor, notify_service_manager
+from dragoman.http.network.listener import AcceptOptions, Listener
+from dragoman.http.network.sockets import bind_sockets
+from dragoman.http.network.tls import make_certificate
+from dragoman.keys import KeyFileError
 from dragoman.runtime import Runtime, StartupError
 
 log = logging.getLogger("dragoman.server")
 OnListening = Callable[[str], None]  # called with the server's URL
 INTERRUPT_TIMEOUT = 2.0  # seconds for interrupted requests to end
-UNAVAILABLE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 WEBSOCKET_TIMEOUT = 1.0  # of these, for those over WebSockets
+TICKS_PER_SECOND = 10
+MIN_IDLE = 1.0  # seconds until a connection counts as idle
 
 
 class Server(uvicorn.Server):
     """A server that drains before it stops."""
+
+    servers: list[Listener]  # type: ignore[assignment]
 
     def __init__(self, config: uvicorn.Config, app: App, on_listening: OnListening | None) -> None:
         super().__init__(config)
         self._app = app
         self._on_listening = on_listening
         self._deadline: float | None = None
+        self._certificate = make_certificate(app.settings)
+        self._successor: Successor | None = None
+        self._retires_at: float | None = None  # set once another process has taken over
+        self._closed_idle_at = 0.0
         self.raises_signals = True  # raise a signal that stopped the server again at the end
+        self.is_main_program = False  # handle SIGHUP and SIGUSR2, too
+        self.reload_hooks: list[Callable[[], None]] = []  # called on SIGHUP
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        with self._handle_reload_signals():
+            await super().serve(sockets)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        await self.lifespan.startup()
+        options = AcceptOptions(
+            settings=self._app.settings,
+            make_protocol=self._make_connection,
+            certificate=self._certificate,
+            reserve=DescriptorReserve(),
+            close_idle=self._close_idle,
+        )
+        opened = sockets or bind_sockets(self.config.host, self.config.port)
+        self.servers = [Listener(listening, options) for listening in opened]
+        for listener in self.servers:
+            listener.start()
+        self.started = True
         if self._on_listening is not None:
-            self._on_listening(f"http://{format_host(self.config.host)}:{self.port}")
+            scheme = "http" if self._certificate is None else "https"
+            self._on_listening(f"{scheme}://{format_host(self.config.host)}:{self.port}")
+
+    def _make_connection(self, health_only: bool) -> asyncio.Protocol:
+        connection: Connection = self.config.http_protocol_class(  # type: ignore[call-arg, assignment]
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        connection.health_only = health_only
+        return connection
+
+    def _close_idle(self) -> None:
+        """Close the connections that have been idle the longest; at most once per tick."""
+        now = asyncio.get_running_loop().time()
+        if now < self._closed_idle_at + 1 / TICKS_PER_SECOND:
+            return
+        self._closed_idle_at = now
+        idle = [
+            connection
+            for connection in self.server_state.connections
+            if isinstance(connection, Connection)
+            and connection.is_idle
+            and now - connection.idle_since >= MIN_IDLE
+        ]
+        count = max(8, len(idle) // 4)
+        for connection in heapq.nsmallest(count, idle, key=lambda idle: idle.idle_since):
+            connection.transport.close()
+
+    @contextmanager
+    def _handle_reload_signals(self) -> Iterator[None]:
+        if not self.is_main_program or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        handlers = {signal.SIGHUP: self.reload, signal.SIGUSR2: self.upgrade}
+        loop = asyncio.get_running_loop()
+        for number, handler in handlers.items():
+            loop.add_signal_handler(number, handler)
+        try:
+            yield
+        finally:
+            for number in handlers:
+                loop.remove_signal_handler(number)
+
+    def reload(self) -> None:
+        """Reload the certificate, and what else can be changed while the server runs."""
+        if self._certificate is not None:
+            self._certificate.refresh(is_forced=True)
+        for hook in self.reload_hooks:
+            hook()
+
+    def upgrade(self) -> None:
+        """Start a process that takes over."""
+        is_starting = self._successor is not None and self._successor.is_starting
+        if self.should_exit or is_starting or self._retires_at is not None:
+            log.warning("SIGUSR2 has no effect: the server is being upgraded or stopped already")
+            return
+        sockets = [opened for listener in self.servers for opened in listener.sockets]
+        try:
+            self._successor = Successor(sockets, self._retire)
+        except OSError as error:
+            log.error("cannot start a new process: %s", error.strerror)
+
+    def _retire(self) -> None:
+        """Accept no more connections, and serve those that are open until they end."""
+        seconds = self._app.settings.drain
+        self._retires_at = time.monotonic() + seconds
+        connections = list(self.server_state.connections)
+        log.info(
+            "a new process has taken over; waiting up to %.0f s for %d connections",
+            seconds,
+            len(connections),
+        )
+        for listener in self.servers:
+            listener.close()
+        for connection in connections:
+            connection.retire()  # type: ignore[union-attr]
+        self._app.websockets.drain(seconds)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self.raises_signals:
@@ -70,21 +178,32 @@ class Server(uvicorn.Server):
             raise
 
     async def on_tick(self, counter: int) -> bool:
+        if self._certificate is not None and counter % TICKS_PER_SECOND == 0:
+            self._certificate.refresh()
+        if self._retires_at is not None and not self.should_exit:
+            is_over = time.monotonic() >= self._retires_at
+            self.should_exit = is_over or not (self.server_state.connections or self._is_busy())
+            self._deadline = self._retires_at
         if not await super().on_tick(counter):
             return False
         runs = self._app.responder.runs
         if self._deadline is None:
+            notify_service_manager("STOPPING=1")
+            if self._successor is not None:
+                self._successor.stop()
             seconds = self._app.settings.drain
             self._deadline = time.monotonic() + seconds
             self._app.drain(seconds)
             if len(runs):
                 noun = "request" if len(runs) == 1 else "requests"
                 log.info("stopping: waiting up to %.0f s for %d %s", seconds, len(runs), noun)
-        busy = len(runs) or len(self._app.websockets)
-        if busy and not self.force_exit and time.monotonic() < self._deadline:
+        if self._is_busy() and not self.force_exit and time.monotonic() < self._deadline:
             return False
         await self._interrupt()
         return True
+
+    def _is_busy(self) -> bool:
+        return bool(len(self._app.responder.runs) or len(self._app.websockets))
 
     async def _interrupt(self) -> None:
         runs = self._app.responder.runs
@@ -134,71 +253,6 @@ def make_server(app: App, settings: Settings, on_listening: OnListening | None =
     return Server(config, app, on_listening)
 
 
-@contextmanager
-def bind_sockets(host: str, port: int) -> Iterator[list[socket.socket]]:
-    """Bind a socket for each address of the host, or raise `StartupError`. Closes them."""
-    sockets = _bind_all(host, port)
-    try:
-        yield sockets
-    finally:
-        for opened in sockets:
-            opened.close()
-
-
-def _bind_all(host: str, port: int) -> list[socket.socket]:
-    try:
-        infos = socket.getaddrinfo(
-            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-    except (OSError, UnicodeError):
-        raise StartupError(f"--host: {host!r} is not an address of this machine.") from None
-    sockets: list[socket.socket] = []
-    failures: list[OSError] = []
-    for family, _, _, _, address in dict.fromkeys(infos):
-        if sockets and not port:  # every address gets the port that the first one got
-            address = (address[0], sockets[0].getsockname()[1], *address[2:])
-        try:
-            sockets.append(_bind(family, address))
-        except OSError as error:
-            failures.append(error)
-    # An address of a family that is turned off, as ::1 of localhost may be, does not count.
-    serious = [error for error in failures if error.errno not in UNAVAILABLE or not sockets]
-    if serious:
-        for opened in sockets:
-            opened.close()
-        raise StartupError(_explain_bind_failure(serious[0], host, port)) from None
-    return sockets
-
-
-def _bind(family: socket.AddressFamily, address: tuple[object, ...]) -> socket.socket:
-    opened = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if opened.family == socket.AF_INET6:
-            opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        opened.bind(address)
-        opened.setblocking(False)
-    except OSError:
-        opened.close()
-        raise
-    return opened
-
-
-def _explain_bind_failure(error: OSError, host: str, port: int) -> str:
-    match error.errno:
-        case errno.EADDRINUSE:
-            return (
-                f"Port {port} of {host} is in use. Stop the program that uses it, "
-                "or choose another port with --port."
-            )
-        case errno.EACCES:
-            return f"Port {port} needs more rights. Choose a port above 1023 with --port."
-        case errno.EADDRNOTAVAIL:
-            return f"--host: {host!r} is not an address of this machine."
-        case _:
-            return f"Cannot listen on {host}, port {port}: {error.strerror or error}."
-
-
 def tune_process() -> None:
     """Allow many connections, and exclude existing objects from garbage collection."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -216,20 +270,16 @@ def make_app(runtime: Runtime, *, local: bool) -> App:
     key or `--allow-open` on any other. A mounted app leaves both to the program around it.
     """
     settings = runtime.settings
-    file = Path(settings.api_key_file) if settings.api_key_file else None
-    try:
-        keys = ApiKeys(settings.api_key, settings.admin_key, file)
-    except (OSError, UnicodeDecodeError) as error:
-        problem = getattr(error, "strerror", None) or "it is not text in UTF-8"
-        raise StartupError(f"--api-key-file: cannot read {str(file)!r}: {problem}.") from None
-    except ValueError as error:
-        raise StartupError(str(error)) from None
-    if local and not settings.is_loopback and not keys.required and not settings.allow_open:
+    has_keys = runtime.keys.required
+    if local and not settings.is_loopback and not has_keys and not settings.allow_open:
         raise StartupError(
             f"Listening on {settings.host} without an API key would give everyone access. "
             "Set --api-key, or --allow-open to allow it."
         )
-    return App(runtime, keys, local and settings.is_loopback)
+    try:
+        return App(runtime, local and settings.is_loopback)
+    except KeyFileError as error:
+        raise StartupError(str(error)) from None
 
 
 def run_event_loop(main: Coroutine[object, object, None]) -> None:

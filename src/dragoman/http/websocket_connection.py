@@ -13,7 +13,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
-from http import HTTPStatus
 from typing import Any, TypeAlias
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -25,7 +24,7 @@ from websockets.server import ServerProtocol
 
 from dragoman.config import Settings
 from dragoman.http.asgi import DIRECT_WRITER, Header, Message, Scope
-from dragoman.http.closing import LingeringClose, StallTimer
+from dragoman.http.closing import PHRASES, LingeringClose, StallTimer
 
 log = logging.getLogger("dragoman.http")
 library_log = logging.getLogger("dragoman.websocket")  # the library logs every connection
@@ -33,7 +32,6 @@ library_log.setLevel(logging.ERROR)
 CLOSE_TIMEOUT = 5.0  # seconds for the client to answer a close frame
 MAX_UNREAD = 1024 * 1024  # bytes that the client has not read; beyond, nothing is read from it
 HANDSHAKE_HEADERS = (b"upgrade", b"connection", b"sec-websocket-key", b"sec-websocket-version")
-PHRASES = {status.value: status.phrase for status in HTTPStatus}
 Handshake: TypeAlias = tuple[ServerProtocol, Response]
 
 
@@ -268,11 +266,13 @@ class WebSocketConnection(asyncio.Protocol):
             self._stop_message_deadline()
         elif self._message_deadline is None:
             self._message_deadline = self._loop.call_later(
-                self._receive_timeout,
-                self._fail,
-                CloseCode.POLICY_VIOLATION,
-                "The message did not arrive in time.",
+                self._receive_timeout, self._on_message_late
             )
+
+    def _on_message_late(self) -> None:
+        """Close at once: a client that sends slowly has no say in when the connection ends."""
+        self._fail(CloseCode.POLICY_VIOLATION, "The message did not arrive in time.")
+        self.transport.close()
 
     def _stop_message_deadline(self) -> None:
         if self._message_deadline is not None:
@@ -328,6 +328,9 @@ class WebSocketConnection(asyncio.Protocol):
         self._lingering.stop()
         if self._close_timer is not None:
             self._close_timer.cancel()
+
+    def retire(self) -> None:
+        """Nothing to do here: the session closes the WebSocket when it is idle."""
 
     def shutdown(self) -> None:
         """The server stops: close without waiting."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dragoman.cli.client.client import DragomanClient
 from dragoman.cli.client.local_transport import LocalTransport
-from dragoman.cli.client.server_transport import ServerTransport
+from dragoman.cli.client.server_transport import ClientTls, ServerTransport
 from dragoman.cli.client.transport import RequestFailed
 from dragoman.cli.pull import choose_model
 from dragoman.config import Settings
@@ -20,12 +20,24 @@ ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}  # to liste
 def get_server_url(settings: Settings) -> str:
     """Return the URL of the server to use: the one that is set, else where ours listens."""
     host = ANY_ADDRESS.get(settings.host, settings.host)
-    return settings.url or f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
+    scheme = "https" if settings.tls_cert else "http"
+    return settings.url or f"{scheme}://{f'[{host}]' if ':' in host else host}:{settings.port}"
+
+
+def make_transport(settings: Settings, key: str | None = None) -> ServerTransport:
+    """Return what sends requests to the server to use."""
+    tls = ClientTls(
+        ca_file=settings.ca_file,
+        cert=settings.client_cert,
+        key=settings.client_key,
+        server_cert="" if settings.url else settings.tls_cert,
+    )
+    return ServerTransport(get_server_url(settings), key, tls)
 
 
 def find_server(settings: Settings, *, admin: bool = False) -> DragomanClient | None:
     """Return a client of the running server; None if none runs. A URL that is set must work."""
-    transport = ServerTransport(get_server_url(settings), choose_key(settings, admin))
+    transport = make_transport(settings, choose_key(settings, admin))
     try:
         if transport.is_dragoman():
             return DragomanClient(transport)

@@ -30,6 +30,8 @@ LOCAL_SETTINGS = {
     "api_key": (),
     "api_key_file": "",
     "admin_key": (),
+    "key_entries": (),
+    "audit_log": "",
     "store": "sqlite://",
 }
 

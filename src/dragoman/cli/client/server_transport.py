@@ -1,6 +1,9 @@
 """Requests to a running server over HTTP.
 
 Each request has a connection of its own, because closing the connection is what cancels a request.
+
+The certificate of an HTTPS server is verified as usual. The server of this machine, which commands
+use without a URL, must show the certificate of `--tls-cert`, whatever host it names.
 """
 
 from __future__ import annotations
@@ -11,11 +14,14 @@ import ssl
 from collections.abc import Iterator
 from urllib.parse import quote, urlsplit
 
+from msgspec import Struct
+
 from dragoman.cli.client.transport import RequestFailed, split_lines
 
 CONNECT_TIMEOUT = 5.0
 PROBE_TIMEOUT = 2.0
 CHUNK = 1 << 16
+PEM_START, PEM_END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 
 
 class ServerResponse:
@@ -49,12 +55,48 @@ class ServerResponse:
         self._connection.close()
 
 
+class ClientTls(Struct, frozen=True):
+    """Files for connections to an HTTPS server; each is the path of a PEM file, or empty."""
+
+    ca_file: str = ""  # authorities to trust
+    cert: str = ""  # of this client
+    key: str = ""
+    server_cert: str = ""  # the only certificate to accept
+
+    def make_context(self) -> ssl.SSLContext:
+        try:
+            context = ssl.create_default_context(cafile=self.ca_file or None)
+            if self.cert:
+                context.load_cert_chain(self.cert, self.key or None)
+        except OSError as error:  # with those of TLS
+            reason = getattr(error, "reason", None) or error.strerror or error
+            message = f"Cannot use the files of --ca-file, --client-cert, --client-key: {reason}."
+            raise RequestFailed(message) from None
+        if self.server_cert:
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        return context
+
+    def check(self, connection: ssl.SSLSocket) -> None:
+        """Check what the context does not: that the server shows one given certificate."""
+        if not self.server_cert:
+            return
+        with open(self.server_cert, encoding="ascii") as file:
+            first, end, _ = file.read().partition(PEM_END)
+        own = ssl.PEM_cert_to_DER_cert(first[first.index(PEM_START) :] + end)
+        if connection.getpeercert(binary_form=True) != own:
+            raise ssl.SSLError("its certificate is not that of --tls-cert")
+
+
+SYSTEM_TRUST = ClientTls()
+
+
 class ServerTransport:
     """Sends requests to the server at a URL."""
 
-    def __init__(self, url: str, key: str | None = None) -> None:
+    def __init__(self, url: str, key: str | None = None, tls: ClientTls = SYSTEM_TRUST) -> None:
         self.address = url if "://" in url else f"http://{url}"
         self._key = key
+        self._tls = tls
         try:
             parts = urlsplit(self.address)
             host, port = parts.hostname, parts.port
@@ -101,15 +143,23 @@ class ServerTransport:
 
     def _connect(self) -> http.client.HTTPConnection:
         if self._is_secure:
-            context = ssl.create_default_context()
             connection: http.client.HTTPConnection = http.client.HTTPSConnection(
-                self._host, self._port, timeout=CONNECT_TIMEOUT, context=context
+                self._host, self._port, timeout=CONNECT_TIMEOUT, context=self._tls.make_context()
             )
         else:
             connection = http.client.HTTPConnection(self._host, self._port, timeout=CONNECT_TIMEOUT)
         try:
             connection.connect()
+            if isinstance(connection.sock, ssl.SSLSocket):
+                self._tls.check(connection.sock)
+        except ssl.SSLCertVerificationError as error:
+            connection.close()
+            raise RequestFailed(
+                f"The certificate of the server at {self.address} is not trusted: "
+                f"{error.verify_message}. --ca-file names the authority that signed it."
+            ) from None
         except OSError as error:
+            connection.close()
             reason = error.strerror or str(error)
             raise RequestFailed(f"Cannot reach a server at {self.address}: {reason}.") from None
         return connection

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dragoman.cli.serving.log_handler import log_to_stderr
-from dragoman.http.server import bind_sockets, make_app, make_server, run_event_loop, tune_process
+from dragoman.http.network.sockets import open_sockets
+from dragoman.http.server import make_app, make_server, run_event_loop, tune_process
 from dragoman.runtime import build_engine_runtime
 
 
@@ -31,11 +32,14 @@ async def serve(
     def announce(url: str) -> None:
         print(f"Listening on {url}", flush=True)
         print(f"Serving {name}. Press Ctrl-C to stop.", flush=True)
+        if sockets.predecessor is not None:
+            sockets.predecessor.confirm()
 
     running = make_server(app, app.settings, announce)
     running.raises_signals = raises_signals
+    running.is_main_program = not raises_signals
     with (
-        bind_sockets(app.settings.host, app.settings.port) as sockets,
+        open_sockets(app.settings.host, app.settings.port) as sockets,
         log_to_stderr(app.settings, sets_level="log_level" in options),
     ):
         tune_process()

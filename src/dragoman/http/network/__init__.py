@@ -1,0 +1,1 @@
+"""Between the system and a connection: sockets, TLS, file descriptors, transports, hand-over."""
