@@ -4,12 +4,13 @@ Bodies are decoded straight into Structs whose annotations are the rules (types,
 so that the OpenAPI document states exactly what is checked. Errors of the decoder are reworded,
 with `param` as a path like `messages[2].role`.
 
-Decoding blocks the event loop, and a schema consists of many small objects, so the sizes of all
-fields are checked first. Only fields that are mostly text may be as large as the body, and even
-those may not consist of nested lists throughout.
+Decoding blocks the event loop even from another thread, and a body of many small values takes many
+times its size in memory. So the values of a large body are counted first (`json_size`), and the
+sizes of its fields are checked: only fields that are mostly text may be as large as the body.
 
-A field that the Struct does not have is rejected if the server is strict. Otherwise it is ignored,
-and a warning is added to the list that `collect_warnings` was given. Both suggest the field
+A field that the Struct does not have is rejected if the server is strict, or if it is known to
+change the answer on servers that have it (`UNSUPPORTED_FIELDS`). Otherwise it is ignored, and a
+warning is added to the list that `collect_warnings` was given. Both suggest the field
 that was probably meant. Objects directly in the body are checked like the body itself.
 """
 
@@ -34,8 +35,10 @@ from dragoman.errors import (
     InvalidValue,
     MissingParameter,
     UnknownParameter,
+    Unsupported,
 )
 from dragoman.options import suggest
+from dragoman.protocols.shared.json_size import JsonSizeLimits, find_excess
 from dragoman.types import Json
 
 log = logging.getLogger("dragoman.protocols")
@@ -45,9 +48,18 @@ V = TypeVar("V")
 RawFields: TypeAlias = dict[str, msgspec.Raw]
 
 MAX_FIELD_SIZE = 1 << 19  # bytes
-MAX_CONTAINERS = 500_000  # lists and objects of a body, counted in strings, too
+LARGE_BODY = 1 << 15  # bytes; more than this takes noticeable time to decode
+SIZE_LIMITS = JsonSizeLimits(
+    containers=50_000, strings=200_000, values=400_000, wide_bytes=6 << 20
+)
 MAX_WARNINGS, MAX_NAME = 16, 64  # unknown fields that are reported, characters of their names
 MIN_SIMILARITY = 0.75  # of a suggested name; clients also send fields of other servers
+# Fields of other servers that would change the answer, so that they are rejected, not ignored.
+UNSUPPORTED_FIELDS = frozenset(
+    {"chat_template", "prompt_embeds", "inputs_embeds", "input_embeds", "extra_body"}
+    | {"image_data", "audio_data", "video_data", "multi_modal_data", "multi_modal_uuids"}
+    | {"mm_processor_kwargs", "media_io_kwargs"}
+)
 MAX_DEPTH = 256  # of JSON that is stored as sent: it is encoded again from deeper call stacks
 TEXT_FIELDS = frozenset(
     {"messages", "prompt", "input", "instructions", "items", "system", "tokens", "content"}
@@ -87,7 +99,9 @@ def collect_warnings(warnings: list[str]) -> Iterator[None]:
 def decode_body(body: bytes, kind: type[StructT], strict: bool = False) -> StructT:
     """Decode a body. Fields that the Struct does not have are ignored, or rejected if `strict`."""
     try:
-        if not body.isascii():
+        if len(body) > LARGE_BODY:
+            _check_values(body)
+        elif not body.isascii():
             body.decode()  # the decoder does not check what it skips or keeps as raw JSON
         fields = msgspec.json.decode(body, type=RawFields)
         if len(body) > MAX_FIELD_SIZE:
@@ -104,6 +118,8 @@ def _report_unknown_fields(fields: RawFields, kind: type[Struct], strict: bool) 
     """Reject unknown fields, or add a warning for each."""
     warnings = _collected_warnings.get()
     for path, suggestion in _find_unknown_fields(fields, kind):
+        if path in UNSUPPORTED_FIELDS and bytes(fields[path]) != b"null":
+            raise Unsupported(f"`{path}` is not supported.", param=path)
         if strict and "." not in path:
             raise UnknownParameter(f"Unrecognized field `{path}`.{suggestion}", param=path)
         log.debug("ignored unknown field %r", path)
@@ -148,12 +164,16 @@ def _is_struct(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, Struct)
 
 
+def _check_values(body: bytes) -> None:
+    excess = find_excess(body, SIZE_LIMITS)
+    if excess is not None:
+        raise BadRequest(f"The body has {excess}, which is more than the server decodes.")
+
+
 def _check_sizes(body: bytes, fields: RawFields, small: frozenset[str]) -> None:
     for name, value in fields.items():
         if name in small and len(value) > MAX_FIELD_SIZE:
             raise make_field_too_large_error(name)
-    if body.count(b"[") + body.count(b"{") > MAX_CONTAINERS:
-        raise BadRequest(f"The body has more than {MAX_CONTAINERS:,} lists and objects.")
     if len(body) - sum(map(len, fields.values())) > MAX_FIELD_SIZE:
         raise InvalidValue("The body has a field more than once.")
 
