@@ -43,6 +43,7 @@ ALLOWED: dict[str, set[str]] = {
     "options": set(),
     "config": {"engines", "presets"},
     "signing": set(),
+    "keys": {"config"},
     "processes": set(),
     "protocols": set(),
     "presets": {"engines", "protocols"},
@@ -60,7 +61,7 @@ ALLOWED: dict[str, set[str]] = {
     | {"tokenizers"},
     "replay": {"models", "prompt", "store"},
     "pipeline": {"telemetry", "engines", "grammar", "models", "output", "presets", "prompt"}
-    | {"replay"},
+    | {"keys", "replay"},
     "responses": {
         "telemetry",
         "mcp",
@@ -72,7 +73,7 @@ ALLOWED: dict[str, set[str]] = {
         "store",
     },
     "runtime": {"telemetry", "config", "engines", "grammar", "mcp", "models", "pipeline", "replay"}
-    | {"presets"}
+    | {"keys", "presets"}
     | {"responses", "signing", "store"},
     "http": {
         "telemetry",
@@ -84,9 +85,9 @@ ALLOWED: dict[str, set[str]] = {
         "replay",
         "responses",
     }
-    | {"runtime", "signing", "store", "tokenizers"},
+    | {"keys", "runtime", "signing", "store", "tokenizers"},
     "explain": {"config", "detection", "engines", "formats", "models", "output", "runtime"},
-    "cli": {"telemetry", "config", "explain", "http", "models", "pipeline", "runtime"},
+    "cli": {"telemetry", "config", "explain", "http", "keys", "models", "pipeline", "runtime"},
     "testing": {"engines", "formats", "output", "tokenizers"},
     "__init__": {"cli", "detection", "http", "output", "runtime", "types"},
     "__main__": {"cli"},

@@ -1,104 +1,26 @@
-"""API keys and admin keys.
+"""Who sends a request, and whether they may: keys, scopes and limits, for every route.
 
-Keys are stored and compared as digests, so that the time of a comparison reveals neither their
-length nor their first characters. A key file is read again when it changes; if that fails, the keys
-stay as they were. Data that a client stores belongs to its key. The owner is identified by
-a different digest of the key, which reveals nothing about the one that is compared.
+`KeyGuard` is the one place that decides. A request needs a valid key unless its path is open; the
+key must have the route in its scope, and its owner must be within its limits. Models are part of
+the scope, too; the registry hides those that an owner may not use. A WebSocket is checked at its
+handshake and again for each message, so that a key that was removed opens nothing new. An answer
+that has begun is finished, whatever happens to its key.
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import logging
-import time
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 
-log = logging.getLogger("dragoman.keys")
-RECHECK_SECONDS = 1.0
+from dragoman.errors import DragomanError, Forbidden, Unauthorized
+from dragoman.http.asgi import AsgiApp, Receive, RequestContext, Scope, Send
+from dragoman.http.middleware import get_request
+from dragoman.keys import AuditLog, KeyEntry, KeyStore, RateLimiter
+from dragoman.telemetry.log_format import escape_text
+from dragoman.telemetry.reports import DEBUG_HEADER, REPORT_HEADERS, parse_report_headers
+from dragoman.types import Json
 
-
-def hash_key(key: bytes) -> bytes:
-    return hashlib.sha256(key).digest()
-
-
-def normalize_key(key: str) -> bytes:
-    """Strip a key. An empty one would let everyone in and is rejected."""
-    if not key.strip():
-        raise ValueError("An API key must not be empty.")
-    return key.strip().encode()
-
-
-class ApiKeys:
-    """API keys and admin keys. Without API keys every request is accepted."""
-
-    def __init__(
-        self, keys: Iterable[str] = (), admin: Iterable[str] = (), file: Path | None = None
-    ) -> None:
-        self._keys = frozenset(hash_key(normalize_key(key)) for key in keys)
-        self._admin = frozenset(hash_key(normalize_key(key)) for key in admin)
-        self._file = file
-        self._file_keys: frozenset[bytes] = frozenset()
-        self._file_stamp: tuple[int, int] | None = None
-        self._checked_at = float("-inf")
-        if file is not None:
-            self._file_keys = self._read(file)
-
-    @property
-    def required(self) -> bool:
-        """Whether a request needs a key."""
-        return bool(self._keys or self._file)
-
-    @property
-    def has_admin_keys(self) -> bool:
-        return bool(self._admin)
-
-    def accepts(self, keys: Iterable[bytes]) -> bool:
-        """Whether one of these keys is valid; an admin key is valid everywhere."""
-        return not self.required or self._find_valid(keys) is not None
-
-    def get_owner(self, keys: Iterable[bytes]) -> str:
-        """The owner of stored data: a digest of the valid key, or "" where no key is required."""
-        key = self._find_valid(keys) if self.required else None
-        return "" if key is None else hashlib.blake2b(key, key=b"owner", digest_size=16).hexdigest()
-
-    def accepts_admin(self, keys: Iterable[bytes]) -> bool:
-        return any(_contains(self._admin, hash_key(key)) for key in keys)
-
-    def _find_valid(self, keys: Iterable[bytes]) -> bytes | None:
-        valid = self._current_keys() | self._admin
-        return next((key for key in keys if _contains(valid, hash_key(key))), None)
-
-    def _current_keys(self) -> frozenset[bytes]:
-        if self._file is not None and time.monotonic() - self._checked_at > RECHECK_SECONDS:
-            self._refresh(self._file)
-        return self._keys | self._file_keys
-
-    def _refresh(self, file: Path) -> None:
-        self._checked_at = time.monotonic()
-        try:
-            status = file.stat()
-            stamp = (status.st_mtime_ns, status.st_size)
-            if stamp != self._file_stamp:
-                self._file_keys = self._read(file)
-        except (OSError, UnicodeDecodeError):
-            log.warning("cannot read the key file; keeping the previous keys")
-
-    def _read(self, file: Path) -> frozenset[bytes]:
-        status = file.stat()
-        lines = file.read_text().splitlines()
-        self._file_stamp = (status.st_mtime_ns, status.st_size)
-        keys = [line.strip() for line in lines]
-        return frozenset(hash_key(key.encode()) for key in keys if key and not key.startswith("#"))
-
-
-def _contains(digests: frozenset[bytes], digest: bytes) -> bool:
-    """Compare with every digest, so that the time does not depend on which one is equal."""
-    result = False
-    for other in digests:
-        result |= hmac.compare_digest(digest, other)
-    return result
+REFUSALS = (401, 403, 429)  # that the audit log records
 
 
 def read_keys(headers: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
@@ -110,3 +32,152 @@ def read_keys(headers: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
         elif name == b"x-api-key":
             keys.append(value.strip())
     return keys
+
+
+class KeyGuard:
+    """Requires a key for every path that is not open, whether it exists or not."""
+
+    def __init__(
+        self,
+        app: AsgiApp,
+        keys: KeyStore,
+        limiter: RateLimiter,
+        audit: AuditLog,
+        *,
+        local: bool,
+        allows_debug: bool,
+    ) -> None:
+        """`local`: only this machine can connect, so that admin paths need no key if none is set.
+
+        `allows_debug`: everyone may see prompts and raw outputs of their own requests.
+        """
+        self._app = app
+        self._keys = keys
+        self._limiter = limiter
+        self._audit = audit
+        self._local = local
+        self._allows_debug = allows_debug
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = get_request(scope)
+        request.report_error = lambda error: self._report_error(request, error)
+        request.authorize = lambda: self._authorize(request)
+        async with self._authorize(request):
+            if not request.is_websocket:
+                await self._serve(request, receive, send)
+        if request.is_websocket:  # its messages are counted one by one
+            await self._serve(request, receive, send)
+
+    async def _serve(self, request: RequestContext, receive: Receive, send: Send) -> None:
+        try:
+            await self._app(request.scope, receive, send)
+        except DragomanError as error:
+            self._record_admin_action(request, error.status)
+            raise
+        self._record_admin_action(request, request.status)
+
+    @asynccontextmanager
+    async def _authorize(self, request: RequestContext) -> AsyncIterator[None]:
+        """Check the key of a request, and count the request inside the block."""
+        await self._keys.refresh()
+        keys = read_keys(request.scope["headers"])
+        entries = self._keys.find_all(keys)
+        is_admin = self._is_admin(entries)
+        entry = self._choose_entry(request, entries, keys, is_admin=is_admin)
+        if entry is not None:
+            request.owner, request.key_name = entry.owner, entry.name
+            request.get_rate_limits = lambda: self._limiter.get_status(entry.owner)
+        with self._limiter.start_request(request.owner):
+            name = request.route_name
+            if entry is not None and name is not None and not entry.scope.allows_route(name):
+                raise Forbidden("This API key may not use this path.")
+            self._set_report_options(request, is_admin=is_admin)
+            yield
+
+    def _choose_entry(
+        self,
+        request: RequestContext,
+        entries: list[KeyEntry],
+        keys: list[bytes],
+        *,
+        is_admin: bool,
+    ) -> KeyEntry | None:
+        """Return whose request this is, or raise an error; None where no key is needed."""
+        match request.access:
+            case "open":
+                return None
+            case "admin":
+                if not is_admin:
+                    raise self._make_admin_error(entries, keys)
+                return next((entry for entry in entries if entry.is_admin), None)
+            case "key":
+                if not self._keys.required:
+                    return None
+                if not entries:
+                    raise self._make_unauthorized(keys)
+                return entries[0]
+
+    def _set_report_options(self, request: RequestContext, *, is_admin: bool) -> None:
+        """Note what the client wants to know about its request, if it may know that."""
+        timings, trace, debug = map(request.get_header_text, REPORT_HEADERS)
+        if debug is not None and not (self._allows_debug or is_admin):
+            raise Forbidden(
+                f"The header `{DEBUG_HEADER}` needs an admin key, or a server that was started "
+                "with `--debug-header`."
+            )
+        request.record.options |= parse_report_headers(timings, trace, debug)
+
+    def _is_admin(self, entries: list[KeyEntry]) -> bool:
+        if self._keys.has_admin_keys:
+            return any(entry.is_admin for entry in entries)
+        return self._local and not self._keys.required
+
+    def _make_admin_error(self, entries: list[KeyEntry], keys: list[bytes]) -> DragomanError:
+        if self._keys.required and not entries:
+            return self._make_unauthorized(keys)
+        if not self._keys.has_admin_keys:
+            return Forbidden(
+                "This path needs an admin key, and the server has none. "
+                "Start it with `--admin-key KEY`."
+            )
+        if not keys:
+            return self._make_unauthorized(keys)
+        return Forbidden("This path needs an admin key.")
+
+    def _make_unauthorized(self, keys: list[bytes]) -> Unauthorized:
+        if not keys:
+            return Unauthorized("Missing API key: send it as `Authorization: Bearer KEY`.")
+        if self._keys.has_expired(keys):
+            return Unauthorized("This API key has expired.")
+        return Unauthorized("Invalid API key.")
+
+    # The audit log
+
+    def _report_error(self, request: RequestContext, error: DragomanError) -> None:
+        if error.status in REFUSALS:
+            source = request.owner or get_address(request)
+            fields = make_audit_fields(request) | {"status": error.status, "code": error.code}
+            self._audit.record_refusal(source, fields)
+
+    def _record_admin_action(self, request: RequestContext, status: int | None) -> None:
+        if request.access == "admin":
+            model = escape_text(request.record.requested_model)
+            fields = make_audit_fields(request) | {"model": model, "status": status}
+            self._audit.record("admin", fields)
+
+
+def get_address(request: RequestContext) -> str:
+    client = request.scope.get("client")
+    return str(client[0]) if client else ""
+
+
+def make_audit_fields(request: RequestContext) -> dict[str, Json]:
+    """What the audit log tells about a request: the pattern of its path, never what it sent."""
+    name = request.route_name
+    return {
+        "method": escape_text(request.method, 16),
+        "route": "none" if name is None else name.path,
+        "key": request.key_name or request.owner[:8],
+        "address": get_address(request),
+        "request_id": request.request_id,
+    }

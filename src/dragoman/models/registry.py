@@ -33,7 +33,7 @@ from dragoman.errors import (
     deserialize_error,
     serialize_error,
 )
-from dragoman.models.catalog import ModelCatalog, ModelSource
+from dragoman.models.catalog import ModelCatalog, ModelSource, list_names
 from dragoman.models.memory import MemoryPlanner, make_info
 from dragoman.models.model import (
     Model,
@@ -42,6 +42,7 @@ from dragoman.models.model import (
     report_progress,
 )
 from dragoman.models.residency import LoadedModel, LoadState, ModelSlot, Residency
+from dragoman.options import suggest
 
 log = logging.getLogger("dragoman.models")
 
@@ -111,6 +112,8 @@ class ModelRegistry:
         self._planner = planner  # None: a model needs as much memory as its files
         # called with the id of a model and the seconds that it took to load
         self.on_loaded: Callable[[str, float], None] = lambda model, seconds: None
+        # whether an owner may use the model with these names
+        self.may_use: Callable[[str, Iterable[str]], bool] = lambda owner, names: True
         self._slots: dict[str, ModelSlot] = {}
         available = planner.machine.usable if planner is not None else 0
         self._residency = Residency(self.policy.memory, self.policy.keep_alive, available)
@@ -136,27 +139,30 @@ class ModelRegistry:
         source = self._find_default()
         return source.id if source is not None else ""
 
-    async def acquire(self, name: str, wait: float | None = None) -> Lease:
-        """Load a model if necessary and keep it loaded until the lease is released."""
-        slot = await self._resolve(name)
+    async def acquire(self, name: str, wait: float | None = None, *, owner: str = "") -> Lease:
+        """Load a model if necessary and keep it loaded until the lease is released.
+
+        A model that the `owner` of the request may not use does not exist for it.
+        """
+        slot = await self._resolve(name, owner)
         loaded = slot.loaded
         if loaded is None:
             timeout = self.policy.wait if wait is None else wait
             loaded = await self._wait_until_loaded(slot, timeout)
         return Lease(self._residency, loaded)
 
-    async def load(self, name: str, wait: float | None = None) -> ModelEntry:
+    async def load(self, name: str, wait: float | None = None, *, owner: str = "") -> ModelEntry:
         """Load a model now, even one that failed before."""
-        slot = await self._resolve(name, retry_failed=True)
+        slot = await self._resolve(name, owner, retry_failed=True)
         if slot.loaded is None:
             await self._wait_until_loaded(slot, self.policy.wait if wait is None else wait)
         return self._make_entry(slot)
 
-    async def unload(self, name: str) -> ModelEntry:
+    async def unload(self, name: str, *, owner: str = "") -> ModelEntry:
         """Unload a model: at once if it is idle, else after the last request that uses it."""
-        slot = self._find_slot(name)
+        slot = self._find_slot(name, owner)
         if slot is None:
-            raise self._make_not_found(name)
+            raise self._make_not_found(name, owner)
         if slot.task is not None:
             slot.task.cancel()
             await asyncio.wait({slot.task})
@@ -168,20 +174,23 @@ class ModelRegistry:
                 await asyncio.shield(closing)
         return self._make_entry(slot)
 
-    def list_models(self) -> list[ModelEntry]:
-        """List all models. On an event loop, this refreshes the catalog in the background."""
+    def list_models(self, owner: str = "") -> list[ModelEntry]:
+        """List the models that an owner may use.
+
+        On an event loop, this refreshes the catalog in the background.
+        """
         try:
             self._start_refresh()
         except RuntimeError:
             self._catalog.refresh()
         slots = dict.fromkeys(map(self._get_slot, self._catalog.list_sources()))
         slots |= dict.fromkeys(loaded.slot for loaded in self._residency.list_serving())
-        return [self._make_entry(slot) for slot in slots]
+        return [self._make_entry(slot) for slot in slots if self._may_use(owner, slot.source)]
 
-    def get(self, name: str) -> ModelEntry:
-        slot = self._find_slot(name)
+    def get(self, name: str, owner: str = "") -> ModelEntry:
+        slot = self._find_slot(name, owner)
         if slot is None:
-            raise self._make_not_found(name)
+            raise self._make_not_found(name, owner)
         return self._make_entry(slot)
 
     def list_loaded(self) -> Iterable[Model]:
@@ -200,23 +209,28 @@ class ModelRegistry:
         if pending := [task for task in closing if task is not None]:
             await asyncio.wait(pending)
 
-    async def _resolve(self, name: str, retry_failed: bool = False) -> ModelSlot:
-        slot = self._find_slot(name)
+    async def _resolve(self, name: str, owner: str, retry_failed: bool = False) -> ModelSlot:
+        slot = self._find_slot(name, owner)
         if slot is not None and slot.active:
             return slot
         await self._refresh()
-        slot = self._find_slot(name)
+        slot = self._find_slot(name, owner)
         if slot is None:
-            raise self._make_not_found(name)
+            raise self._make_not_found(name, owner)
         if slot.error is not None and slot.failed_stamp == slot.source.stamp and not retry_failed:
             raise _copy_error(slot.error)
         return slot
 
-    def _find_slot(self, name: str) -> ModelSlot | None:
+    def _find_slot(self, name: str, owner: str) -> ModelSlot | None:
         source = self._catalog.find(name)
         if source is None and (self.policy.any_model or not name.strip()):
             source = self._find_default()
-        return self._get_slot(source) if source is not None else None
+        if source is None or not self._may_use(owner, source):
+            return None
+        return self._get_slot(source)
+
+    def _may_use(self, owner: str, source: ModelSource) -> bool:
+        return self.may_use(owner, list_names(source))
 
     def _find_default(self) -> ModelSource | None:
         """Return the operator's first model, else a loaded one, else any that can be loaded."""
@@ -238,12 +252,14 @@ class ModelRegistry:
             slot.source = source
         return slot
 
-    def _make_not_found(self, name: str) -> ModelNotFound:
-        names = [source.id for source in self._catalog.list_sources()[:5]]
+    def _make_not_found(self, name: str, owner: str) -> ModelNotFound:
+        sources = [item for item in self._catalog.list_sources() if self._may_use(owner, item)]
+        names = [source.id for source in sources[:5]]
         available = f"Available: {', '.join(names)}." if names else "No models are installed."
-        hint = self._catalog.suggest(name).strip() or available
+        hint = suggest(name, [item for source in sources for item in list_names(source)])
         return ModelNotFound(
-            f"The model `{_sanitize_name(name)}` does not exist. {hint}", param="model"
+            f"The model `{_sanitize_name(name)}` does not exist. {hint.strip() or available}",
+            param="model",
         )
 
     async def _refresh(self) -> None:

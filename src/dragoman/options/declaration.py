@@ -37,6 +37,7 @@ class Setting(Struct, frozen=True, kw_only=True):
     key: str = ""  # in its section of dragoman.yaml; "" is the name without `<section>_`
     file_only: bool = False  # has no flag and no environment variable
     in_file: bool = True  # may be set in dragoman.yaml
+    live: bool = False  # a running server takes a new value when it reads its settings again
 
 
 class OptionField(Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 MAX_BYTES = 4 << 20
 MERGE = "tag:yaml.org,2002:merge"  # of the key `<<`
-MAX_DEPTH = 4  # of keys whose lines are remembered
+MAX_DEPTH = 6  # of keys whose lines are remembered
 
 KeyPath = tuple[str, ...]
 
@@ -70,7 +70,10 @@ def read_yaml_file(path: Path) -> YamlFile:
 def _collect_lines(
     path: Path, node: yaml.MappingNode, prefix: KeyPath, lines: dict[KeyPath, int]
 ) -> None:
-    """Remember the line of each key. A key that is there twice is an error."""
+    """Remember the line of each key. A key that is there twice is an error.
+
+    An element of a list has its index as its key.
+    """
     for key_node, value_node in node.value:
         if key_node.tag == MERGE:
             continue
@@ -79,5 +82,17 @@ def _collect_lines(
         if keys in lines:
             raise YamlFileError(f"{path}:{line}: `{keys[-1]}` is already set in line {lines[keys]}")
         lines[keys] = line
-        if isinstance(value_node, yaml.MappingNode) and len(keys) < MAX_DEPTH:
-            _collect_lines(path, value_node, keys, lines)
+        _collect_value_lines(path, value_node, keys, lines)
+
+
+def _collect_value_lines(
+    path: Path, node: yaml.Node, keys: KeyPath, lines: dict[KeyPath, int]
+) -> None:
+    if len(keys) >= MAX_DEPTH:
+        return
+    if isinstance(node, yaml.MappingNode):
+        _collect_lines(path, node, keys, lines)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            lines[(*keys, str(index))] = item.start_mark.line + 1
+            _collect_value_lines(path, item, (*keys, str(index)), lines)

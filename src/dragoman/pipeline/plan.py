@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 
 from msgspec import Struct
 
 from dragoman.grammar.grammar_spec import CompiledGrammar
+from dragoman.keys.rate_limits import NO_RESERVATION, TokenReservation
 from dragoman.models.model import Model
 from dragoman.models.output_format import AnswerStart, OutputFormat
 from dragoman.models.registry import Lease
@@ -16,6 +18,8 @@ from dragoman.pipeline.sampling import add_stop_tokens
 from dragoman.replay import PromptReuse, ReplayService
 from dragoman.telemetry.record import get_record
 from dragoman.types import DEFAULT_SAMPLING, Chat, Job, Request, Sampling
+
+CHARACTERS_PER_TOKEN = 4  # of texts, where the tokenizer is unknown
 
 
 class OutputReading(Struct):
@@ -50,6 +54,8 @@ class Plan(Struct):
     prompts: list[PreparedPrompt]
     ticket: Ticket
     replay: ReplayService | None = None
+    reservation: TokenReservation = NO_RESERVATION  # of the tokens that the request may use
+    count_used_tokens: Callable[[], int] = int  # of prompts and answers; 0 until it runs
 
     @property
     def model(self) -> Model:
@@ -84,7 +90,22 @@ class Plan(Struct):
         """How many tokens all prompts have, as far as that is known."""
         return sum(len(job.prompt) for job in self.jobs if isinstance(job.prompt, list))
 
+    @property
+    def estimated_prompt_tokens(self) -> int:
+        """How many tokens all prompts have; texts are estimated."""
+        texts = (len(job.prompt) for job in self.jobs if isinstance(job.prompt, str))
+        return self.prompt_tokens + sum(texts) // CHARACTERS_PER_TOKEN
+
+    @property
+    def max_answer_tokens(self) -> int | None:
+        """How many tokens all choices may have; None if neither client nor operator limits them."""
+        sampling = self.request.sampling.with_defaults(self.model.defaults)
+        if sampling.max_tokens is None and not self.request.prefill_only:
+            return None
+        return sum(job.n * (job.sampling.max_tokens or 0) for job in self.jobs)
+
     def close(self) -> None:
+        self.reservation.settle(self.count_used_tokens())
         self.ticket.release()
         self.lease.release()
 

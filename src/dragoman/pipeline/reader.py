@@ -182,15 +182,16 @@ class Reader:
         self._cached_tokens = step.cached_tokens or self._cached_tokens
         self._prompt_tokens = step.prompt_tokens or self._prompt_tokens
 
+    @property
+    def prompt_tokens(self) -> int:
+        """The tokens of the prompt, which is counted once, with its first choice."""
+        known = len(self._prompt) if isinstance(self._prompt, list) else 0
+        counted = known if self._prompt_tokens is None else self._prompt_tokens
+        return counted if self._counts_prompt else 0
+
     def _make_usage(self, last: Step) -> Usage:
-        """Return the usage. A prompt is counted once, with its first choice."""
-        drafted, accepted = last.drafts or (0, 0)
+        prompt, (drafted, accepted) = self.prompt_tokens, last.drafts or (0, 0)
         usage = Usage(completion=self.completion_tokens, drafted=drafted, accepted=accepted)
-        if not self._counts_prompt:
-            return usage
-        prompt = self._prompt_tokens
-        if prompt is None:
-            prompt = len(self._prompt) if isinstance(self._prompt, list) else 0
         return replace(usage, prompt=prompt, cached=min(self._cached_tokens, prompt))
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from dragoman.grammar.compiler.compiler_pool import CompilerPool
+from dragoman.keys import RateLimiter
 from dragoman.models.registry import ModelRegistry
 from dragoman.pipeline.admission import Admission
 from dragoman.replay import ReplayService
@@ -16,6 +17,7 @@ class Services(Struct, frozen=True, kw_only=True, eq=False):
     models: ModelRegistry
     compiler: CompilerPool
     admission: Admission
+    limiter: RateLimiter = field(default_factory=RateLimiter)  # of API keys
     replay: ReplayService | None = None  # None: earlier turns are rendered as the client sent them
 
     async def aclose(self) -> None:

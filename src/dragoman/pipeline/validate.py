@@ -13,19 +13,20 @@ from dragoman.engines.limits import (
     check_logprobs,
     check_prompt_length,
 )
-from dragoman.errors import Unsupported
+from dragoman.errors import TooLarge, Unsupported
 from dragoman.models.model import Model
 from dragoman.pipeline.sampling import check_sampling
 from dragoman.types import Chat, MediaPart, Message, Request, TextPart
+from dragoman.types.limits import NO_LIMITS, KeyLimits
 
 BUDGET_UNSUPPORTED = "This model's reasoning cannot be limited."
 
 
-def validate_request(request: Request, model: Model) -> None:
-    """Reject the fields that this model's engine cannot honour."""
+def validate_request(request: Request, model: Model, limits: KeyLimits = NO_LIMITS) -> None:
+    """Reject the fields that this model's engine cannot honour, and more media than allowed."""
     for prompt in request.prompts:
         if isinstance(prompt, Chat):
-            validate_media(prompt, model)
+            validate_media(prompt, model, limits)
     capabilities = model.capabilities
     check_logprobs(request.logprobs, capabilities.logprobs)
     if request.echo and request.logprobs is not None and not capabilities.prompt_logprobs:
@@ -34,17 +35,42 @@ def validate_request(request: Request, model: Model) -> None:
     check_sampling(request, model)
 
 
-def validate_media(chat: Chat, model: Model) -> None:
-    """Reject media that this model's engine cannot read.
+def validate_media(chat: Chat, model: Model, limits: KeyLimits = NO_LIMITS) -> None:
+    """Reject media that this model's engine cannot read, and more of it than the limit allows.
 
     Media in tool results passes with a warning: an agent sends its whole history every time and
     could never continue. `flatten_content` writes a sentence in its place.
     """
+    if limits.media_bytes is not None:
+        check_media_size(chat, limits.media_bytes)
     for message, part in find_unsupported_media(chat, model):
         if message.role != "tool":
             raise Unsupported(
                 f"This model does not support `{part.wire_type}` input.", param=part.param
             )
+
+
+def check_media_size(chat: Chat, limit: int) -> None:
+    """Reject media whose content, as far as the request itself contains it, is too large."""
+    total = 0
+    for message in chat.messages:
+        for part in message.content:
+            total += 0 if isinstance(part, TextPart) else measure_media(part)
+            if total > limit and not isinstance(part, TextPart):
+                raise TooLarge(
+                    f"The media of this request is larger than the {limit:,} bytes that this API "
+                    "key may send.",
+                    param=part.param,
+                )
+
+
+def measure_media(part: MediaPart) -> int:
+    """Return the size of a part's content in bytes; what a URL refers to is not counted."""
+    content, is_base64 = part.data or "", True
+    if part.url is not None and part.url[:5].lower() == "data:":
+        head, _, rest = part.url.partition(",")
+        content, is_base64 = content + rest, head.lower().endswith(";base64")
+    return len(content) * 3 // 4 if is_base64 else len(content)
 
 
 def validate_embedding(model: Model) -> None:

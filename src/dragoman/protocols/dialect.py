@@ -19,9 +19,11 @@ from msgspec import Struct
 
 from dragoman.errors import DragomanError
 from dragoman.events import Completion, Delta, Usage
+from dragoman.protocols.shared.rate_limit_headers import encode_rate_limits
 from dragoman.protocols.shared.report import MakeReport
 from dragoman.protocols.shared.signer import ContentSigner
 from dragoman.types import Request
+from dragoman.types.limits import RateLimitStatus
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -95,6 +97,7 @@ class Dialect(Struct, Generic[T_co], frozen=True, kw_only=True):
     name: str
     encode_error: Callable[[DragomanError, str], bytes]  # with the request id
     get_error_status: Callable[[DragomanError], int] = _get_own_status
+    encode_rate_limits: Callable[[RateLimitStatus], list[tuple[bytes, bytes]]] = encode_rate_limits
     decode: Callable[[bytes, DialectContext], T_co] = _reject_body
     make_encoder: Callable[[Request, AnswerInfo, DialectContext], Encoder] = _reject_encoding
     make_response_id: Callable[[], str] = _make_plain_id

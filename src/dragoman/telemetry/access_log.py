@@ -67,6 +67,7 @@ def make_fields(record: RequestRecord) -> dict[str, Json]:
         "error": record.error_code,
         "request_id": record.request_id,
         "response_id": record.response_id,
+        "key": record.key_name,
         "owner": record.owner[:8],
     }
 

@@ -73,7 +73,8 @@ class RequestRecord(Struct, eq=False):
     method: str = ""
     path: str = ""
     route: str = ""
-    owner: str = ""  # a digest of the API key
+    owner: str = ""  # a digest of the API key, or of its name
+    key_name: str = ""  # of the API key
     status: int = 0
     error_code: str | None = None
     is_probe: bool = False  # of a load balancer or a monitor
@@ -108,6 +109,7 @@ class RequestRecord(Struct, eq=False):
         """Make the record of work that this request starts and that is observed by itself."""
         child = RequestRecord(self.request_id, method, self.path)
         child.route, child.owner, child.api = self.route, self.owner, self.api
+        child.key_name = self.key_name
         child.options, child.request = self.options, self.request
         child.requested_model, child.model = self.requested_model, self.model
         child.response_id = self.response_id

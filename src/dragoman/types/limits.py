@@ -23,6 +23,21 @@ class KeyLimits(Struct, frozen=True, kw_only=True):
     media_bytes: int | None = None  # of one request
 
 
+class RateLimit(Struct, frozen=True):
+    """What is left of a limit per minute."""
+
+    limit: int
+    remaining: int
+    reset: float  # seconds until all of it is available again
+
+
+class RateLimitStatus(Struct, frozen=True, kw_only=True):
+    """What is left for an owner; None where there is no limit."""
+
+    requests: RateLimit | None = None
+    tokens: RateLimit | None = None
+
+
 NO_LIMITS = KeyLimits()
 FindLimits: TypeAlias = Callable[[str], KeyLimits]  # takes the owner of a request
 

@@ -20,7 +20,9 @@ def make_routes(context: RouteContext) -> list[Route]:
     async def create(request: RequestContext) -> None:
         decoded = await context.reader.read_and_decode(request, DIALECT.decode)
         async with context.responder.track(request.wait_disconnected):
-            model, vectors, usage = await embed(decoded.model, decoded.inputs, services)
+            model, vectors, usage = await embed(
+                decoded.model, decoded.inputs, services, request.owner
+            )
         request.record.usage = usage
         context.observer.get_model(model).usage += usage
         body = encode_embeddings(decoded, model, vectors, usage.prompt)

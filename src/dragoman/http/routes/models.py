@@ -34,7 +34,7 @@ def make_routes(context: RouteContext) -> list[Route]:
     registry = services.models
 
     async def list_models(request: RequestContext) -> None:
-        cards = [make_model_card(entry, services) for entry in registry.list_models()]
+        cards = [make_model_card(entry, services) for entry in registry.list_models(request.owner)]
         if request.dialect is messages.DIALECT:
             body = model_list.encode_model_page(cards, request.query)
         else:
@@ -42,7 +42,7 @@ def make_routes(context: RouteContext) -> list[Route]:
         await request.send_response(200, body)
 
     async def get_model(request: RequestContext) -> None:
-        card = make_model_card(registry.get(request.params["model"]), services)
+        card = make_model_card(registry.get(request.params["model"], request.owner), services)
         encode = model_list.encode_model if request.dialect is messages.DIALECT else encode_model
         await request.send_response(200, encode(card))
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 import msgspec
+from websockets.frames import CloseCode
 
-from dragoman.errors import BadRequest, DragomanError
+from dragoman.errors import BadRequest, DragomanError, Unauthorized
 from dragoman.http.asgi import WEBSOCKET, RequestContext
 from dragoman.http.respond import convert_engine_errors
 from dragoman.http.router import Route, RouteGroup
@@ -127,31 +128,38 @@ class WebSocketResponse:
         self._request = request
         self._session = session
         self._stream_id: str | None = None
+        self._previous: str | None = None  # the response that this one continues
         self._run: ResponseRun | None = None
         self._warnings: list[str] = []
 
     async def serve(self, text: bytes, local: ConnectionHistory) -> None:
         """Serve one message. `local` holds the items of responses that are not stored."""
         self._stream_id = responses.get_stream_id(text)
-        previous: str | None = None
         try:
-            strict = self._context.runtime.settings.strict_params
-            with collect_warnings(self._warnings), get_record().measure("decode"):
-                decoded = responses.decode_websocket_request(text, strict)
-            previous = decoded.fields.previous_response_id
-            async with self._context.responder.track(self._session.wait_closed):
-                run = await self._context.responses.prepare(decoded, self._request.owner, local)
-                assert isinstance(run, ResponseRun)  # noqa: S101  # `background` is rejected here
-                self._run = run
-                await self._stream(run)
+            async with self._request.authorize():
+                run = await self._respond(text, local)
             local.clear()
             local[run.id] = run.items
         except DragomanError as error:
-            local.pop(previous or "", None)  # a response that cannot be continued is dropped
+            local.pop(self._previous or "", None)  # one that cannot be continued is dropped
             await self._fail(error)
+            if isinstance(error, Unauthorized):  # the key was removed, or has expired
+                await self._session.close(CloseCode.POLICY_VIOLATION, error.message)
         finally:
             if self._run is not None:
                 self._run.close()
+
+    async def _respond(self, text: bytes, local: ConnectionHistory) -> ResponseRun:
+        strict = self._context.runtime.settings.strict_params
+        with collect_warnings(self._warnings), get_record().measure("decode"):
+            decoded = responses.decode_websocket_request(text, strict)
+        self._previous = decoded.fields.previous_response_id
+        async with self._context.responder.track(self._session.wait_closed):
+            run = await self._context.responses.prepare(decoded, self._request.owner, local)
+            assert isinstance(run, ResponseRun)  # noqa: S101  # `background` is rejected here
+            self._run = run
+            await self._stream(run)
+        return run
 
     async def _stream(self, run: ResponseRun) -> None:
         if warnings := [*self._warnings, *run.warnings]:
@@ -171,6 +179,7 @@ class WebSocketResponse:
         if run is None or not run.encoder.is_over:
             self._context.metrics.count_error(error)
             get_record().set_error(error)
+            self._request.report_error(error)
         if run is None:
             status = self._request.dialect.get_error_status(error)
             message = responses.encode_websocket_error(error, status, self._stream_id)

@@ -30,6 +30,7 @@ from dragoman.protocols.messages.encode import (
     make_id,
 )
 from dragoman.protocols.messages.errors import encode_error, get_error_status
+from dragoman.protocols.messages.rate_limit_headers import encode_rate_limits
 from dragoman.protocols.shared.signer import ContentSigner
 from dragoman.types import Request
 
@@ -81,6 +82,7 @@ DIALECT: Dialect[Request] = Dialect(
     make_response_id=make_id,
     encode_error=encode_error,
     get_error_status=get_error_status,
+    encode_rate_limits=encode_rate_limits,
     uses_signer=True,
     keep_alive_frame=encode_event("ping"),
     client_header=b"anthropic-version",

@@ -1,0 +1,48 @@
+"""A file of keys: one key per line, or YAML with entries.
+
+A file whose name ends with `.yaml` or `.yml` is a mapping with `entries`, written like those under
+`keys:` in dragoman.yaml. Every other file has one key per line, which may use everything except
+admin routes; lines that begin with `#` are comments.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dragoman.keys.entries import KeyEntry, KeyFileError, make_plain_entry, parse_entries
+from dragoman.options import suggest
+from dragoman.options.yaml_file import YamlFileError, read_yaml_file
+
+ENTRIES = "entries"
+
+
+def read_key_file(path: Path) -> list[KeyEntry]:
+    """Read the keys of a file, or raise `KeyFileError`."""
+    if path.suffix.lower() in (".yaml", ".yml"):
+        return _read_yaml(path)
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise KeyFileError(f"cannot read {str(path)!r}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise KeyFileError(f"cannot read {str(path)!r}: it is not text in UTF-8") from None
+    return [
+        make_plain_entry(line, where=f"{path}:{number}")
+        for number, line in enumerate(lines, 1)
+        if line.strip() and not line.strip().startswith("#")
+    ]
+
+
+def _read_yaml(path: Path) -> list[KeyEntry]:
+    try:
+        file = read_yaml_file(path)
+    except YamlFileError as error:
+        raise KeyFileError(str(error)) from None
+    for name in map(str, file.content):
+        if name != ENTRIES:
+            hint = suggest(name, [ENTRIES]) or f" Write the keys under `{ENTRIES}:`."
+            raise KeyFileError(f"{file.locate(name)}: this setting does not exist.{hint}")
+    entries = file.content.get(ENTRIES) or []
+    if not isinstance(entries, list):
+        raise KeyFileError(f"{file.locate(ENTRIES)}: `{ENTRIES}` must be a list")
+    return parse_entries(entries, lambda *keys: file.locate(ENTRIES, *keys))
