@@ -23,6 +23,7 @@
     └── Unavailable             503  with Retry-After
         ├── ModelLoading        503
         ├── EngineDown          503
+        ├── OutOfMemory         503
         ├── StoreUnavailable    503
         ├── TooManyConnections  503
         └── Draining            503
@@ -261,6 +262,10 @@ class EngineDown(Unavailable):
     code = "engine_down"
 
 
+class OutOfMemory(Unavailable):
+    code = "out_of_memory"
+
+
 class Draining(Unavailable):
     code = "draining"
 
@@ -305,7 +310,17 @@ def serialize_error(error: BaseException) -> SerializedError:
         return SerializedError(
             type(error).__name__, error.message, error.param, error.code, error.retry_after
         )
-    return SerializedError("EngineFailed", ENGINE_FAILURE)
+    return serialize_error(convert_engine_exception(error))
+
+
+def convert_engine_exception(error: BaseException) -> DragomanError:
+    """Return what clients are told about an exception that is not ours: nothing but its kind.
+
+    Memory may be free again for the next request. GPU libraries have no common exception for it.
+    """
+    if isinstance(error, MemoryError) or "out of memory" in str(error).lower():
+        return OutOfMemory("The engine has too little memory for this request.", retry_after=1)
+    return EngineFailed(ENGINE_FAILURE)
 
 
 def deserialize_error(data: SerializedError) -> DragomanError:

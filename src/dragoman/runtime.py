@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from msgspec import Struct
@@ -24,6 +26,7 @@ from dragoman.engines.llamacpp.loading.settings import check_options
 from dragoman.engines.options import EngineOptions
 from dragoman.errors import ModelBroken, Unavailable
 from dragoman.grammar.compiler.compiler_pool import CompilerPool
+from dragoman.keys import AuditLog, KeyFileError, KeyStore, RateLimiter, make_key_settings
 from dragoman.mcp import client
 from dragoman.mcp.url_guard import UrlGuard, UrlRejected
 from dragoman.models.catalog import ModelCatalog, ModelSource, list_names, normalize_name
@@ -38,7 +41,7 @@ from dragoman.models.loaders.gguf import load
 from dragoman.models.loaders.startup_checks import check_models
 from dragoman.models.mapping import MappingError, ModelEntries, ModelOptions, parse_entries
 from dragoman.models.memory import MemoryPlanner
-from dragoman.models.model_preset import make_preset
+from dragoman.models.model_preset import check_public_prompts, make_preset
 from dragoman.models.output_format import FormatOverrides, check_names
 from dragoman.models.registry import ModelPolicy, ModelRegistry
 from dragoman.options import InvalidOption
@@ -53,6 +56,7 @@ from dragoman.responses.state import PersistentState
 from dragoman.responses.tool_rounds import RemoteToolLimits
 from dragoman.store.rows import StoreError, StoreLimits
 from dragoman.telemetry.spans import close_provider, make_provider
+from dragoman.types.limits import find_no_limits
 
 log = logging.getLogger("dragoman.runtime")
 
@@ -72,21 +76,33 @@ class Runtime(Struct, frozen=True, kw_only=True, eq=False):
     services: Services
     state: PersistentState
     remote_tools: RemoteToolsConfig
+    keys: KeyStore
+    audit: AuditLog
+    load_settings: Callable[[], Settings]  # reads them again, or raises `SettingsError`
     tracer_provider: object | None = None  # of OpenTelemetry; None is that of the program
     owns_tracer_provider: bool = False  # and so closes it
 
     async def aclose(self) -> None:
         await self.services.aclose()  # the replay service writes to the store when it closes
         await self.state.aclose()
+        self.audit.close()
         if self.owns_tracer_provider:
             await asyncio.to_thread(close_provider, self.tracer_provider)
 
 
 def build_runtime(
-    models: ModelRegistry, settings: Settings, tracer_provider: object | None = None
+    models: ModelRegistry,
+    settings: Settings,
+    tracer_provider: object | None = None,
+    load_settings: Callable[[], Settings] | None = None,
 ) -> Runtime:
-    """Build all services around a model registry."""
-    limits = StoreLimits(ttl=settings.store_ttl, size=settings.store_size)
+    """Build all services around a model registry; `load_settings` reads the settings again."""
+    load_settings = load_settings or (lambda: settings)
+    keys = build_key_store(settings, load_settings)
+    models.may_use = keys.allows_model
+    limits = StoreLimits(
+        ttl=settings.store_ttl, size=settings.store_size, find_limits=keys.find_limits
+    )
     state = PersistentState(settings.store_url, limits)
     replay = ReplayService() if settings.recall else None
     own_provider = None if tracer_provider else make_tracer_provider(settings)
@@ -94,35 +110,53 @@ def build_runtime(
         replay.use_store(state)
     return Runtime(
         settings=settings,
-        services=build_services(models, settings, replay),
+        services=build_services(models, settings, replay, keys),
         state=state,
         remote_tools=make_remote_tools(settings),
+        keys=keys,
+        audit=AuditLog(Path(settings.audit_log) if settings.audit_log else None),
+        load_settings=load_settings,
         tracer_provider=tracer_provider or own_provider,
         owns_tracer_provider=own_provider is not None,
     )
 
 
 def build_services(
-    models: ModelRegistry, settings: Settings, replay: ReplayService | None = None
+    models: ModelRegistry,
+    settings: Settings,
+    replay: ReplayService | None = None,
+    keys: KeyStore | None = None,
 ) -> Services:
     """Build the services that the pipeline needs; none of them has state on disk."""
+    find_limits = find_no_limits if keys is None else keys.find_limits
     return Services(
         models=models,
         compiler=CompilerPool(),
-        admission=Admission(settings.queue),
+        admission=Admission(settings.queue, find_limits),
         replay=replay,
+        limiter=RateLimiter(find_limits),
     )
+
+
+def build_key_store(settings: Settings, load_settings: Callable[[], Settings]) -> KeyStore:
+    """Read all keys, or raise `StartupError`."""
+    try:
+        return KeyStore(make_key_settings(settings), lambda: make_key_settings(load_settings()))
+    except KeyFileError as error:
+        raise StartupError(f"{error}.") from None
+    except ValueError as error:
+        raise StartupError(str(error)) from None
 
 
 def build_engine_runtime(engine: object, options: Mapping[str, object]) -> Runtime:
     """Build a runtime around one engine that the caller made and closes."""
-    settings = config.load(_rename_aliases(options))
+    configuration = config.load_configuration(_rename_aliases(options))
+    config.log_warnings(configuration)
+    settings = _embed(configuration.settings)
     if settings.models:
         log.warning(
             "%s: `models` has no effect, because a program brings the engine", settings.config
         )
-    if not settings.store:  # embedded in a program: write no file unless asked to
-        settings = replace(settings, store="sqlite://")
     model = make_engine_model(adapt(engine), read_engine_options(options, settings))
     models = ModelRegistry.from_model(
         model, aliases=settings.served_name, policy=make_policy(settings)
@@ -131,7 +165,17 @@ def build_engine_runtime(engine: object, options: Mapping[str, object]) -> Runti
         with report_preset_errors():
             preset = make_preset(settings, model.renderer, model.id)
             model.preset = fit_preset(preset, model.capabilities)
-    return build_runtime(models, settings, options.get("tracer_provider"))
+            check_public_prompts(settings, model.capabilities)
+        model.shares_cache = bool(settings.shared_cache)
+        model.public_prompts = settings.public_prompt
+    return build_runtime(
+        models, settings, options.get("tracer_provider"), lambda: _embed(configuration.reload())
+    )
+
+
+def _embed(settings: Settings) -> Settings:
+    """Return the settings of a server in a program: it writes no file unless asked to."""
+    return settings if settings.store else replace(settings, store="sqlite://")
 
 
 async def open_store(runtime: Runtime) -> None:
@@ -165,7 +209,12 @@ def build_models(settings: Settings, model: str) -> ModelRegistry:
         if source.broken is not None:
             log.warning("model `%s`: %s: %s", source.id, source.path, source.broken)
     planner = MemoryPlanner(settings.memory)
-    return ModelRegistry(catalog, load, make_policy(settings), planner=planner)
+    load_model = partial(load, hang_timeout=get_hang_timeout(settings))
+    return ModelRegistry(catalog, load_model, make_policy(settings), planner=planner)
+
+
+def get_hang_timeout(settings: Settings) -> float:
+    return math.inf if settings.hang_timeout < 0 else settings.hang_timeout
 
 
 def open_catalog(settings: Settings, model: str | None = None) -> ModelCatalog:

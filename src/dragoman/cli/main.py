@@ -12,7 +12,20 @@ from typing import Any, NoReturn
 
 from dragoman import config
 from dragoman._version import __version__
-from dragoman.cli import bench, cp, explain, formats, health, ps, pull, rm, serve, show, stop
+from dragoman.cli import (
+    bench,
+    cp,
+    explain,
+    formats,
+    health,
+    keys,
+    ps,
+    pull,
+    rm,
+    serve,
+    show,
+    stop,
+)
 from dragoman.cli import config as config_command
 from dragoman.cli import list as list_command
 from dragoman.cli import run as run_command
@@ -25,7 +38,7 @@ from dragoman.options import suggest
 log = logging.getLogger("dragoman")
 COMMANDS = (
     *(serve, run_command, pull, list_command, show, ps, stop, rm, cp, bench),
-    *(explain, formats, config_command, health),
+    *(explain, formats, config_command, keys, health),
 )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from dragoman.cli.console.flags import add_command, add_flags, list_server_settings
 from dragoman.cli.pull import choose_model
 from dragoman.cli.serving.log_handler import configure_logging
-from dragoman.config import Settings
+from dragoman.config import Configuration, Settings
 from dragoman.errors import DragomanError
 
 if TYPE_CHECKING:
@@ -57,10 +57,17 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
                 "the server runs as root, and what attacks it has all rights of this machine; "
                 "run it as a user of its own (docs/deploying.md)"
             )
-        run_event_loop(serve_models(settings, model, sockets))
+        configuration: Configuration = arguments.configuration
+        for flag in configuration.list_exposed_secrets():
+            log.warning(
+                "%s on the command line can be read by all users of this machine; put keys into "
+                "dragoman.yaml or --api-key-file (docs/operating.md)",
+                flag,
+            )
+        run_event_loop(serve_models(configuration, model, sockets))
 
 
-async def serve_models(settings: Settings, model: str, sockets: ListeningSockets) -> None:
+async def serve_models(configuration: Configuration, model: str, sockets: ListeningSockets) -> None:
     """Serve the models on disk.
 
     The default one loads while the server already answers. But a process that takes over from
@@ -70,8 +77,9 @@ async def serve_models(settings: Settings, model: str, sockets: ListeningSockets
     from dragoman.http.network.handover import notify_service_manager
     from dragoman.runtime import StartupError, build_models, build_runtime, open_store
 
+    settings = configuration.settings
     models = build_models(settings, model)
-    runtime = build_runtime(models, settings)
+    runtime = build_runtime(models, settings, load_settings=configuration.reload)
     app = server.make_app(runtime, local=True)
     await open_store(runtime)  # cleans up after a server that was killed
     name = app.readiness.startup_model = models.default_name

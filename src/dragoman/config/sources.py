@@ -51,6 +51,14 @@ class Configuration(Struct, frozen=True):
     # Reads the same file again, with the same flags and environment.
     load_again: Callable[[], Configuration] | None = None
 
+    def list_exposed_secrets(self) -> list[str]:
+        """Return the flags whose values are secret, and which every user of the machine can see."""
+        return [
+            name_flag(field)
+            for name, field in list_settings().items()
+            if field.setting.secret and self.origins[name].kind == "flag"
+        ]
+
     def reload(self) -> Settings:
         """Return the settings as they are now, or raise `SettingsError`."""
         return self.settings if self.load_again is None else self.load_again().settings

@@ -7,12 +7,20 @@ module only connects these parts; `routes` holds the handlers.
 
 from __future__ import annotations
 
-from dragoman.config import LOOPBACK
+import asyncio
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from msgspec import to_builtins
+from msgspec.structs import replace
+
+from dragoman.config import LOOPBACK, SettingsError, update_live_settings
 from dragoman.http.asgi import Receive, Scope, Send
-from dragoman.http.auth import ApiKeys
+from dragoman.http.auth import KeyGuard
 from dragoman.http.body import BodyReader
 from dragoman.http.metrics import Metrics
-from dragoman.http.middleware import HostGuard, KeyGuard, RequestMiddleware, get_request, parse_host
+from dragoman.http.middleware import HostGuard, RequestMiddleware, get_request, parse_host
 from dragoman.http.respond import Responder
 from dragoman.http.router import Router
 from dragoman.http.routes import (
@@ -32,12 +40,16 @@ from dragoman.http.routes.context import RouteContext
 from dragoman.http.routes.readiness import Readiness
 from dragoman.http.stream import StreamClock
 from dragoman.http.websocket import WebSocketSessions
+from dragoman.keys.key_store import KeyChanges
+from dragoman.keys.rate_limits import get_charge
 from dragoman.responses.background import BackgroundRuns
 from dragoman.responses.service import ResponseService
 from dragoman.runtime import Runtime
 from dragoman.telemetry.observer import RequestObserver
+from dragoman.telemetry.record import RequestRecord
 from dragoman.telemetry.spans import Tracing
 
+log = logging.getLogger("dragoman.server")
 ROUTE_MAKERS = (
     chat.make_routes,
     completions.make_routes,
@@ -56,10 +68,12 @@ ROUTE_MAKERS = (
 class App:
     """The server as an ASGI callable."""
 
-    def __init__(self, runtime: Runtime, keys: ApiKeys, local: bool) -> None:
+    def __init__(self, runtime: Runtime, local: bool) -> None:
         """`local`: only requests that name this machine as their host are served."""
         settings = runtime.settings
-        clock = StreamClock(settings.patience, settings.ping)
+        self._clock = clock = StreamClock(settings.patience, settings.ping)
+        self._log_level = settings.log_level
+        self._reloading: asyncio.Task[None] | None = None
         self.runtime = runtime
         self.settings = settings
         self.observer = RequestObserver(
@@ -67,13 +81,13 @@ class App:
             logs_content=settings.log_prompts,
             sends_timings=settings.timings,
         )
-        self.metrics = Metrics(runtime.services, self.observer, lambda: len(clock))
+        self.metrics = Metrics(runtime.services, self.observer, lambda: len(clock), runtime.keys)
         self.responder = responder = Responder(clock, self.observer)
         background = BackgroundRuns(
             lambda: responder.runs.track(None),
             lambda: responder.start_timer().record,
             self.metrics.count_error,
-            lambda: self.observer.observe_child("BACKGROUND"),
+            self._observe_background,
         )
         self.responses = ResponseService(
             runtime.services, runtime.state, background, runtime.remote_tools
@@ -97,7 +111,16 @@ class App:
                 self.router.add(route)
         allowed = {parse_host(host.encode()) or "" for host in settings.allowed_host}
         hosts = frozenset({*LOOPBACK, "[::1]", *allowed}) if local else None
-        key_guard = KeyGuard(self._dispatch, keys, local=local, allows_debug=settings.debug_header)
+        runtime.keys.on_change = self._record_key_changes
+        runtime.keys.set_routes(route.name for route in self.router.routes)
+        key_guard = KeyGuard(
+            self._dispatch,
+            runtime.keys,
+            runtime.services.limiter,
+            runtime.audit,
+            local=local,
+            allows_debug=settings.debug_header,
+        )
         guarded = HostGuard(key_guard, hosts)
         self._app = RequestMiddleware(guarded, self.metrics, self.router, self.observer)
 
@@ -118,6 +141,48 @@ class App:
         self.metrics.loop_lag.stop()
         await self.responses.aclose()
         await self.runtime.aclose()
+
+    def reload(self) -> None:
+        """Start to read keys and settings again."""
+        self._reloading = asyncio.get_running_loop().create_task(self._reload())
+
+    async def _reload(self) -> None:
+        runtime = self.runtime
+        runtime.audit.reopen()
+        try:
+            if await runtime.keys.reload() is None:
+                return  # which is logged
+            new = await asyncio.to_thread(runtime.load_settings)
+        except SettingsError as error:
+            log.error("the settings stay as they were: %s", error)
+            return
+        changes = update_live_settings(self.settings, new)
+        self._apply_settings()
+        runtime.audit.record("reload", {"settings": list(changes.applied)})
+        log.info("settings were read again; changed: %s", ", ".join(changes.applied) or "none")
+        if changes.need_restart:
+            log.warning("these need a restart: %s", ", ".join(changes.need_restart))
+
+    def _apply_settings(self) -> None:
+        """Hand live settings to those who do not read them where they use them."""
+        settings, services = self.settings, self.runtime.services
+        self._clock.set_times(settings.patience, settings.ping)
+        self.websockets.message_limit = settings.body_limit
+        services.admission.resize(settings.queue)
+        services.models.policy = replace(services.models.policy, wait=settings.load_wait)
+        if settings.log_level != self._log_level:
+            self._log_level = settings.log_level
+            logging.getLogger("dragoman").setLevel(settings.log_level.upper())
+
+    def _record_key_changes(self, changes: KeyChanges) -> None:
+        if changes:
+            self.runtime.audit.record("keys_changed", to_builtins(changes))
+
+    @contextmanager
+    def _observe_background(self) -> Iterator[RequestRecord]:
+        """Observe a response that outlives its request, and count it as one of its owner's."""
+        with get_charge().share(), self.observer.observe_child("BACKGROUND") as record:
+            yield record
 
     async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self.router.dispatch(get_request(scope))

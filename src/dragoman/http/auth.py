@@ -19,6 +19,7 @@ from dragoman.keys import AuditLog, KeyEntry, KeyStore, RateLimiter
 from dragoman.telemetry.log_format import escape_text
 from dragoman.telemetry.reports import DEBUG_HEADER, REPORT_HEADERS, parse_report_headers
 from dragoman.types import Json
+from dragoman.types.cache_scope import set_cache_scope
 
 REFUSALS = (401, 403, 429)  # that the audit log records
 
@@ -82,40 +83,30 @@ class KeyGuard:
         await self._keys.refresh()
         keys = read_keys(request.scope["headers"])
         entries = self._keys.find_all(keys)
-        is_admin = self._is_admin(entries)
-        entry = self._choose_entry(request, entries, keys, is_admin=is_admin)
+        entry = self._choose_entry(request, entries)
         if entry is not None:
             request.owner, request.key_name = entry.owner, entry.name
             request.get_rate_limits = lambda: self._limiter.get_status(entry.owner)
+        set_cache_scope(request.owner)
         with self._limiter.start_request(request.owner):
+            is_admin = self._is_admin(entries)
+            if request.access == "admin" and not is_admin:
+                raise self._make_admin_error(entries, keys)
+            if request.access == "key" and self._keys.required and entry is None:
+                raise self._make_unauthorized(keys)
             name = request.route_name
             if entry is not None and name is not None and not entry.scope.allows_route(name):
                 raise Forbidden("This API key may not use this path.")
             self._set_report_options(request, is_admin=is_admin)
             yield
 
-    def _choose_entry(
-        self,
-        request: RequestContext,
-        entries: list[KeyEntry],
-        keys: list[bytes],
-        *,
-        is_admin: bool,
-    ) -> KeyEntry | None:
-        """Return whose request this is, or raise an error; None where no key is needed."""
-        match request.access:
-            case "open":
-                return None
-            case "admin":
-                if not is_admin:
-                    raise self._make_admin_error(entries, keys)
-                return next((entry for entry in entries if entry.is_admin), None)
-            case "key":
-                if not self._keys.required:
-                    return None
-                if not entries:
-                    raise self._make_unauthorized(keys)
-                return entries[0]
+    def _choose_entry(self, request: RequestContext, entries: list[KeyEntry]) -> KeyEntry | None:
+        """Return whose request this is; None if it has no valid key, or needs none."""
+        if request.access == "open" or not entries:
+            return None
+        if request.access == "admin":
+            return next((entry for entry in entries if entry.is_admin), entries[0])
+        return entries[0] if self._keys.required else None
 
     def _set_report_options(self, request: RequestContext, *, is_admin: bool) -> None:
         """Note what the client wants to know about its request, if it may know that."""

@@ -7,7 +7,7 @@ families only when they are collected. No value is estimated.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from msgspec import Struct
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -20,6 +20,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from dragoman.errors import DragomanError
+from dragoman.keys import KeyStore
 from dragoman.pipeline.services import Services
 from dragoman.replay.service import ReplayStats
 from dragoman.telemetry.loop_lag import LoopLag
@@ -37,7 +38,14 @@ GAUGES = (
     ("tokens", "dragoman_kv_tokens", "Tokens that running requests have in the KV cache."),
     ("max_tokens", "dragoman_kv_tokens_limit", "Tokens that the KV cache of all slots can hold."),
 )
+# The name of a counter of keys, the field of their usage and what it shows.
+KEY_COUNTERS = (
+    ("dragoman_key_requests", "total_requests", "Requests of a key."),
+    ("dragoman_key_refusals", "total_refusals", "Requests refused by a limit of their key."),
+    ("dragoman_key_tokens", "total_tokens", "Tokens of prompts and answers of a key."),
+)
 DOWN_STATES = ("starting", "restarting", "stopped")  # of an engine in a child process
+FAILURES = ("died", "hung", "load_failed")  # after which it is restarted
 
 
 class ModelState(Struct, frozen=True):
@@ -47,7 +55,9 @@ class ModelState(Struct, frozen=True):
     up: bool
     running: int
     waiting: int
-    restarts: int
+    failure: str | None  # of the engine, while it is not up
+    retry_after: float  # in seconds, then
+    restarts: Mapping[str, int]  # by what made them necessary
     slots: int | None
     busy_slots: int
     tokens: int
@@ -58,9 +68,14 @@ class Metrics(Collector):
     """All metrics of one server."""
 
     def __init__(
-        self, services: Services, observer: RequestObserver, count_streams: Callable[[], int]
+        self,
+        services: Services,
+        observer: RequestObserver,
+        count_streams: Callable[[], int],
+        keys: KeyStore,
     ) -> None:
         self._services = services
+        self._keys = keys
         self._observer = observer
         self._count_streams = count_streams
         services.models.on_loaded = lambda model, seconds: observer.get_model(model).load.observe(
@@ -84,7 +99,8 @@ class Metrics(Collector):
             engine: object = model.engine
             # An engine of a program may have attributes of these names that mean something else.
             up = getattr(engine, "state", None) not in DOWN_STATES
-            restarts = getattr(engine, "restarts", 0)
+            by_failure = getattr(engine, "restarts_by_failure", None)
+            retry_after = getattr(engine, "retry_after", None)
             gate = self._services.admission.get_gate(model)
             context = model.capabilities.context
             yield ModelState(
@@ -92,7 +108,9 @@ class Metrics(Collector):
                 up=up,
                 running=gate.running,
                 waiting=gate.waiting,
-                restarts=restarts if isinstance(restarts, int) else 0,
+                failure=None if up else getattr(engine, "failure", None),
+                retry_after=retry_after if isinstance(retry_after, float) else 1.0,
+                restarts=by_failure if isinstance(by_failure, Counter) else {},
                 slots=gate.slots,
                 busy_slots=gate.busy_slots,
                 tokens=gate.count_tokens(),
@@ -120,6 +138,26 @@ class Metrics(Collector):
         yield from self._collect_engines()
         yield from self._collect_grammars()
         yield from self._collect_replay()
+        yield from self._collect_keys()
+
+    def _collect_keys(self) -> Iterator[Metric]:
+        """Metrics of keys that have a name; their number is that of the entries."""
+        named = [entry for entry in self._keys.entries if entry.name]
+        for counter, field, description in KEY_COUNTERS:
+            family = CounterMetricFamily(counter, description, labels=["key"])
+            for entry in named:
+                usage = self._services.limiter.get_usage(entry.owner)
+                family.add_metric([entry.name], getattr(usage, field))
+            yield family
+        running = GaugeMetricFamily(
+            "dragoman_key_requests_running",
+            "Requests of a key at this moment, background responses included.",
+            labels=["key"],
+        )
+        for entry in named:
+            usage = self._services.limiter.get_usage(entry.owner)
+            running.add_metric([entry.name], usage.running)
+        yield running
 
     def _collect_replay(self) -> Iterator[Metric]:
         replay = self._services.replay
@@ -201,8 +239,9 @@ class Metrics(Collector):
                     gauge.add_metric([state.model], float(value))
             yield gauge
         restarts = CounterMetricFamily(
-            "dragoman_engine_restarts", "Engine restarts.", labels=["model"]
+            "dragoman_engine_restarts", "Engine restarts, by reason.", labels=["model", "reason"]
         )
         for state in states:
-            restarts.add_metric([state.model], state.restarts)
+            for reason in FAILURES:
+                restarts.add_metric([state.model, reason], state.restarts.get(reason, 0))
         yield restarts

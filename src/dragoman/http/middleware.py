@@ -2,9 +2,9 @@
 
 `RequestMiddleware` creates the request context, finds the wire API of its path, turns every error
 into that wire API's error object, and counts the request once, however it ends. `HostGuard` rejects
-requests that a browser was tricked into sending. `KeyGuard` requires a key. None of them touches
-`send`, so a chunk costs nothing here. A WebSocket handshake passes them before it is accepted, and
-is counted when the WebSocket is closed.
+requests that a browser was tricked into sending. `auth.KeyGuard` requires a key. None of them
+touches `send`, so a chunk costs nothing here. A WebSocket handshake passes them before it is
+accepted, and is counted when the WebSocket is closed.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from dragoman.errors import (
     DragomanError,
     Draining,
     EngineFailed,
+    ExceedsLimit,
     Forbidden,
     InvalidHost,
     ModelLoading,
     TooManyConnections,
-    Unauthorized,
+    convert_engine_exception,
 )
 from dragoman.http.asgi import (
     HEALTH_ONLY,
@@ -34,19 +35,18 @@ from dragoman.http.asgi import (
     Send,
     make_request_id,
 )
-from dragoman.http.auth import ApiKeys, read_keys
 from dragoman.http.cancellation import Disconnected
 from dragoman.http.metrics import Metrics
 from dragoman.http.router import Router
 from dragoman.telemetry.log_format import escape_text
 from dragoman.telemetry.observer import CLIENT_CLOSED_REQUEST, RequestObserver
-from dragoman.telemetry.reports import DEBUG_HEADER, REPORT_HEADERS, parse_report_headers
 
 log = logging.getLogger("dragoman.http")
 
 _REQUEST_ID = re.compile(rb"[\w.:@/+=-]{1,128}", re.ASCII)
 _HOST = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[\w.-]*)(:\d{1,5})?", re.ASCII)
 DISCONNECTED_CODE = "client_disconnected"
+NO_RETRY: Header = (b"x-should-retry", b"false")
 REJECTIONS = (401, 403, 404)  # their messages name the path
 HEALTH_ROUTES = ("/health", "/health/live", "/health/ready")
 PROBE_ROUTES = (*HEALTH_ROUTES, "/metrics")  # polled; logged as debug
@@ -94,6 +94,9 @@ class RequestMiddleware:
         except asyncio.CancelledError:
             await self._send_error(request, Draining("The server is stopping.", retry_after=1))
             raise
+        except MemoryError as error:
+            log.error("request %s: out of memory", request.request_id)
+            await self._send_error(request, convert_engine_exception(error))
         except Exception:
             log.exception("request %s failed", request.request_id)
             await self._send_error(request, EngineFailed("Internal server error."))
@@ -101,6 +104,7 @@ class RequestMiddleware:
     @staticmethod
     async def _send_error(request: RequestContext, error: DragomanError) -> None:
         request.error_code = error.code or error.type
+        request.report_error(error)
         if request.status is not None:
             return
         status = request.dialect.get_error_status(error)
@@ -149,10 +153,11 @@ def make_retry_headers(error: DragomanError) -> list[Header]:
     """Headers that tell a client whether and when to retry."""
     if error.retry_after is not None:
         seconds = max(1, round(error.retry_after))
-        return [(b"retry-after", str(seconds).encode())]
+        after = (b"retry-after", str(seconds).encode())
+        return [after, NO_RETRY] if isinstance(error, ExceedsLimit) else [after]
     if error.status == 503:
         return [(b"retry-after", b"5")]
-    return [(b"x-should-retry", b"false")] if error.status == 500 else []
+    return [NO_RETRY] if error.status == 500 else []
 
 
 class HostGuard:
@@ -196,60 +201,3 @@ def parse_origin(origin: bytes) -> str:
     except ValueError:
         return "null"
     return f"[{host}]" if ":" in host else host.lower()
-
-
-class KeyGuard:
-    """Requires a key for every path that is not open, whether it exists or not."""
-
-    def __init__(self, app: AsgiApp, keys: ApiKeys, *, local: bool, allows_debug: bool) -> None:
-        """`local`: only this machine can connect, so that admin paths need no key if none is set.
-
-        `allows_debug`: everyone may see prompts and raw outputs of their own requests.
-        """
-        self._app = app
-        self._keys = keys
-        self._local = local
-        self._allows_debug = allows_debug
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = get_request(scope)
-        keys = read_keys(scope["headers"])
-        if request.access == "admin" and not self._is_admin(keys):
-            raise self._make_admin_error(keys)
-        if request.access == "key":
-            request.owner = self._keys.get_owner(keys)
-            if self._keys.required and not request.owner:
-                raise _make_unauthorized(keys)
-        self._set_report_options(request, keys)
-        await self._app(scope, receive, send)
-
-    def _set_report_options(self, request: RequestContext, keys: list[bytes]) -> None:
-        """Note what the client wants to know about its request, if it may know that."""
-        timings, trace, debug = map(request.get_header_text, REPORT_HEADERS)
-        if debug is not None and not (self._allows_debug or self._is_admin(keys)):
-            raise Forbidden(
-                f"The header `{DEBUG_HEADER}` needs an admin key, or a server that was started "
-                "with `--debug-header`."
-            )
-        request.record.options |= parse_report_headers(timings, trace, debug)
-
-    def _is_admin(self, keys: list[bytes]) -> bool:
-        if self._keys.has_admin_keys:
-            return self._keys.accepts_admin(keys)
-        return self._local and not self._keys.required
-
-    def _make_admin_error(self, keys: list[bytes]) -> DragomanError:
-        if not self._keys.accepts(keys):
-            return _make_unauthorized(keys)
-        if not self._keys.has_admin_keys:
-            return Forbidden(
-                "This path needs an admin key, and the server has none. "
-                "Start it with `--admin-key KEY`."
-            )
-        return Forbidden("This path needs an admin key.") if keys else _make_unauthorized(keys)
-
-
-def _make_unauthorized(keys: list[bytes]) -> Unauthorized:
-    if keys:
-        return Unauthorized("Invalid API key.")
-    return Unauthorized("Missing API key: send it as `Authorization: Bearer KEY`.")

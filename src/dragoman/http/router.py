@@ -23,6 +23,7 @@ from msgspec import Struct
 
 from dragoman.errors import MethodNotAllowed, NotFound
 from dragoman.http.asgi import DEFAULT_DIALECT, WEBSOCKET, Access, RequestContext
+from dragoman.keys.scopes import RouteName
 from dragoman.protocols.dialect import Dialect
 from dragoman.telemetry.log_format import escape_text
 
@@ -43,6 +44,11 @@ class Route(Struct, frozen=True, kw_only=True):
     request_type: type | None = None  # the Struct of its JSON body, for the OpenAPI document
     response_type: type | None = None
     streams: bool = False
+
+    @property
+    def name(self) -> RouteName:
+        """The route as the scopes of keys name it."""
+        return RouteName(self.method, self.path)
 
     @property
     def parameters(self) -> list[str]:
@@ -191,6 +197,7 @@ class Router:
             request.dialect = nearest.select_dialect(request)
         if route is not None:
             request.access = route.access
+            request.route_name = route.name
 
     async def dispatch(self, request: RequestContext) -> None:
         match = self.find(request.path)

@@ -64,7 +64,7 @@ class Server(uvicorn.Server):
         self._closed_idle_at = 0.0
         self.raises_signals = True  # raise a signal that stopped the server again at the end
         self.is_main_program = False  # handle SIGHUP and SIGUSR2, too
-        self.reload_hooks: list[Callable[[], None]] = []  # called on SIGHUP
+        self.reload_hooks: list[Callable[[], None]] = [app.reload]  # called on SIGHUP
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         with self._handle_reload_signals():

@@ -115,11 +115,15 @@ class StreamClock:
     """Ticks for every open stream; runs only while there is one."""
 
     def __init__(self, headers_after: float, keep_alive_after: float) -> None:
-        self._times = (headers_after, keep_alive_after)
-        self._interval = max(0.01, min(0.25, headers_after / 2, keep_alive_after / 4))
+        self.set_times(headers_after, keep_alive_after)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._streams: set[Stream] = set()
         self._timer: asyncio.TimerHandle | None = None
+
+    def set_times(self, headers_after: float, keep_alive_after: float) -> None:
+        """Set after how many silent seconds headers and keep-alive frames are sent."""
+        self._times = (headers_after, keep_alive_after)
+        self._interval = max(0.01, min(0.25, headers_after / 2, keep_alive_after / 4))
 
     def __len__(self) -> int:
         return len(self._streams)

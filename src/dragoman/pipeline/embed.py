@@ -14,13 +14,13 @@ from dragoman.types import Embedder, Prompt
 
 
 async def embed(
-    name: str, inputs: Sequence[str | list[int]], services: Services
+    name: str, inputs: Sequence[str | list[int]], services: Services, owner: str = ""
 ) -> tuple[str, list[list[float]], Usage]:
     """Return the id of the model, one vector for each input, and the usage."""
     record = get_record()
     record.requested_model = name
     with record.measure("resolve"):
-        lease = await services.models.acquire(name)
+        lease = await services.models.acquire(name, owner=owner)
     with lease as model:
         record.model = model.id
         validate_embedding(model)
@@ -36,10 +36,13 @@ async def embed(
             check_context_length(prompt, model, "input")
             prompts.append(prompt)
         embedder = cast(Embedder, model.engine)
-        with services.admission.get_gate(model).enter(1) as ticket:
+        tokens = sum(len(prompt) for prompt in prompts if isinstance(prompt, list))
+        with (
+            services.limiter.reserve_tokens(owner, tokens, 0),
+            services.admission.get_gate(model).enter(owner) as ticket,
+        ):
             with record.measure("queue"):
-                await ticket.wait()
+                await ticket.acquire()
             with record.measure("embed"):
                 vectors = await embedder.embed(prompts)
-    tokens = sum(len(prompt) for prompt in prompts if isinstance(prompt, list))
     return model.id, vectors, Usage(prompt=tokens)

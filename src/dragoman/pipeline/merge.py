@@ -1,8 +1,10 @@
-"""Runs several jobs as one stream of steps.
+"""Runs the jobs of a request as one stream of steps.
 
-A completion over a list of prompts is several jobs that run at once. Their choices are renumbered
-prompt by prompt, so the caller sees one answer with many choices. A single job, the usual case, is
-passed through unchanged.
+A completion over a list of prompts is several jobs. Their choices are renumbered prompt by prompt,
+so the caller sees one answer with many choices. A `JobRunner` acquires slots for one job after the
+other, so that a request of many prompts takes turns with other requests; as many jobs run at once
+as it gets slots. A job of several choices that gets fewer slots is run in parts. A single job with
+all its slots, the usual case, is passed through unchanged.
 
 Engines that break the contract are found here without a cost for each token: the first step of each
 choice is checked, and any other step only when reading it fails.
@@ -10,11 +12,14 @@ choice is checked, and any other step only when reading it fails.
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import NoReturn, TypeAlias
 
-import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman.engines.adapter import get_engine_name, start_job
 from dragoman.engines.invalid_steps import (
@@ -28,6 +33,8 @@ from dragoman.engines.merge import merge_streams
 from dragoman.errors import EngineFailed
 from dragoman.events import Delta
 from dragoman.models.model import Model
+from dragoman.pipeline.admission import SlotClaim, Ticket
+from dragoman.telemetry.record import ChoiceCounts
 from dragoman.types import Engine, Job, Step
 
 Feed: TypeAlias = Callable[[Step], list[Delta]]  # of the reader of a choice
@@ -35,13 +42,125 @@ Feed: TypeAlias = Callable[[Step], list[Delta]]  # of the reader of a choice
 STEP_ERRORS = (EngineFailed, AttributeError, TypeError, ValueError, LookupError)
 
 
-def generate_merged(engine: Engine, jobs: Sequence[Job]) -> AsyncGenerator[Step, None]:
-    """Yield the steps of all jobs; closing it closes every job."""
-    if len(jobs) == 1:
-        return start_job(engine, jobs[0])
-    return merge_streams(
-        [_renumber_choices(engine, job, index * job.n) for index, job in enumerate(jobs)]
-    )
+class PendingJob(Struct, frozen=True):
+    """A job of which some choices have not started."""
+
+    job: Job
+    first: int  # the number of the job's first choice in the answer
+    started: int = 0  # choices
+
+    @property
+    def remaining(self) -> int:
+        return self.job.n - self.started
+
+    def make_part(self, count: int) -> Job:
+        """Make a job of the next choices."""
+        job, started = self.job, self.started
+        if count == job.n:
+            return job
+        seed = job.sampling.seed
+        sampling = replace(job.sampling, seed=None if seed is None else seed + started)
+        job_id = f"{job.id}-n{started}" if started else job.id
+        return replace(job, id=job_id, n=count, sampling=sampling)
+
+
+class RunningPart(Struct, frozen=True):
+    """A job, or a part of one, that holds slots."""
+
+    job: Job
+    first: int  # the number of its first choice in the answer
+    claim: SlotClaim
+    choices: Sequence[ChoiceCounts]
+    reports_prompt: bool  # counts the prompt: another part of the same job does not
+
+
+class JobRunner:
+    """Runs the jobs of a request on the slots that it gets."""
+
+    def __init__(
+        self, engine: Engine, jobs: Sequence[Job], ticket: Ticket, choices: Sequence[ChoiceCounts]
+    ) -> None:
+        self._engine = engine
+        self._ticket = ticket
+        self._choices = choices
+        self._pending: deque[PendingJob] = deque()
+        for job in jobs:
+            first = self._pending[-1].first + self._pending[-1].job.n if self._pending else 0
+            self._pending.append(PendingJob(job, first))
+        self._acquiring = asyncio.Lock()
+        self._running: dict[int, RunningPart] = {}  # by the number of their first choice
+        self._first: RunningPart | None = None
+
+    async def acquire_first(self) -> None:
+        """Wait until the request may start."""
+        self._first = await self._acquire_next()
+
+    async def _acquire_next(self) -> RunningPart | None:
+        """Wait for slots for the next choices; None if there are no more choices."""
+        async with self._acquiring:  # a request waits for one job at a time
+            if not self._pending:
+                return None
+            pending = self._pending[0]
+            job, sampling = pending.job, pending.job.sampling
+            tokens = len(job.prompt) if isinstance(job.prompt, list) else 0
+            claim = await self._ticket.acquire(pending.remaining, tokens, sampling.max_tokens)
+            self._pending.popleft()
+            if claim.slots < pending.remaining:
+                rest = replace(pending, started=pending.started + claim.slots)
+                self._pending.appendleft(rest)
+            first = pending.first + pending.started
+            choices = self._choices[first : first + claim.slots]
+            probed = tokens if job.prompt_logprobs is not None else 0  # token by token
+            claim.count_generated = lambda: probed + sum(
+                choice.completion_tokens for choice in choices
+            )
+            part = RunningPart(
+                pending.make_part(claim.slots), first, claim, choices, not pending.started
+            )
+            self._running[first] = part
+            return part
+
+    def generate(self) -> AsyncGenerator[Step, None]:
+        """Yield the steps of all jobs; closing it closes every job."""
+        first, count = self._first, len(self._choices)
+        if first is not None and first.job.n == count:
+            return start_job(self._engine, first.job)
+        lanes = min(count, self._ticket.slots or count)
+        return merge_streams([self._run_parts(first), *map(self._run_parts, [None] * (lanes - 1))])
+
+    async def _run_parts(self, part: RunningPart | None) -> AsyncGenerator[Step, None]:
+        """Run one part after the other while there are some."""
+        while part is not None or (part := await self._acquire_next()) is not None:
+            try:
+                async with close_at_end(start_job(self._engine, part.job)) as steps:
+                    async for step in steps:
+                        yield self._renumber_choice(step, part)
+                        if all(choice.is_finished for choice in part.choices):
+                            break  # its text ended at a stop string
+            finally:
+                del self._running[part.first]
+                self._ticket.free(part.claim)
+            part = None
+
+    def _renumber_choice(self, step: Step, part: RunningPart) -> Step:
+        if not isinstance(step, Step) or not 0 <= step.choice < part.job.n:
+            reject(get_engine_name(self._engine), str(find_problem(step, part.job.n)))
+        if step.prompt_tokens is not None:
+            self._count_prompt(step, part.claim)
+            if not part.reports_prompt:
+                step = replace(step, prompt_tokens=None, cached_tokens=None)
+        return replace(step, choice=step.choice + part.first)
+
+    def count_prompt(self, step: Step) -> None:
+        """Note what the engine reports about the prompt of a single job."""
+        if self._first is not None and step.prompt_tokens is not None:
+            self._count_prompt(step, self._first.claim)
+
+    @staticmethod
+    def _count_prompt(step: Step, claim: SlotClaim) -> None:
+        counts = step.prompt_tokens or 0, step.cached_tokens or 0
+        if all(isinstance(count, int) and count >= 0 for count in counts):  # else it is rejected
+            claim.prompt_tokens, claim.cached_tokens = counts
 
 
 @asynccontextmanager
@@ -55,14 +174,6 @@ async def close_at_end(
         close = getattr(steps, "aclose", None)
         if close is not None:
             await close()
-
-
-async def _renumber_choices(engine: Engine, job: Job, first: int) -> AsyncGenerator[Step, None]:
-    async with close_at_end(start_job(engine, job)) as steps:
-        async for step in steps:
-            if not isinstance(step, Step) or not 0 <= step.choice < job.n:
-                reject(get_engine_name(engine), str(find_problem(step, job.n)))
-            yield msgspec.structs.replace(step, choice=step.choice + first)
 
 
 def check_first_steps(feeds: list[Feed], model: Model) -> None:

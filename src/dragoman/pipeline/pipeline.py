@@ -22,22 +22,22 @@ from dragoman.events import Completion, Delta
 from dragoman.models.model import Model
 from dragoman.models.output_format import AnswerStart, OutputFormat
 from dragoman.pipeline.best_of import select_best
+from dragoman.pipeline.cache_scope import count_public_tokens, warn_about_cache
 from dragoman.pipeline.constrain import attribute_engine_errors, constrain
 from dragoman.pipeline.detokenize import Detokenizer
 from dragoman.pipeline.merge import (
     STEP_ERRORS,
     Feed,
+    JobRunner,
     check_first_steps,
     close_at_end,
     explain_step_error,
-    generate_merged,
     reject_missing_finish,
 )
 from dragoman.pipeline.plan import (
     OutputReading,
     Plan,
     PreparedPrompt,
-    count_choices,
     make_job,
     make_job_id,
 )
@@ -63,6 +63,7 @@ from dragoman.telemetry.access_log import log_parameters
 from dragoman.telemetry.raw_output import RawOutputs, collect_steps, format_prompt
 from dragoman.telemetry.record import Generation, RequestRecord, get_record
 from dragoman.types import Chat, Job, Prompt, Request, Step
+from dragoman.types.cache_scope import set_cache_scope
 
 PLAIN_TEXT = OutputFormat()
 # Takes a delta; the awaitable it may return is awaited before the next delta.
@@ -78,36 +79,47 @@ async def prepare(request: Request, services: Services, already_admitted: bool =
     record = get_record()
     is_first = record.request is None  # and not a later round of the same response
     record.set_request(request)
+    set_cache_scope(request.owner)
     with record.measure("resolve"):
-        lease = await services.models.acquire(request.model)
+        owner = "" if already_admitted else request.owner
+        lease = await services.models.acquire(request.model, owner=owner)
     try:
         model = lease.model
         record.model = model.id
         if is_first:
             log_parameters(record)
         with record.measure("validate"):
-            validate_request(request, model)
+            validate_request(request, model, services.limiter.find_limits(request.owner))
             sent, request = request, apply_sampling(request, model.preset)
             request = await resolve_tokens(request, model)
-            choices = count_choices(request) * len(request.prompts)
-            ticket = services.admission.get_gate(model).enter(choices, already_admitted)
+            gate = services.admission.get_gate(model)
+            ticket = gate.enter(request.owner, request.priority, already_admitted)
     except BaseException:
         lease.release()
         raise
     plan = Plan(request, lease, [], [], ticket, services.replay)
     try:
+        await ticket.wait_until_open()
         for prompt in request.prompts:
             prepared = await render_prompt(prompt, model, request, services)
             param = "messages" if isinstance(prompt, Chat) else "prompt"
             tokens_left = check_context_length(prepared.content, model, param)
+            prepared.public_tokens = await count_public_tokens(prepared.content, model)
             job_id = make_job_id(request, len(plan.jobs))
             job = make_job(job_id, request, prepared, model, tokens_left)
             with attribute_engine_errors(request), record.measure("admit"):
                 await model.engine.admit(job)
             prepared.warnings += warn_about_unused(sent, job.sampling)
             prepared.warnings += warn_about_trace(job, record)
+            prepared.warnings += warn_about_cache(request, job)
             plan.jobs.append(job)
             plan.prompts.append(prepared)
+        plan.reservation = services.limiter.reserve_tokens(
+            request.owner,
+            plan.estimated_prompt_tokens,
+            plan.max_answer_tokens,
+            already_admitted=already_admitted,
+        )
     except BaseException:
         plan.close()
         raise
@@ -155,7 +167,8 @@ async def render_chat(
     output_format = model.output_format.for_chat(chat)
     budget = get_reasoning_budget(chat, model, request)
     scope = make_replay_scope(model, request)
-    replayed = await render_with_replay(chat, scope, services.replay)
+    limit = model.make_prompt_limit("messages")
+    replayed = await render_with_replay(chat, scope, services.replay, limit)
     rendered = replayed.rendered
     content = rendered.text if rendered.ids is None else rendered.ids
     start = AnswerStart()
@@ -221,22 +234,25 @@ async def await_delivery(pending: Awaitable[None] | None) -> None:
 async def run_jobs(plan: Plan, deliver: Deliver) -> None:
     """Run the jobs, as soon as the request is admitted, and read what they generate."""
     readers = make_readers(plan)
+    runner = JobRunner(plan.model.engine, plan.jobs, plan.ticket, readers)
     record = get_record()
-    with record.measure("queue"):
-        await plan.ticket.wait()
-    if record.wants_prompt:
-        record_prompts(plan, record)
-    plan.ticket.count_tokens = lambda: (
-        plan.prompt_tokens + sum(reader.completion_tokens for reader in readers)
-    )
-    with record.measure_generation(readers) as generation:
-        async with close_at_end(start_jobs(plan, readers, record)) as steps:
-            await read_steps(steps, plan, readers, deliver, generation)
+    with plan.ticket:
+        with record.measure("queue"):
+            await runner.acquire_first()
+        plan.count_used_tokens = lambda: sum(
+            reader.prompt_tokens + reader.completion_tokens for reader in readers
+        )
+        if record.wants_prompt:
+            record_prompts(plan, record)
+        with record.measure_generation(readers) as generation:
+            async with close_at_end(start_jobs(plan, runner, readers, record)) as steps:
+                await read_steps(steps, plan, runner, readers, deliver, generation)
 
 
 async def read_steps(
     steps: AsyncIterable[Step],
     plan: Plan,
+    runner: JobRunner,
     readers: list[Reader],
     deliver: Deliver,
     generation: Generation,
@@ -256,6 +272,7 @@ async def read_steps(
             if step.prompt_tokens is not None or step.prompt_logprobs:
                 generation.mark_first_step()
                 share_prompt_counts(step, readers, plan.jobs[0].n)
+                runner.count_prompt(step)
             for delta in feeds[step.choice](step):
                 if recorder is not None:
                     record_delta(recorder, delta, readers[delta.choice])
@@ -272,7 +289,7 @@ async def read_steps(
 
 
 def start_jobs(
-    plan: Plan, readers: list[Reader], record: RequestRecord
+    plan: Plan, runner: JobRunner, readers: list[Reader], record: RequestRecord
 ) -> AsyncGenerator[Step, None]:
     """Start the jobs, within the reasoning budget if the request has one."""
     reading, reader = plan.prompts[0].reading, readers[0]
@@ -281,7 +298,7 @@ def start_jobs(
             plan.model, plan.jobs[0], reader, reading.grammar_after_reasoning
         )
     else:
-        steps = generate_merged(plan.model.engine, plan.jobs)
+        steps = runner.generate()
     if record.wants_output or record.options.trace is not None:
         return collect_steps(steps, RawOutputs(record, get_pieces(plan.model)))
     return steps
@@ -358,12 +375,13 @@ async def count_prompt_tokens(request: Request, services: Services) -> int:
     chat = cast(Chat, request.prompts[0])
     record = get_record()
     record.set_request(request)
-    with await services.models.acquire(request.model) as model:
+    set_cache_scope(request.owner)
+    with await services.models.acquire(request.model, owner=request.owner) as model:
         record.model = model.id
-        validate_media(chat, model)
+        validate_media(chat, model, services.limiter.find_limits(request.owner))
         chat, _ = adapt_chat(chat, model)
-        scope = make_replay_scope(model, request)
-        rendered = (await render_with_replay(chat, scope, services.replay)).rendered
+        scope, limit = make_replay_scope(model, request), model.make_count_limit("messages")
+        rendered = (await render_with_replay(chat, scope, services.replay, limit)).rendered
     if rendered.ids is None:
         raise Unsupported("Tokens cannot be counted: this model's tokenizer is unknown.")
     return len(rendered.ids)

@@ -13,6 +13,7 @@ from dragoman.models.model import Model
 from dragoman.models.output_format import AnswerStart, OutputFormat
 from dragoman.models.registry import Lease
 from dragoman.pipeline.admission import Ticket
+from dragoman.pipeline.cache_scope import get_job_scope, may_reuse
 from dragoman.pipeline.constrain import UNCONSTRAINED
 from dragoman.pipeline.sampling import add_stop_tokens
 from dragoman.replay import PromptReuse, ReplayService
@@ -43,6 +44,7 @@ class PreparedPrompt(Struct):
     answer_start: int | None = None  # index of the token where the template opens the answer
     reuse: PromptReuse | None = None
     stop: tuple[str, ...] = ()  # stop strings of the chat template, besides those of the request
+    public_tokens: int = 0  # tokens at the beginning that all API keys may reuse
 
 
 class Plan(Struct):
@@ -148,7 +150,7 @@ def make_job(
     sampling = add_stop_tokens(sampling, prepared.stop, model)
     n = count_choices(request)
     trace = get_record().options.trace
-    cache_prompt = request.cache_prompt
+    cache_prompt, scope = request.cache_prompt, get_job_scope(request, model)
     if cache_prompt is None:
         # A cached prefix changes the last bits of the logits, so a seeded answer would not repeat.
         cache_prompt = request.sampling.seed is None
@@ -164,6 +166,8 @@ def make_job(
         prompt_logprobs=request.logprobs if request.echo else None,
         grammar=prepared.grammar.grammar,
         lora=request.lora or (),
-        cache_prompt=cache_prompt,
+        cache_prompt=cache_prompt and may_reuse(scope, model),
+        cache_scope=scope,
+        public_prefix=prepared.public_tokens,
         trace=trace if trace is not None and model.can_trace(trace) else None,
     )

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from dragoman.errors import BadRequest, Unsupported
+from dragoman.errors import BadRequest, ContextOverflow, Unsupported
 from dragoman.models.model import Model
 from dragoman.pipeline.validate import BUDGET_UNSUPPORTED, warn_about_tool_media
 from dragoman.presets.apply import apply_to_chat, make_warning
 from dragoman.prompt.infill import encode_infill
+from dragoman.prompt.limit import PromptLimit, count_characters
 from dragoman.replay import NO_ROOM, ReplayedPrompt, ReplayScope, ReplayService
 from dragoman.telemetry.record import get_record
 from dragoman.types import Chat, Json, Prompt, Request
@@ -86,25 +87,35 @@ def _make_warning(name: str, reason: str) -> str:
 
 
 async def render_with_replay(
-    chat: Chat, scope: ReplayScope, replay: ReplayService | None
+    chat: Chat, scope: ReplayScope, replay: ReplayService | None, limit: PromptLimit
 ) -> ReplayedPrompt:
     """Render a chat with earlier turns as the model wrote them, where those tokens are known.
 
     If the prompt fits the context only without the replayed turns, it is rendered without them.
     """
+    limit.check_characters(count_characters(chat))
     with get_record().measure("render"):
-        return await _render(chat, scope, replay)
+        return await _render(chat, scope, replay, limit)
 
 
-async def _render(chat: Chat, scope: ReplayScope, replay: ReplayService | None) -> ReplayedPrompt:
+async def _render(
+    chat: Chat, scope: ReplayScope, replay: ReplayService | None, limit: PromptLimit
+) -> ReplayedPrompt:
     renderer, context = scope.model.renderer, scope.model.capabilities.context
     if replay is None or not renderer.can_splice:
-        return ReplayedPrompt(await renderer.render(chat))
+        return ReplayedPrompt(await renderer.render(chat, limit=limit))
     turns = await replay.find_turns(chat, scope)
     splicer = replay.make_splicer(renderer)
-    rendered = await renderer.render(turns.chat, splicer)
+    try:
+        rendered = await renderer.render(turns.chat, splicer, limit)
+    except ContextOverflow:
+        replays = sum(message.replay is not None for message in turns.chat.messages)
+        if not replays:
+            raise
+        plain = await renderer.render(chat, splicer, limit)
+        return turns.with_prompt(plain, (NO_ROOM,) * replays)
     if rendered.replayed_turns and not rendered.fits(context):
-        plain = await renderer.render(chat, splicer)
+        plain = await renderer.render(chat, splicer, limit)
         if plain.fits(context):
             skipped = (*rendered.skipped, *[NO_ROOM] * rendered.replayed_turns)
             return turns.with_prompt(plain, skipped)
@@ -118,19 +129,20 @@ async def encode_raw_prompt(
 
     Returns warnings, too.
     """
+    limit = model.make_prompt_limit("prompt")
     if prompt.infill is not None:
         context, max_tokens = model.capabilities.context, request.sampling.max_tokens
         room = (
             None if context is None else max(context - (max_tokens or INFILL_ANSWER), context // 2)
         )
-        return await encode_infill(prompt, prompt.infill, model.tokenizer, room)
+        return await encode_infill(prompt, prompt.infill, model.tokenizer, room, limit)
     if model.tokenizer is None and isinstance(prompt.content, str):
         for name in ("parse_special", "add_special_tokens"):
             if not getattr(prompt, name):
                 raise Unsupported(
                     f"`{name}` cannot be turned off: this model's tokenizer is unknown.", param=name
                 )
-    return await model.renderer.encode_prompt(prompt), ()
+    return await model.renderer.encode_prompt(prompt, limit), ()
 
 
 def make_replay_scope(model: Model, request: Request) -> ReplayScope:

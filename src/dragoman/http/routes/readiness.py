@@ -11,6 +11,13 @@ from dragoman.http.metrics import Metrics
 from dragoman.http.respond import Responder
 from dragoman.models.registry import ModelRegistry
 
+# how an engine failed, and what is said about it
+FAILURES = {
+    "died": "stopped unexpectedly and ",
+    "hung": "made no progress and ",
+    "load_failed": "could not be started and ",
+}
+
 
 class Readiness:
     """Finds out whether requests can be served now."""
@@ -33,5 +40,9 @@ class Readiness:
         main = self._main_model or self._registry.default_name
         for state in self._metrics.get_model_states():
             if state.model == main and not state.up:
-                return Unavailable(f"The engine of `{main}` is being restarted.", retry_after=1)
+                reason = FAILURES.get(state.failure or "", "")
+                return Unavailable(
+                    f"The engine of `{main}` {reason}is being restarted.",
+                    retry_after=state.retry_after,
+                )
         return None

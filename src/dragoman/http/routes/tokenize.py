@@ -10,6 +10,7 @@ from dragoman.http.asgi import RequestContext
 from dragoman.http.router import Route, RouteGroup
 from dragoman.http.routes.context import RouteContext
 from dragoman.models.model import Model
+from dragoman.models.registry import Lease
 from dragoman.pipeline.render import adapt_chat
 from dragoman.pipeline.validate import validate_media
 from dragoman.protocols.dialect import pass_strict
@@ -34,19 +35,26 @@ class TokenizeHandlers:
     def __init__(self, context: RouteContext) -> None:
         self._reader = context.reader
         self._registry = context.runtime.services.models
+        self._find_limits = context.runtime.services.limiter.find_limits
+
+    async def _acquire(self, request: RequestContext, name: str | None = None) -> Lease:
+        name = name or self._registry.default_name
+        return await self._registry.acquire(name, owner=request.owner)
 
     async def tokenize(self, request: RequestContext) -> None:
         decoded, prompt = await self._reader.read_and_decode(request, DIALECT.decode)
-        with await self._registry.acquire(decoded.model or self._registry.default_name) as model:
+        with await self._acquire(request, decoded.model) as model:
             request.record.model = model.id
             tokenizer = get_tokenizer(model)
             if isinstance(prompt, Chat):
-                validate_media(prompt, model)
+                validate_media(prompt, model, self._find_limits(request.owner))
                 prompt, warnings = adapt_chat(prompt, model)
                 request.warnings += warnings
-                ids = (await model.renderer.render(prompt)).ids or []
+                limit = model.make_count_limit("messages")
+                ids = (await model.renderer.render(prompt, limit=limit)).ids or []
             else:
-                ids = cast("list[int]", await model.renderer.encode_prompt(prompt))
+                limit = model.make_count_limit("prompt")
+                ids = cast("list[int]", await model.renderer.encode_prompt(prompt, limit))
             response = TokenizeResponse(len(ids), model.capabilities.context, [*ids])
             pieces = tokenizer.pieces
             if decoded.with_pieces:
@@ -58,7 +66,7 @@ class TokenizeHandlers:
     async def detokenize(self, request: RequestContext) -> None:
         decode = pass_strict(decode_detokenize_request)
         decoded = await self._reader.read_and_decode(request, decode)
-        with await self._registry.acquire(decoded.model or self._registry.default_name) as model:
+        with await self._acquire(request, decoded.model) as model:
             request.record.model = model.id
             tokenizer = get_tokenizer(model)
             if any(token >= tokenizer.vocab_size for token in decoded.tokens):
@@ -67,7 +75,7 @@ class TokenizeHandlers:
         await request.send_response(200, encode(DetokenizeResponse(text, text)))
 
     async def get_tokenizer_info(self, request: RequestContext) -> None:
-        with await self._registry.acquire(self._registry.default_name) as model:
+        with await self._acquire(request) as model:
             tokenizer = get_tokenizer(model)
             info = TokenizerInfo(
                 tokenizer.vocab_size,

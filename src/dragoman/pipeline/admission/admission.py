@@ -1,0 +1,62 @@
+"""The gates of all loaded models."""
+
+from __future__ import annotations
+
+from weakref import WeakKeyDictionary
+
+from dragoman.engines.subprocess.engine import SubprocessEngine
+from dragoman.models.model import Model
+from dragoman.pipeline.admission.gate import STOPPED, Gate
+from dragoman.types.limits import FindLimits, find_no_limits
+
+DEFAULT_QUEUE = 256
+DEFAULT_RESTART_WAIT = 120.0  # seconds
+
+
+class Admission:
+    """The gates of all loaded models. A gate goes away with its model."""
+
+    def __init__(
+        self,
+        queue: int = DEFAULT_QUEUE,
+        find_limits: FindLimits = find_no_limits,
+        restart_wait: float = DEFAULT_RESTART_WAIT,
+    ) -> None:
+        self._queue = queue
+        self._find_limits = find_limits
+        self._restart_wait = restart_wait  # of requests, for an engine that restarts
+        self._gates: WeakKeyDictionary[Model, Gate] = WeakKeyDictionary()
+
+    def get_gate(self, model: Model) -> Gate:
+        gate = self._gates.get(model)
+        if gate is None:
+            gate = self._gates[model] = Gate(
+                model.capabilities.slots, self._queue, self._find_limits
+            )
+            engine: object = model.engine
+            if isinstance(engine, SubprocessEngine):
+                self._follow_restarts(gate, engine)
+        return gate
+
+    def resize(self, queue: int) -> None:
+        """Let this many requests wait for each model."""
+        self._queue = queue
+        for gate in self._gates.values():
+            gate.resize(queue)
+
+    def _follow_restarts(self, gate: Gate, engine: SubprocessEngine) -> None:
+        """Pause the gate whenever the engine is not ready."""
+        restart_wait = self._restart_wait
+
+        def update(engine: SubprocessEngine) -> None:
+            match engine.state:
+                case "ready":
+                    gate.resume()
+                case "stopped":
+                    gate.close(STOPPED)
+                case _:
+                    gate.pause(restart_wait)
+
+        engine.on_state_change.append(update)
+        if engine.state != "ready":
+            update(engine)

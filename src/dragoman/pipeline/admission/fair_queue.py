@@ -1,0 +1,261 @@
+"""Whose turn it is: weighted fair queueing of owners, with priorities.
+
+A `SlotClaim` is what one job wants: a slot for each of its choices. Claims wait by priority, and
+within a priority by owner; those of one owner are served in order of arrival. Each call of
+`take_turn` assigns one slot:
+
+- Priorities are strict: live before background before batch. So that nothing waits for ever, each
+  `AGED_TURN`th turn goes to the claim that has waited longest, once a claim of a lower priority has
+  waited for `AGEING_SECONDS`. Lower priorities leave one slot free for live requests, if there are
+  several.
+- Among owners, one that holds fewer slots than its share (slots × its weight ÷ the weights of all
+  owners with work) goes first. So no owner gets a second slot while another one with an equal
+  weight waits for its first.
+- Otherwise the owner with the lowest virtual time goes first: the tokens that it has used, divided
+  by its weight. An owner is charged the expected cost when its turn comes, and the real cost as the
+  job goes on. A prompt token costs a tenth of a generated one, about what it costs engines; a
+  cached one costs nothing. An owner that was idle starts where the others are now, so idling saves
+  nothing up, and running while nobody else wants to costs nothing.
+
+What runs is not interrupted. So a claim waits at most until a slot of the owners ahead of it ends,
+and a short job on an engine with one slot may wait for one long job. Nothing here knows asyncio or
+the time; `Gate` does.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable
+from typing import get_args
+
+from msgspec import Struct
+
+from dragoman.types.limits import Priority
+
+PRIORITIES: tuple[Priority, ...] = get_args(Priority)  # the first is served first
+AGEING_SECONDS = 60.0  # after which a claim of a lower priority gets some turns
+AGED_TURN = 4  # one turn in so many
+PROMPT_TOKEN_COST = 0.1  # of a generated token
+EXPECTED_TOKENS = 64.0  # of an answer, until an owner has had one
+SMOOTHING = 0.2  # of moving averages
+MIN_WEIGHT = 1e-3
+ROUNDING = 1e-9
+
+
+class TokenCounts(Struct, frozen=True):
+    """How many tokens a job has used so far."""
+
+    prompt: int = 0
+    cached: int = 0  # of the prompt
+    generated: int = 0
+
+    @property
+    def cost(self) -> float:
+        """What it costs an owner, in generated tokens."""
+        return PROMPT_TOKEN_COST * max(0, self.prompt - self.cached) + self.generated
+
+
+class SlotClaim:
+    """One job's claim on slots: it waits for them, then holds as many as it was assigned."""
+
+    def __init__(
+        self, owner: str, priority: Priority, wanted: int = 1, prompt_tokens: int = 0
+    ) -> None:
+        self.owner = owner
+        self.priority: Priority = priority
+        self.wanted = wanted
+        self.max_tokens = math.inf  # of each choice
+        self.slots = 0  # that it was assigned
+        self.charged = 0.0
+        self.arrived = self.started = 0.0  # when
+        self.number = 0  # in order of arrival
+        self.prompt_tokens = prompt_tokens
+        self.cached_tokens = 0
+        self.count_generated: Callable[[], int] = lambda: 0  # by the running job
+
+    def count_tokens(self) -> TokenCounts:
+        return TokenCounts(self.prompt_tokens, self.cached_tokens, self.count_generated())
+
+
+class OwnerAccount:
+    """The claims of one owner, and what it has used."""
+
+    def __init__(self) -> None:
+        self.weight = 1.0
+        self.virtual_time = 0.0
+        self.slots = 0  # that its claims hold
+        self.mean_tokens = EXPECTED_TOKENS  # of a choice, a moving average
+        self.waiting: dict[Priority, dict[SlotClaim, None]] = {name: {} for name in PRIORITIES}
+        self.running: dict[SlotClaim, None] = {}
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.running) or any(self.waiting.values())
+
+    def compute_turn_time(self) -> float:
+        """Return the virtual time that decides whose turn it is: charges count as used."""
+        over = sum(max(0.0, claim.count_tokens().cost - claim.charged) for claim in self.running)
+        return self.virtual_time + over / self.weight
+
+    def compute_used_time(self) -> float:
+        """Return the virtual time of what was really used so far."""
+        unused = sum(claim.charged - claim.count_tokens().cost for claim in self.running)
+        return self.virtual_time - unused / self.weight
+
+    def charge(self, claim: SlotClaim, cost: float) -> None:
+        claim.charged += cost
+        self.virtual_time += cost / self.weight
+
+
+class FairQueue:
+    """The claims on the slots of one engine (None: any number of slots)."""
+
+    def __init__(self, slots: int | None = None) -> None:
+        self._slots = math.inf if slots is None else slots
+        self._accounts: dict[str, OwnerAccount] = {}
+        self._virtual_time = 0.0
+        self._lower_slots = 0  # that claims of lower priorities hold
+        self._turns_since_aged = 0
+        self._numbers = itertools.count()
+
+    def get_account(self, owner: str) -> OwnerAccount:
+        return self._accounts.setdefault(owner, OwnerAccount())
+
+    def list_running(self) -> Iterable[SlotClaim]:
+        return (claim for account in self._accounts.values() for claim in account.running)
+
+    def push(self, claim: SlotClaim, weight: float, now: float) -> None:
+        """Add a claim at the end of its owner's queue."""
+        account = self.get_account(claim.owner)
+        account.weight = max(MIN_WEIGHT, weight)
+        if not account.waiting[claim.priority]:
+            account.virtual_time = max(account.virtual_time, self._find_start_time(account))
+        claim.arrived, claim.number = now, next(self._numbers)
+        account.waiting[claim.priority][claim] = None
+
+    def _find_start_time(self, account: OwnerAccount) -> float:
+        """Return the virtual time at which an owner without claims starts."""
+        running = [other for other in self._accounts.values() if other.running]
+        if account in running or not running or self._slots == math.inf:
+            return self._virtual_time
+        return max(self._virtual_time, min(other.compute_used_time() for other in running))
+
+    def take_turn(self, now: float) -> SlotClaim | None:
+        """Assign one slot to the claim whose turn it is, and return it.
+
+        The claim waits on, and may get more slots, until `start`.
+        """
+        priority = self._choose_priority(now)
+        if priority is None:
+            return None
+        account = self._choose_account(priority)
+        claim = next(claim for claim in account.waiting[priority] if claim.slots < claim.wanted)
+        self._virtual_time = max(self._virtual_time, account.virtual_time)
+        expected = min(claim.max_tokens, account.mean_tokens)
+        prompt = 0 if claim.slots else PROMPT_TOKEN_COST * claim.prompt_tokens
+        account.charge(claim, expected + prompt)
+        claim.slots += 1
+        account.slots += 1
+        self._lower_slots += priority != PRIORITIES[0]
+        return claim
+
+    def start(self, claim: SlotClaim) -> None:
+        """Let a claim run with the slots that it was assigned."""
+        account = self._accounts[claim.owner]
+        del account.waiting[claim.priority][claim]
+        account.running[claim] = None
+
+    def remove(self, claim: SlotClaim) -> None:
+        """Remove a claim that ends, or that no longer waits. Removing it twice is harmless."""
+        account = self._accounts.get(claim.owner)
+        if account is None:
+            return
+        if account.running.pop(claim, claim) is None:
+            self._settle(account, claim)
+        account.waiting[claim.priority].pop(claim, None)
+        account.slots -= claim.slots
+        self._lower_slots -= claim.slots * (claim.priority != PRIORITIES[0])
+        claim.slots = 0
+        if not any(other.has_work for other in self._accounts.values()):
+            self._accounts, self._virtual_time = {}, 0.0  # nobody is ahead or behind any more
+
+    def is_behind(self, owner: str) -> bool:
+        """Whether an owner without claims could run one more job before those who wait."""
+        account = self._accounts.get(owner)
+        if account is None or account.has_work:
+            return False
+        end = account.virtual_time + account.mean_tokens / account.weight
+        waiting = [other for other in self._accounts.values() if other.waiting[PRIORITIES[0]]]
+        return bool(waiting) and all(other.compute_turn_time() > end for other in waiting)
+
+    def compute_share(self, owner: str, weight: float) -> float:
+        """Return the part of all slots that an owner gets while the present ones have work."""
+        others = sum(
+            account.weight
+            for name, account in self._accounts.items()
+            if name != owner and account.has_work
+        )
+        return weight / (weight + others)
+
+    @staticmethod
+    def _settle(account: OwnerAccount, claim: SlotClaim) -> None:
+        """Replace the charges of a claim by what it has used."""
+        counts = claim.count_tokens()
+        account.charge(claim, counts.cost - claim.charged)
+        mean = counts.generated / max(1, claim.slots)
+        account.mean_tokens += SMOOTHING * (mean - account.mean_tokens)
+
+    def _choose_priority(self, now: float) -> Priority | None:
+        """Return the priority of the next turn."""
+        limit = max(1, self._slots - 1)  # of slots for lower priorities
+        open_priorities = PRIORITIES if self._lower_slots < limit else PRIORITIES[:1]
+        oldest = {
+            name: claim
+            for name in open_priorities
+            if (claim := self._find_oldest(name)) is not None
+        }
+        if not oldest:
+            return None
+        first, *lower = oldest
+        aged = [name for name in lower if now - oldest[name].arrived >= AGEING_SECONDS]
+        self._turns_since_aged = self._turns_since_aged + 1 if aged else 0
+        if self._turns_since_aged < AGED_TURN:
+            return first
+        self._turns_since_aged = 0
+        return min(aged, key=lambda name: oldest[name].number)
+
+    def _find_oldest(self, priority: Priority) -> SlotClaim | None:
+        """Return the claim of a priority that has waited longest."""
+        claims = [
+            claim
+            for account in self._accounts.values()
+            if (claim := _find_next(account, priority)) is not None
+        ]
+        return min(claims, key=lambda claim: claim.number, default=None)
+
+    def _choose_account(self, priority: Priority) -> OwnerAccount:
+        active = [account for account in self._accounts.values() if account.has_work]
+        heads = {
+            account: claim
+            for account in active
+            if (claim := _find_next(account, priority)) is not None
+        }
+        if len(heads) == 1:
+            return next(iter(heads))
+        total = sum(account.weight for account in active)
+
+        def rank(account: OwnerAccount) -> tuple[bool, float, int]:
+            share = self._slots * account.weight / total + ROUNDING
+            turn_time = account.compute_turn_time()
+            return account.slots + 1 > share, turn_time, heads[account].number
+
+        return min(heads, key=rank)
+
+
+def _find_next(account: OwnerAccount, priority: Priority) -> SlotClaim | None:
+    """Return the first claim of an owner that wants another slot."""
+    for claim in account.waiting[priority]:
+        if claim.slots < claim.wanted:
+            return claim
+    return None
