@@ -132,7 +132,7 @@ def build_services(
     return Services(
         models=models,
         compiler=CompilerPool(),
-        admission=Admission(settings.queue, find_limits),
+        admission=Admission(settings.queue, find_limits, settings.load_wait),
         replay=replay,
         limiter=RateLimiter(find_limits),
     )
