@@ -20,6 +20,7 @@
     ├── HeadersTooLarge         431
     ├── EngineFailed            500  the engine failed while processing the request
     ├── ModelBroken             500  the model's file cannot be loaded, and why
+    ├── DeadlineExceeded        504  not finished within the time limit of the request
     └── Unavailable             503  with Retry-After
         ├── ModelLoading        503
         ├── EngineDown          503
@@ -246,6 +247,12 @@ class EngineFailed(DragomanError):
 
 class ModelBroken(DragomanError):
     code = "model_broken"
+
+
+class DeadlineExceeded(DragomanError):
+    status = 504
+    type = "timeout_error"
+    code = "deadline_exceeded"
 
 
 class Unavailable(DragomanError):

@@ -203,7 +203,7 @@ def test_a_hung_child_is_replaced() -> None:
         assert engine.pid != first
         assert await generate_text(engine)
 
-    impatient = Timing(heartbeat=0.3, first_restart_delay=0.01)
+    impatient = Timing(hang_timeout=0.3, first_restart_delay=0.01)
     run_with(make_engine(timing=impatient), use)
 
 
@@ -226,7 +226,7 @@ def test_a_failed_restart_is_tried_again(tmp_path: Path) -> None:
             except EngineDown:
                 continue
 
-    timing = Timing(first_restart_delay=0.01, restart_wait=0.05)
+    timing = Timing(first_restart_delay=0.01, restart_wait=0.05, max_restarts=1000)
     settings = {"flag": str(flag)}
     run_with(
         SubprocessEngine(f"{FAULTY}:create_unless", settings, name="f", timing=timing),

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import sys
+import time
 from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 
 from dragoman.errors import ModelBroken
-from dragoman.types import Job, Step
+from dragoman.types import Capabilities, Job, Step
 
 PRINTED_LINE = "printed to standard error"
 
@@ -62,6 +64,90 @@ class PrintingEngine(RaisingEngine):
 class UnclosableEngine(MinimalEngine):
     async def aclose(self) -> None:
         await asyncio.Event().wait()
+
+
+def block_loop(seconds: float) -> None:
+    """Block the event loop, as an engine does that computes in a coroutine."""
+    time.sleep(seconds)
+
+
+class PromptedEngine(MinimalEngine):
+    """Does what the words of a prompt say, one after the other.
+
+    `step` yields a step, `wait:S` waits S seconds as a native thread would, `hang` waits for ever,
+    `block:S` blocks the event loop, `raise`, `memory`, `crash`, `segfault` and `exit` fail. Words
+    that start with `admit-` are meant for `admit`. Other words do nothing.
+    """
+
+    capabilities = Capabilities(
+        embeddings=1, tokenize=True, slots=8, sampling=frozenset({"max_tokens", "seed"})
+    )
+
+    async def admit(self, job: Job) -> None:
+        for word in str(job.prompt).split():
+            if word.startswith("admit-"):
+                await self._act(word.removeprefix("admit-"))
+
+    async def generate(self, job: Job) -> AsyncGenerator[Step, None]:
+        for word in str(job.prompt).split():
+            if word == "step":
+                yield Step(text="x", tokens=1)
+            else:
+                await self._act(word)
+        yield Step(text=".", tokens=1, finish="stop")
+
+    async def embed(self, inputs: Sequence[list[int] | str]) -> list[list[float]]:
+        for text in inputs:
+            await self._act(str(text))
+        return [[1.0] for _ in inputs]
+
+    async def tokenize(self, text: str, special: bool) -> list[int]:
+        await self._act(text)
+        return [1]
+
+    async def _act(self, word: str) -> None:
+        action, _, seconds = word.partition(":")
+        match action:
+            case "wait":
+                await asyncio.sleep(float(seconds))
+            case "block":
+                block_loop(float(seconds))
+            case "hang":
+                await asyncio.Event().wait()
+            case "raise":
+                raise ZeroDivisionError("/a/secret/path")
+            case "memory":
+                raise MemoryError
+            case "crash":
+                os.abort()
+            case "segfault":
+                ctypes.string_at(0)
+            case "exit":
+                os._exit(7)
+
+
+class ProbedEngine(PromptedEngine):
+    """Answers probes unless a job hangs."""
+
+    def __init__(self) -> None:
+        self.hangs = False
+
+    async def _act(self, word: str) -> None:
+        self.hangs |= word == "hang"
+        await super()._act("hang" if word == "alone" else word)  # a call that is stuck alone
+
+    async def probe(self) -> float:
+        if self.hangs:
+            await asyncio.Event().wait()
+        return 0.0
+
+
+def create_prompted() -> PromptedEngine:
+    return PromptedEngine()
+
+
+def create_probed() -> ProbedEngine:
+    return ProbedEngine()
 
 
 def create_minimal() -> MinimalEngine:

@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from dragoman.engines.invalid_steps import is_encodable, reject
 from dragoman.engines.merge import merge_streams
-from dragoman.errors import ENGINE_FAILURE, DragomanError, EngineFailed
+from dragoman.errors import DragomanError, convert_engine_exception
 from dragoman.types import Capabilities, Job, Json, Sampling, Step, StepFinish
 
 log = logging.getLogger("dragoman.engines.adapter")
@@ -122,7 +122,7 @@ class RequestEngine:
             reject(self.class_name, str(problem))
 
     async def _stream_chunks(self, request: GenerateRequest) -> AsyncGenerator[object, None]:
-        """Yield what the engine yields; an exception that is not ours becomes `EngineFailed`."""
+        """Yield what the engine yields; an exception that is not ours is converted."""
         try:
             stream = self._engine.generate_request(request)
             if inspect.isawaitable(stream):
@@ -138,9 +138,9 @@ class RequestEngine:
                     await close()
         except (DragomanError, InvalidChunk):
             raise
-        except Exception:
+        except Exception as error:
             log.exception("engine %s raised an exception during %s", self.class_name, request.rid)
-            raise EngineFailed(ENGINE_FAILURE) from None
+            raise convert_engine_exception(error) from None
 
 
 def _build_request(job: Job, choice: int) -> GenerateRequest:

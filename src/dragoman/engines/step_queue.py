@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from typing import TypeAlias
 
 from dragoman.errors import DragomanError
 from dragoman.types import Step
 
 MERGE_THRESHOLD = 16  # steps that may wait before they are merged
+Mark: TypeAlias = tuple[list[Step], int]  # a state of a queue, see `StepQueue.get_mark`
 
 
 def merge_steps(steps: Iterable[Step]) -> list[Step]:
@@ -132,6 +134,19 @@ class StepQueue:
         if self._error is not None:
             raise self._error
         return []
+
+    def get_mark(self) -> Mark:
+        """Return the state of the queue, to find out later whether steps have arrived.
+
+        Arrivals are not counted, which would cost something for each: steps that are taken leave a
+        new list behind, and steps that wait change the size of the list.
+        """
+        return self._steps, sum(1 + step.tokens for step in self._steps)
+
+    def has_changed(self, mark: Mark) -> bool:
+        """Whether steps have arrived, or were taken, since the mark."""
+        steps, size = self.get_mark()
+        return steps is not mark[0] or size != mark[1]
 
     def _notify(self) -> None:
         if self._wake is not None and not self._wake.done():

@@ -18,13 +18,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.errors import (
-    ENGINE_FAILURE,
     DragomanError,
     Draining,
-    EngineFailed,
     ResponseCancelled,
     TooLarge,
     Unavailable,
+    convert_engine_exception,
 )
 from dragoman.protocols import responses
 from dragoman.responses.feed import Feed
@@ -166,9 +165,9 @@ class BackgroundRuns:
         except asyncio.CancelledError:
             await self._fail(background, Draining("The server stopped before the answer ended."))
             raise
-        except Exception:
+        except Exception as error:
             log.exception("response %s failed", run.id)
-            await self._fail(background, EngineFailed(ENGINE_FAILURE))
+            await self._fail(background, convert_engine_exception(error))
         finally:
             run.close()
             feed.close()

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeAlias
 
 from dragoman.engines.logits.choice import LogitsChoice
-from dragoman.errors import ENGINE_FAILURE, DragomanError, EngineDown, EngineFailed
+from dragoman.errors import DragomanError, EngineDown, convert_engine_exception
 
 log = logging.getLogger("dragoman.engines.logits")
 
@@ -116,10 +116,10 @@ class BatchRunner:
         except DragomanError as error:
             for choice in choices:
                 choice.error = error
-        except Exception:
+        except Exception as error:
             log.exception("the model raised an exception")
             for choice in choices:
-                choice.error = EngineFailed(ENGINE_FAILURE)
+                choice.error = convert_engine_exception(error)
         else:
             for choice, row in zip(choices, rows, strict=True):
                 choice.process(row)

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from dragoman.engines.logits.sampling import Floats, TokenSampler, make_logprob
 from dragoman.engines.step_queue import StepQueue
 from dragoman.engines.token_mask import GrammarState
-from dragoman.errors import ENGINE_FAILURE, DragomanError, EngineFailed
+from dragoman.errors import DragomanError, EngineFailed, convert_engine_exception
 from dragoman.types import Job, Logprob, Step, StepFinish
 
 log = logging.getLogger("dragoman.engines.logits")
@@ -86,9 +86,9 @@ class LogitsChoice:
             self._process(self._check_logits(row))
         except DragomanError as error:
             self.error = error
-        except Exception:
+        except Exception as error:
             log.exception("a choice of %s failed", self._job.job.id)
-            self.error = EngineFailed(ENGINE_FAILURE)
+            self.error = convert_engine_exception(error)
 
     def _check_logits(self, row: ArrayLike) -> Floats:
         """Return the logits of the vocabulary; models often pad theirs to a round number."""

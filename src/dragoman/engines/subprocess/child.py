@@ -125,8 +125,6 @@ class EngineServer:
         match message:
             case messages.StartJob(number, job):
                 self._create_task(number, self._run_job(number, job))
-            case messages.AdmitJob() | messages.EmbedInputs() | messages.TokenizeText():
-                self._create_task(message.number, self._answer(message))
             case messages.CancelCall(number):
                 self._cancel(number)
             case messages.Ping():
@@ -135,6 +133,8 @@ class EngineServer:
                 return False
             case messages.LoadEngine():
                 log.warning("ignored a second request to load an engine")
+            case _:
+                self._create_task(message.number, self._answer(message))
         return True
 
     async def aclose(self) -> None:
@@ -192,6 +192,8 @@ async def _call_engine(engine: Engine, call: messages.EngineCall) -> object:
             return await _get_method(engine, "embed")(inputs, *extra)
         case messages.TokenizeText(_, text, special):
             return await _get_method(engine, "tokenize")(text, special)
+        case messages.ProbeEngine():
+            return await _get_method(engine, "probe")()
 
 
 def _get_method(engine: Engine, name: str) -> Callable[..., Awaitable[object]]:
@@ -248,7 +250,8 @@ async def _load(message: messages.ToChild, sender: StepSender) -> EngineServer |
     except Exception as error:
         sender.send(messages.LoadFailed(serialize_error(_explain_load_error(error, message))))
         return None
-    sender.send(messages.EngineReady(get_capabilities(engine)))
+    has_probe = callable(getattr(engine, "probe", None))
+    sender.send(messages.EngineReady(get_capabilities(engine), has_probe))
     return EngineServer(engine, sender)
 
 

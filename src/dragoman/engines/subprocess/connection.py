@@ -2,7 +2,7 @@
 
 Every wait on the child (steps in queues, results in futures) is registered here, so that all of
 them fail together the moment the connection is lost. A lost connection is never repaired: its owner
-opens another one, with another child.
+opens another one, with another child. `watch` knows all calls, too, and whether they make progress.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ import itertools
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import msgspec
 
 from dragoman.engines.step_queue import StepQueue
 from dragoman.engines.subprocess import messages
+from dragoman.engines.subprocess.progress import ProgressWatch, RunningCall
 from dragoman.errors import (
     DragomanError,
     EngineDown,
@@ -29,6 +31,7 @@ from dragoman.errors import (
     serialize_error,
 )
 from dragoman.processes.supervisor import ChildProcess
+from dragoman.types import Job
 
 T = TypeVar("T")
 CHILD_MODULE = "dragoman.engines.subprocess.child"
@@ -37,13 +40,14 @@ CHILD_MODULE = "dragoman.engines.subprocess.child"
 class ChildConnection:
     """One engine process and everything that waits on it."""
 
-    def __init__(self, logger: logging.Logger) -> None:
+    def __init__(self, logger: logging.Logger, hang_timeout: float) -> None:
         self.process = ChildProcess(
             logger,
             frame_limit=messages.MAX_MESSAGE_BYTES,
             on_frame=self._receive,
             on_disconnect=self._disconnect,
         )
+        self.watch = ProgressWatch(hang_timeout)
         self._log = logger
         self.queues: dict[int, StepQueue] = {}
         self.error: DragomanError | None = None  # why the connection is closed
@@ -53,9 +57,11 @@ class ChildConnection:
         self._results: dict[int, asyncio.Future[object]] = {}
 
     @classmethod
-    async def open(cls, load: messages.LoadEngine, logger: logging.Logger) -> ChildConnection:
+    async def open(
+        cls, load: messages.LoadEngine, logger: logging.Logger, hang_timeout: float
+    ) -> ChildConnection:
         """Start a child and have it create its engine, without waiting for that."""
-        connection = cls(logger)
+        connection = cls(logger, hang_timeout)
         await connection.process.start([sys.executable, "-m", CHILD_MODULE, str(os.getpid())])
         connection.post(load)
         return connection
@@ -74,6 +80,7 @@ class ChildConnection:
             self.close(deserialize_error(message.error))
             raise deserialize_error(message.error)
         self._is_loaded = True
+        self.watch.has_probe = message.has_probe
         return message
 
     async def send(self, message: messages.ToChild) -> None:
@@ -88,24 +95,47 @@ class ChildConnection:
         if self.error is None:
             self.process.send(messages.encode_message(message))
 
-    def next_number(self) -> int:
-        return next(self._numbers)
+    @contextmanager
+    def open_queue(self, job: Job) -> Iterator[tuple[int, StepQueue]]:
+        """Register a job; yield its number and the queue of its steps. Leaving cancels it."""
+        number, queue = next(self._numbers), StepQueue()
+        self.queues[number] = queue
+        self.watch.add(RunningCall(number, "generate", job, queue))
+        try:
+            yield number, queue
+        finally:
+            del self.queues[number]
+            self.watch.remove(number, is_cancelled=not queue.ended)
+            if not queue.ended:
+                self.post(messages.CancelCall(number))
 
     async def call(
         self, make_message: Callable[[int], messages.EngineCall], result_type: type[T]
     ) -> T:
         """Call a method of the engine and return its result; cancelling cancels it in the child."""
-        number = self.next_number()
+        number = next(self._numbers)
         result: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         self._results[number] = result
+        message = make_message(number)
+        if not isinstance(message, messages.ProbeEngine):
+            self.watch.add(_make_running_call(message))
         try:
-            await self.send(make_message(number))
+            await self.send(message)
             return _convert(await result, result_type)
         finally:
+            self.watch.remove(number, is_cancelled=not result.done())
             if self._results.pop(number, None) is not None and not result.done():
                 self.post(messages.CancelCall(number))
             if not result.done():
                 result.cancel()
+
+    def fail_call(self, number: int, error: DragomanError) -> None:
+        """Fail one call and cancel it in the child."""
+        self.post(messages.CancelCall(number))
+        if number in self.queues:
+            self.queues[number].end(error)
+        else:
+            self._set_result(number, None, error)
 
     async def wait_exited(self) -> None:
         """Wait until the child has exited and everything it sent is read."""
@@ -160,6 +190,18 @@ class ChildConnection:
                 retry_after=1,
             )
         )
+
+
+def _make_running_call(
+    message: messages.AdmitJob | messages.EmbedInputs | messages.TokenizeText,
+) -> RunningCall:
+    match message:
+        case messages.AdmitJob(number, job):
+            return RunningCall(number, "admit", job)
+        case messages.EmbedInputs(number):
+            return RunningCall(number, "embed", message)
+        case messages.TokenizeText(number):
+            return RunningCall(number, "tokenize", message)
 
 
 def _stopped_while_loading() -> ModelBroken:

@@ -4,10 +4,11 @@
 one dies. So an engine that crashes, hangs or is killed fails the jobs it was working on and nothing
 else: each of them fails at once with `EngineDown`, and the next job waits for the new child.
 
-A child that dies repeatedly is restarted after ever longer delays. One that does not answer a ping
-within `heartbeat` seconds is killed; pings are answered by the child's event loop, so native work
-may take as long as it likes. The first start is different: an engine that cannot be created is the
-model's fault, which `start` reports as `ModelBroken`, and nothing is tried again.
+A child hangs if it has work and makes no progress (see `progress`), or if it has none and its event
+loop answers no ping; it is killed. A child that dies repeatedly is restarted after ever longer
+delays, and at most five times a minute. Requests that were running each time are refused (see
+`suspects`). The first start is different: an engine that cannot be created is the model's fault,
+which `start` reports as `ModelBroken`, and nothing is tried again.
 """
 
 from __future__ import annotations
@@ -15,31 +16,40 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import Counter, deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
+import msgspec
 from msgspec import Struct
 
-from dragoman.engines.step_queue import StepQueue
 from dragoman.engines.subprocess import messages
 from dragoman.engines.subprocess.connection import ChildConnection
-from dragoman.errors import EngineDown, ModelBroken
+from dragoman.engines.subprocess.progress import RunningCall
+from dragoman.engines.subprocess.suspects import CrashSuspects
+from dragoman.errors import DragomanError, EngineDown, EngineFailed, ModelBroken
 from dragoman.types import Adapter, Capabilities, Job, Step
 
-PINGS_PER_HEARTBEAT = 3
+MAX_TICK = 1.0  # seconds between two looks at the progress of a child
+TICKS_PER_TIMEOUT = 10
 REPORTED_LINES = 10  # of the engine's log, after a crash
+REPORTED_CALLS = 16  # in the log line about a hang
 EngineState: TypeAlias = Literal["starting", "ready", "restarting", "stopped"]
+T = TypeVar("T")
+EngineFailure: TypeAlias = Literal["died", "hung", "load_failed"]
 
 
 class Timing(Struct, frozen=True, kw_only=True):
     """Time limits and delays, in seconds."""
 
-    heartbeat: float = 30.0  # silence after which a child counts as hung
+    hang_timeout: float = 20.0  # without progress, after which a child counts as hung
     load_timeout: float = 900.0
     restart_wait: float = 5.0  # how long a job waits for an engine that is being restarted
     first_restart_delay: float = 0.1  # doubled each time
     max_restart_delay: float = 30.0
     stable_after: float = 10.0  # a child that lived this long resets the delay
+    max_restarts: int = 5  # within `restart_window`
+    restart_window: float = 60.0
     stop_timeout: float = 5.0  # for a child to stop by itself
 
 
@@ -56,7 +66,8 @@ class SubprocessEngine:
     ) -> None:
         self.name = name
         self.state: EngineState = "stopped"
-        self.restarts = 0
+        self.restarts_by_failure: Counter[EngineFailure] = Counter()
+        self.failure: EngineFailure | None = None  # why it is being restarted
         self.capabilities = Capabilities()
         self.on_state_change: list[Callable[[SubprocessEngine], None]] = []
         self._load = messages.LoadEngine(factory, dict(settings))
@@ -66,6 +77,8 @@ class SubprocessEngine:
         self._is_up = asyncio.Event()
         self._supervisor: asyncio.Task[None] | None = None
         self._retry_at = 0.0
+        self._restarted_at: deque[float] = deque(maxlen=self._timing.max_restarts)
+        self._suspects = CrashSuspects()
 
     @property
     def pid(self) -> int | None:
@@ -73,6 +86,10 @@ class SubprocessEngine:
         if self._connection is None or not self._is_up.is_set():
             return None
         return self._connection.process.pid
+
+    @property
+    def restarts(self) -> int:
+        return self.restarts_by_failure.total()
 
     @property
     def last_lines(self) -> list[str]:
@@ -92,37 +109,44 @@ class SubprocessEngine:
         self._supervisor = asyncio.create_task(self._supervise(connection))
 
     async def admit(self, job: Job) -> None:
-        connection = await self._get_connection()
-        await connection.call(lambda number: messages.AdmitJob(number, job), object)
+        async with self._suspects.try_call(job):  # which may still crash it when it generates
+            connection = await self._get_connection()
+            await connection.call(lambda number: messages.AdmitJob(number, job), object)
 
     async def generate(self, job: Job) -> AsyncGenerator[Step, None]:
-        connection = await self._get_connection()
-        number, queue = connection.next_number(), StepQueue()
-        connection.queues[number] = queue
-        try:
-            await connection.send(messages.StartJob(number, job))
-            while steps := await queue.take():
-                for step in steps:
-                    yield step
-        finally:
-            del connection.queues[number]
-            if not queue.ended:
-                connection.post(messages.CancelCall(number))
+        async with self._suspects.try_call(job) as outcome:
+            connection = await self._get_connection()
+            with connection.open_queue(job) as (number, queue):
+                before = queue.get_mark()
+                await connection.send(messages.StartJob(number, job))
+                try:
+                    while steps := await queue.take():
+                        for step in steps:
+                            yield step
+                except GeneratorExit:  # it has generated enough
+                    outcome.is_harmless = queue.has_changed(before)
+                    raise
+            outcome.is_harmless = True
 
     async def embed(
         self, inputs: Sequence[list[int] | str], adapters: Sequence[Adapter] = ()
     ) -> list[list[float]]:
-        connection = await self._get_connection()
-        arguments = list(inputs), list(adapters)
-        return await connection.call(
-            lambda number: messages.EmbedInputs(number, *arguments), list[list[float]]
-        )
+        message = messages.EmbedInputs(0, list(inputs), list(adapters))
+        return await self._call(message, list[list[float]])
 
     async def tokenize(self, text: str, special: bool) -> list[int]:
-        connection = await self._get_connection()
-        return await connection.call(
-            lambda number: messages.TokenizeText(number, text, special), list[int]
-        )
+        return await self._call(messages.TokenizeText(0, text, special), list[int])
+
+    async def _call(
+        self, message: messages.EmbedInputs | messages.TokenizeText, result_type: type[T]
+    ) -> T:
+        async with self._suspects.try_call(message) as outcome:
+            connection = await self._get_connection()
+            result = await connection.call(
+                lambda number: msgspec.structs.replace(message, number=number), result_type
+            )
+            outcome.is_harmless = True
+            return result
 
     async def aclose(self) -> None:
         """Ask the child to stop, and kill it if it does not."""
@@ -148,7 +172,9 @@ class SubprocessEngine:
 
     async def _connect(self) -> ChildConnection:
         """Start a child and wait until it is ready, or raise why it is not."""
-        connection = self._connection = await ChildConnection.open(self._load, self._log)
+        connection = self._connection = await ChildConnection.open(
+            self._load, self._log, self._timing.hang_timeout
+        )
         try:
             async with asyncio.timeout(self._timing.load_timeout):
                 ready = await connection.wait_ready()
@@ -159,13 +185,15 @@ class SubprocessEngine:
             if isinstance(error, TimeoutError):
                 raise ModelBroken("The engine took too long to load the model.") from None
             raise
-        connection.on_close = self._note_disconnect
+        connection.on_close = lambda: self._note_disconnect(connection)
         self.capabilities = ready.capabilities
         self._set_state("ready")
         return connection
 
-    def _note_disconnect(self) -> None:
+    def _note_disconnect(self, connection: ChildConnection) -> None:
         if self.state == "ready":
+            self.failure = self.failure or "died"
+            self._suspects.blame(call.content for call in connection.watch.involved_calls)
             self._set_state("restarting")
 
     async def _supervise(self, connection: ChildConnection) -> None:
@@ -178,32 +206,92 @@ class SubprocessEngine:
             if loop.time() - started_at >= self._timing.stable_after:
                 delay = self._timing.first_restart_delay
             while True:
-                self._retry_at = loop.time() + delay
-                await asyncio.sleep(delay)
+                await self._wait_for_restart(delay)
                 delay = min(delay * 2, self._timing.max_restart_delay)
-                self.restarts += 1
+                self.restarts_by_failure[self.failure or "died"] += 1
                 try:
                     connection = await self._connect()
                     break
                 except Exception as error:
-                    self._log.error("restart %d failed: %r", self.restarts, error)
+                    self.failure = "load_failed"
+                    self._log.error("restart failed: %r", error)
+
+    async def _wait_for_restart(self, delay: float) -> None:
+        """Wait before a restart, longer if there were too many of late."""
+        loop = asyncio.get_running_loop()
+        self._retry_at = loop.time() + delay
+        if len(self._restarted_at) == self._restarted_at.maxlen:
+            self._retry_at = max(
+                self._retry_at, self._restarted_at[0] + self._timing.restart_window
+            )
+        wait = self._retry_at - loop.time()
+        if wait > self._timing.max_restart_delay:
+            self._log.error(
+                "%d restarts within %g s; the next one is in %.0f s",
+                self._timing.max_restarts,
+                self._timing.restart_window,
+                wait,
+            )
+        await asyncio.sleep(wait)
+        self._restarted_at.append(loop.time())
 
     async def _watch(self, connection: ChildConnection) -> None:
         """Return when the child has exited; kill it if it hangs."""
+        loop, timeout = asyncio.get_running_loop(), self._timing.hang_timeout
+        interval = min(MAX_TICK, timeout / TICKS_PER_TIMEOUT)
         exited = asyncio.ensure_future(connection.wait_exited())
-        missed = 0  # pings in a row; one missed ping may be due to a pause of this process
+        probes: set[asyncio.Task[None]] = set()
+        silence = 0.0  # while there is no work
         try:
             while not exited.done():
-                received = connection.process.read_count
+                received, started_at = connection.process.read_count, loop.time()
                 connection.post(messages.Ping())
-                await asyncio.wait({exited}, timeout=self._timing.heartbeat / PINGS_PER_HEARTBEAT)
-                missed = missed + 1 if connection.process.read_count == received else 0
-                if missed >= PINGS_PER_HEARTBEAT:
-                    self._log.error("the engine does not respond; killing it")
-                    connection.process.kill()
+                if connection.watch.start_probe():
+                    probe = asyncio.create_task(_probe(connection))
+                    probes.add(probe)
+                    probe.add_done_callback(probes.discard)
+                await asyncio.wait({exited}, timeout=interval)
+                # a longer pause is one of this process
+                elapsed = min(loop.time() - started_at, 2 * interval)
+                connection.watch.tick(elapsed)
+                has_work = bool(connection.watch.calls)
+                is_silent = connection.process.read_count == received and not has_work
+                silence = silence + elapsed if is_silent else 0.0
+                if connection.watch.is_hung() or silence >= timeout:
+                    self._kill_hung(connection)
+                self._fail_stuck_calls(connection)
             exited.result()
         finally:
             exited.cancel()
+            for probe in probes:
+                probe.cancel()
+
+    def _kill_hung(self, connection: ChildConnection) -> None:
+        if connection.error is not None:
+            return
+        watch, slots = connection.watch, self.capabilities.slots
+        self._log.error(
+            "the engine hangs: no progress for %.1f s; %d of %s slots busy with: %s. Restarting it",
+            watch.idle,
+            sum(call.kind == "generate" for call in watch.calls.values()),
+            "unlimited" if slots is None else slots,
+            _list_calls(watch.involved_calls),
+        )
+        self.failure = "hung"
+        connection.close(
+            EngineDown(
+                "The engine made no progress on this request and is being restarted.",
+                retry_after=1,
+            )
+        )
+        connection.process.kill()
+
+    def _fail_stuck_calls(self, connection: ChildConnection) -> None:
+        for call in connection.watch.find_stuck_calls():
+            self._log.error("no progress for %.1f s: %s; it fails", call.idle, call.describe())
+            connection.fail_call(
+                call.number, EngineFailed("The engine made no progress on this request.")
+            )
 
     def _report_exit(self, connection: ChildConnection) -> None:
         self._log.error("engine process exited with %s", connection.process.returncode)
@@ -224,14 +312,37 @@ class SubprocessEngine:
             return connection
         if self.state == "stopped":
             raise EngineDown("The engine has been stopped.")
-        remaining = self._retry_at - asyncio.get_running_loop().time()
-        raise EngineDown("The engine is being restarted.", retry_after=max(1.0, round(remaining)))
+        raise EngineDown("The engine is being restarted.", retry_after=self.retry_after)
+
+    @property
+    def retry_after(self) -> float:
+        """When the next restart may be over, in seconds from now."""
+        return max(1.0, round(self._retry_at - asyncio.get_running_loop().time()))
 
     def _set_state(self, state: EngineState) -> None:
         self.state = state
         if state == "ready":
+            self.failure = None
             self._is_up.set()
         else:
             self._is_up.clear()
         for notify in self.on_state_change:
             notify(self)
+
+
+async def _probe(connection: ChildConnection) -> None:
+    """Ask the engine for a sign of life. An engine whose probe fails gets no more of them."""
+    try:
+        seconds = await connection.call(messages.ProbeEngine, float)
+    except EngineDown:
+        return
+    except DragomanError:
+        connection.watch.has_probe, seconds = False, 0.0
+    connection.watch.end_probe(seconds)
+
+
+def _list_calls(calls: Sequence[RunningCall]) -> str:
+    names = [call.describe() for call in calls[:REPORTED_CALLS]]
+    if len(calls) > REPORTED_CALLS:
+        names.append(f"{len(calls) - REPORTED_CALLS} more")
+    return ", ".join(names) or "nothing"

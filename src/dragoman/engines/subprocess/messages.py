@@ -46,6 +46,12 @@ class TokenizeText(Struct, frozen=True, array_like=True, tag="tokenize"):
     special: bool
 
 
+class ProbeEngine(Struct, frozen=True, array_like=True, tag="probe"):
+    """Call the engine's `probe`; the result is how long a step takes, in seconds."""
+
+    number: int
+
+
 class CancelCall(Struct, frozen=True, array_like=True, tag="cancel"):
     """Cancel a job or a call."""
 
@@ -62,6 +68,7 @@ class Shutdown(Struct, frozen=True, array_like=True, tag="shutdown"):
 
 class EngineReady(Struct, frozen=True, array_like=True, tag="ready"):
     capabilities: Capabilities
+    has_probe: bool = False
 
 
 class LoadFailed(Struct, frozen=True, array_like=True, tag="load_failed"):
@@ -87,7 +94,7 @@ class Pong(Struct, frozen=True, array_like=True, tag="pong"):
     pass
 
 
-EngineCall: TypeAlias = AdmitJob | EmbedInputs | TokenizeText
+EngineCall: TypeAlias = AdmitJob | EmbedInputs | TokenizeText | ProbeEngine
 ToChild: TypeAlias = LoadEngine | StartJob | EngineCall | CancelCall | Ping | Shutdown
 LoadReport: TypeAlias = EngineReady | LoadFailed  # the first message from a child
 ToParent: TypeAlias = StepBatch | CallResult | Pong  # all others

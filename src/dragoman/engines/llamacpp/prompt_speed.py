@@ -1,0 +1,31 @@
+"""How long one step of the native server takes.
+
+While the server computes a step, which may process a whole batch of prompt tokens, it answers
+nothing. How long that takes on this machine decides when its silence means that it hangs.
+"""
+
+from __future__ import annotations
+
+from dragoman.engines.llamacpp.params import PromptProgress
+
+DECAY = 0.7  # of the time per token with each batch, so that a slow moment is forgotten
+
+
+class PromptSpeed:
+    """Measures how long prompts take; `token_seconds` is a first guess."""
+
+    def __init__(self, batch: int, token_seconds: float) -> None:
+        self.batch = batch  # prompt tokens in one step, at most
+        self._token_seconds = token_seconds
+
+    @property
+    def step_seconds(self) -> float:
+        """How long a full batch takes."""
+        return self.batch * self._token_seconds
+
+    def add(self, progress: PromptProgress) -> None:
+        """Add what the server reports after each batch."""
+        tokens = progress.processed - progress.cache
+        if tokens > 0:
+            measured = progress.time_ms / 1000 / tokens
+            self._token_seconds = max(measured, DECAY * self._token_seconds)

@@ -1,0 +1,177 @@
+"""Whether an engine makes progress.
+
+An engine can hang while its process lives and its event loop answers: a native thread waits for a
+lock, a device or a debugger. So the parent watches the work itself, once for each `tick`:
+
+- **Progress** is a step of a job, the end of a call, or the answer to a probe. A probe is a call
+  that passes through the thread that generates; engines that have one are asked whenever a call
+  waits. Nothing is counted for each token: a queue of steps looks different at the next tick if any
+  have arrived, whether the client reads them or not, so a slow client is no hang.
+- **A hang** is work without progress for `limit` seconds. The limit is `timeout`, or several times
+  what one step of the engine takes on a slow machine, as the engine estimates and probes measure.
+  For an engine without a probe, whose prompts are processed unseen, the limit grows with the
+  length of the prompts that wait for their first step, at the speed measured so far.
+- **A stuck call** gets nothing while the engine answers its probes. It fails alone.
+
+Time is counted in ticks, none of which counts for more than twice its length. So a pause of this
+process (SIGSTOP, a suspended laptop, a changed clock) is not taken for one of the engine.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+
+from dragoman.engines.step_queue import Mark, StepQueue
+from dragoman.engines.subprocess import messages
+from dragoman.types import Job
+
+CallKind: TypeAlias = Literal["generate", "admit", "embed", "tokenize"]
+CallContent: TypeAlias = Job | messages.EmbedInputs | messages.TokenizeText
+
+STEP_FACTOR = 3.0  # a step may take this many times what it took before
+STUCK_FACTOR = 3.0  # how much longer than an engine a call may make no progress
+PREFILL_FACTOR = 3.0
+FIRST_TOKEN_SECONDS = 0.02  # per token of a prompt, before any is measured
+DECAY = 0.9  # of measured durations, so that a slow moment is forgotten
+CHARACTERS_PER_TOKEN = 4
+CANCELLED_CALLS = 64  # how many are remembered until the next sign of progress
+
+
+class RunningCall(Struct, eq=False):
+    """A call that the engine's process has not answered yet."""
+
+    number: int
+    kind: CallKind
+    content: CallContent
+    queue: StepQueue | None = None  # of a job that generates
+    mark: Mark | None = None  # of the queue, at the last tick
+    has_stepped: bool = False
+    idle: float = 0.0  # seconds since its last step
+    age: float = 0.0
+
+    @property
+    def size(self) -> int:
+        """How many tokens must be processed before the first step or the result."""
+        content = self.content
+        if isinstance(content, Job):
+            return count_tokens(content.prompt)
+        if isinstance(content, messages.TokenizeText):
+            return count_tokens(content.text)
+        return sum(map(count_tokens, content.inputs))
+
+    def describe(self) -> str:
+        """Name the call for the log, without its content."""
+        return f"{self.kind} {self.content.id}" if isinstance(self.content, Job) else self.kind
+
+
+def count_tokens(prompt: list[int] | str) -> int:
+    return len(prompt) // CHARACTERS_PER_TOKEN if isinstance(prompt, str) else len(prompt)
+
+
+class ProgressWatch:
+    """Watches the calls of one engine process."""
+
+    def __init__(self, timeout: float, has_probe: bool = False) -> None:
+        self.calls: dict[int, RunningCall] = {}
+        self.has_probe = has_probe
+        self.idle = 0.0  # seconds of work without progress
+        self._timeout = timeout
+        self._cancelled: deque[RunningCall] = deque(maxlen=CANCELLED_CALLS)
+        self._has_ended_call = False
+        self._was_idle_when_cancelled = False
+        self._is_probing = False
+        self._is_alive = False  # a probe was answered since the last tick
+        self._probe_age = 0.0
+        self._step_seconds = 0.0
+        self._token_seconds = FIRST_TOKEN_SECONDS
+
+    @property
+    def limit(self) -> float:
+        """How long there may be no progress, in seconds."""
+        limit = max(self._timeout, STEP_FACTOR * self._step_seconds)
+        return limit if self.has_probe else limit + self._estimate_prefill(self.calls.values())
+
+    @property
+    def involved_calls(self) -> list[RunningCall]:
+        """The calls that the engine worked on since the last progress, cancelled ones included."""
+        return [*self.calls.values(), *self._cancelled]
+
+    def add(self, call: RunningCall) -> None:
+        call.mark = None if call.queue is None else call.queue.get_mark()
+        self.calls[call.number] = call
+
+    def remove(self, number: int, *, is_cancelled: bool) -> None:
+        call = self.calls.pop(number, None)
+        if call is None:
+            return
+        if is_cancelled:
+            self._cancelled.append(call)
+            self._was_idle_when_cancelled |= call.idle > 0
+        else:
+            self._has_ended_call = True
+
+    def start_probe(self) -> bool:
+        """Whether the engine should be probed now; `end_probe` must follow."""
+        is_waiting = any(call.idle > 0 for call in self.calls.values())
+        should_probe = self.has_probe and (is_waiting or self._was_idle_when_cancelled)
+        if self._is_probing or not should_probe:
+            return False
+        self._is_probing, self._probe_age = True, 0.0
+        return True
+
+    def end_probe(self, step_seconds: float) -> None:
+        """Note that the engine answered; a step of it takes so many seconds, as it estimates."""
+        self._is_probing, self._is_alive, self._was_idle_when_cancelled = False, True, False
+        self._step_seconds = max(step_seconds, self._probe_age, DECAY * self._step_seconds)
+
+    def tick(self, seconds: float) -> None:
+        """Note that so many seconds have passed."""
+        self._probe_age += seconds
+        progressed = [call for call in self.calls.values() if self._update(call, seconds)]
+        if progressed or self._has_ended_call or self._is_alive:
+            self.idle = 0.0
+            self._cancelled.clear()
+        elif self.calls or self._is_probing:
+            self.idle += seconds
+        else:
+            self.idle = 0.0
+        self._has_ended_call = self._is_alive = False
+
+    def is_hung(self) -> bool:
+        return self.idle >= self.limit
+
+    def find_stuck_calls(self) -> list[RunningCall]:
+        """Find calls that get nothing from an engine that answers its probes."""
+        if not self.has_probe or self.is_hung():
+            return []
+        is_alone = len(self.calls) == 1
+        return [call for call in self.calls.values() if self._is_stuck(call, is_alone)]
+
+    def _is_stuck(self, call: RunningCall, is_alone: bool) -> bool:
+        if call.has_stepped:
+            return call.idle >= self.limit * (1 if is_alone else STUCK_FACTOR)
+        if not is_alone:  # it may wait for a slot
+            return False
+        return call.idle >= self.limit * STUCK_FACTOR + self._estimate_prefill([call])
+
+    def _update(self, call: RunningCall, seconds: float) -> bool:
+        """Update a call; whether steps have arrived since the last tick."""
+        call.age += seconds
+        call.idle += seconds
+        if call.queue is None or call.mark is None or not call.queue.has_changed(call.mark):
+            return False
+        call.mark = call.queue.get_mark()
+        call.idle = 0.0
+        if not call.has_stepped:
+            call.has_stepped = True
+            measured = call.age / max(1, call.size)
+            self._token_seconds = max(measured, DECAY * self._token_seconds)
+        return True
+
+    def _estimate_prefill(self, calls: Iterable[RunningCall]) -> float:
+        tokens = sum(call.size for call in calls if not call.has_stepped)
+        return PREFILL_FACTOR * tokens * self._token_seconds

@@ -1,0 +1,89 @@
+"""A request that kills the engine each time is refused; those that ran beside it are not."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.support.supervised import SupervisedServer, serve_supervised
+
+# ways to kill an engine: they are all the same to those who wait for it
+DEADLY = ("crash", "segfault", "exit", "step hang", "admit-crash")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[SupervisedServer]:
+    with serve_supervised() as server:
+        yield server
+
+
+def test_the_third_try_is_refused(server: SupervisedServer) -> None:
+    for number, prompt in enumerate(DEADLY, 1):
+        statuses = [server.complete(prompt).status_code for _ in range(2)]
+        assert statuses == [503, 503], prompt
+        refused = server.complete(prompt)
+        assert refused.status_code == 422, prompt
+        assert refused.json()["error"]["code"] == "poison_request"
+        assert server.complete("step").status_code == 200
+        assert sum(server.count_restarts().values()) == 2 * number, "the refused one reached it"
+
+
+def test_a_refused_stream_gets_no_headers_of_a_stream(server: SupervisedServer) -> None:
+    prompt = "step crash stream"
+    for _ in range(2):
+        assert '"code":"engine_down"' in server.complete(prompt, stream=True).text
+    refused = server.complete(prompt, stream=True)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (422, "poison_request")
+
+
+def test_a_new_id_or_seed_does_not_hide_it_and_another_prompt_does_not_match(
+    server: SupervisedServer,
+) -> None:
+    statuses = [server.complete("crash a", seed=seed).status_code for seed in range(3)]
+    assert statuses == [503, 503, 422]
+    assert server.complete("crash b", seed=0).status_code == 503
+
+
+@pytest.mark.parametrize("word", ["crash", "hang"])
+def test_embeddings_are_refused_too(server: SupervisedServer, word: str) -> None:
+    assert [server.embed("a", word).status_code for _ in range(3)] == [503, 503, 422]
+    assert server.embed("a").status_code == 200
+
+
+def test_requests_beside_it_are_not_refused(server: SupervisedServer) -> None:
+    """Innocent requests run in both deaths, as clients that retry do, and are answered in the end.
+
+    They are long, so that they run when the engine dies: they step until a deadly one comes.
+    """
+    innocent = [f"{'step wait:0.05 ' * 30}{number}" for number in range(3)]
+    started = threading.Barrier(len(innocent) + 1, timeout=30)
+
+    def retry(prompt: str) -> list[int]:
+        started.wait()
+        statuses = []
+        while not statuses or statuses[-1] == 503:
+            statuses.append(server.complete(prompt).status_code)
+        return statuses
+
+    with ThreadPoolExecutor(len(innocent)) as pool:
+        answers = [pool.submit(retry, prompt) for prompt in innocent]
+        started.wait()
+        deadly = [server.complete("wait:0.3 crash beside").status_code for _ in range(4)]
+        statuses = [answer.result() for answer in answers]
+    assert deadly == [503, 503, 422, 422]
+    assert [each[-1] for each in statuses] == [200] * len(innocent)
+    assert any(503 in each for each in statuses), "none of them was running when the engine died"
+
+
+def test_a_success_clears_a_suspect(server: SupervisedServer) -> None:
+    """A request that was running in one death, finished since, and runs in another one."""
+    prompt = "step wait:0.4 cleared"
+    for number in range(3):
+        with ThreadPoolExecutor(1) as pool:
+            beside = pool.submit(server.complete, prompt)
+            assert server.complete(f"wait:0.2 crash {number}").status_code == 503
+            assert beside.result().status_code == 503
+        assert server.complete(prompt).status_code == 200
