@@ -221,9 +221,16 @@ class Settings(StateSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
         ),
     ] = 256
     body_limit: Annotated[
-        int,
-        Setting(help="largest request body", group="limits", unit="bytes", minimum=1, live=True),
-    ] = 32 * 1024 * 1024
+        int | None,
+        Setting(
+            help="largest request body",
+            group="limits",
+            unit="bytes",
+            minimum=1,
+            default="from the context: 8MiB to 24MiB",
+            live=True,
+        ),
+    ] = None
     header_limit: Annotated[
         int,
         Setting(help="largest request header", group="limits", unit="bytes", minimum=1, live=True),
@@ -258,6 +265,17 @@ class Settings(StateSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
             live=True,
         ),
     ] = 30.0
+    request_timeout: Annotated[
+        float,
+        Setting(
+            help="how long a request may take in all; clients lower it with `x-request-timeout`",
+            group="timeouts",
+            unit="seconds",
+            minimum=0.001,
+            forever=True,
+            live=True,
+        ),
+    ] = -1
     patience: Annotated[
         float,
         Setting(

@@ -39,15 +39,20 @@ def check_prompt_length(tokens: int, capabilities: Capabilities, param: str = "m
 
 
 def make_context_overflow(
-    tokens: int, context: int, trained: int | None = None, param: str = "messages"
+    length: int | str, context: int, trained: int | None = None, param: str = "messages"
 ) -> ContextOverflow:
-    """Make the error; if the model was trained for more than is served, it says how to get that."""
+    """Make the error; if the model was trained for more than is served, it says how to get that.
+
+    The length is that of the prompt, in tokens or in words ("at least 9000 tokens").
+    """
+    if isinstance(length, int):
+        length = f"{length} tokens"
     more = ""
     if trained is not None and trained > context:
         more = f" (it was trained for {trained} tokens; the server's --context can raise it)"
     return ContextOverflow(
         f"This model's maximum context length is {context} tokens{more}. However, your {param} "
-        f"resulted in {tokens} tokens. Please shorten it.",
+        f"resulted in {length}. Please shorten it.",
         param=param,
     )
 

@@ -19,6 +19,7 @@ from dragoman.config import LOOPBACK, SettingsError, update_live_settings
 from dragoman.http.asgi import Receive, Scope, Send
 from dragoman.http.auth import KeyGuard
 from dragoman.http.body import BodyReader
+from dragoman.http.body_limit import BodyLimit
 from dragoman.http.metrics import Metrics
 from dragoman.http.middleware import HostGuard, RequestMiddleware, get_request, parse_host
 from dragoman.http.respond import Responder
@@ -45,6 +46,7 @@ from dragoman.keys.rate_limits import get_charge
 from dragoman.responses.background import BackgroundRuns
 from dragoman.responses.service import ResponseService
 from dragoman.runtime import Runtime
+from dragoman.telemetry.loop_watch import LoopWatch
 from dragoman.telemetry.observer import RequestObserver
 from dragoman.telemetry.record import RequestRecord
 from dragoman.telemetry.spans import Tracing
@@ -82,9 +84,11 @@ class App:
             sends_timings=settings.timings,
         )
         self.metrics = Metrics(runtime.services, self.observer, lambda: len(clock), runtime.keys)
+        self._loop_watch = LoopWatch()
         self.responder = responder = Responder(clock, self.observer)
+        responder.request_timeout = settings.request_timeout
         background = BackgroundRuns(
-            lambda: responder.runs.track(None),
+            responder.track_background,
             lambda: responder.start_timer().record,
             self.metrics.count_error,
             self._observe_background,
@@ -92,13 +96,14 @@ class App:
         self.responses = ResponseService(
             runtime.services, runtime.state, background, runtime.remote_tools
         )
-        self.websockets = WebSocketSessions(settings.body_limit)
+        self.body_limit = BodyLimit(settings, runtime.services.models.list_loaded)
+        self.websockets = WebSocketSessions(self.body_limit.get)
         self.readiness = Readiness(responder, runtime.services.models, self.metrics)
         self.router = Router([])
         self.context = RouteContext(
             runtime=runtime,
             responses=self.responses,
-            reader=BodyReader(settings, runtime.state.get_signer),
+            reader=BodyReader(settings, self.body_limit, runtime.state.get_signer),
             responder=responder,
             websockets=self.websockets,
             metrics=self.metrics,
@@ -126,6 +131,7 @@ class App:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.metrics.loop_lag.start()
+        self._loop_watch.start()
         if scope["type"] == "lifespan":
             await self._serve_lifespan(receive, send)
         else:
@@ -139,6 +145,7 @@ class App:
 
     async def aclose(self) -> None:
         self.metrics.loop_lag.stop()
+        self._loop_watch.stop()
         await self.responses.aclose()
         await self.runtime.aclose()
 
@@ -167,7 +174,7 @@ class App:
         """Hand live settings to those who do not read them where they use them."""
         settings, services = self.settings, self.runtime.services
         self._clock.set_times(settings.patience, settings.ping)
-        self.websockets.message_limit = settings.body_limit
+        self.responder.request_timeout = settings.request_timeout
         services.admission.resize(settings.queue)
         services.models.policy = replace(services.models.policy, wait=settings.load_wait)
         if settings.log_level != self._log_level:

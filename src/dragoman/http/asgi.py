@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import cached_property
+from io import BytesIO
 from itertools import islice
 from typing import Any, Literal, TypeAlias
 from urllib.parse import parse_qsl
@@ -63,6 +64,7 @@ class RequestContext:
         self.dialect: Dialect[object] = DEFAULT_DIALECT  # the router chooses it
         self.access: Access = "key"  # likewise; unknown paths need a key, too
         self.route_name: RouteName | None = None  # likewise; None for unknown paths
+        self.takes_place = False  # likewise; it is one of the concurrent requests of its key
         self.owner = ""  # whose data the request sees: a digest of the client's key, or of its name
         self.key_name = ""  # of the client's key, for logs; it has one only where keys are required
         self.extra_headers: list[Header] = []  # sent with the response
@@ -126,31 +128,35 @@ class RequestContext:
         """All values of a field, written as `name=a&name=b` or as `name[]=a&name[]=b`."""
         return [value for key, value in self._query_fields if key in (name, f"{name}[]")]
 
-    async def read_body(self, limit: int, timeout: float) -> bytes:
-        """The whole body, or an error if it is too large or too slow."""
+    async def read_body(self, limit: int, timeout: float, explanation: str = "") -> bytes:
+        """The whole body, or an error if it is too large or too slow.
+
+        The explanation is a sentence about the limit.
+        """
         length = self.get_header(b"content-length")
+        error = TooLarge(
+            f"The request body is larger than the {limit:,} bytes allowed. {explanation}".rstrip()
+        )
         if length is not None and length.isdigit() and int(length) > limit:
-            raise _make_too_large_error(limit)
+            raise error
         try:
             async with asyncio.timeout(timeout):
-                return await self._read_chunks(limit)
+                return await self._read_chunks(limit, error)
         except TimeoutError:
             raise RequestTimeout("The request body did not arrive in time.") from None
 
-    async def _read_chunks(self, limit: int) -> bytes:
-        chunks: list[bytes] = []
-        size = 0
+    async def _read_chunks(self, limit: int, error: TooLarge) -> bytes:
+        body = BytesIO()  # unlike a list of chunks, it needs no copy in the end
         while True:
             message = await self.receive()
             if message["type"] == "http.disconnect":
                 raise Disconnected
             chunk = message.get("body", b"")
-            size += len(chunk)
-            if size > limit:
-                raise _make_too_large_error(limit)
-            chunks.append(chunk)
+            if body.tell() + len(chunk) > limit:
+                raise error
+            body.write(chunk)
             if not message.get("more_body", False):
-                return b"".join(chunks)
+                return body.getvalue()
 
     async def wait_disconnected(self) -> None:
         """Return when the client has disconnected. Call it only after the body was read."""
@@ -199,7 +205,3 @@ def make_warning_headers(warnings: Iterable[str]) -> list[Header]:
     unique = dict.fromkeys(warnings)
     texts = (_UNPRINTABLE.sub("?", text)[:MAX_WARNING_LENGTH].strip() for text in unique)
     return [(b"x-dragoman-warning", text.encode()) for text in islice(texts, MAX_WARNINGS)]
-
-
-def _make_too_large_error(limit: int) -> TooLarge:
-    return TooLarge(f"The request body is larger than the {limit:,} bytes allowed.")

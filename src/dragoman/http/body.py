@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from dragoman.config import Settings
 from dragoman.errors import UnsupportedMedia
 from dragoman.http.asgi import RequestContext
+from dragoman.http.body_limit import BodyLimit
 from dragoman.http.middleware import parse_host, parse_origin
 from dragoman.protocols.dialect import Decode, DialectContext
-from dragoman.protocols.shared.json_body import collect_warnings
+from dragoman.protocols.shared.json_body import LARGE_BODY, collect_warnings
 from dragoman.signing import Signer
+from dragoman.types.worker_threads import run_in_worker
 
-LARGE_BODY = 1 << 20  # bytes; decoding more than this takes noticeable time
 T = TypeVar("T")
 
 
 class BodyReader:
     """Reads the JSON bodies of requests and decodes them in their wire API."""
 
-    def __init__(self, settings: Settings, get_signer: Callable[[], Awaitable[Signer]]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        limit: BodyLimit,
+        get_signer: Callable[[], Awaitable[Signer]],
+    ) -> None:
         self._settings = settings
+        self._limit = limit
         self._get_signer = get_signer
 
     async def read(self, request: RequestContext) -> bytes:
@@ -36,9 +42,8 @@ class BodyReader:
         if encoding.lower() != b"identity":
             raise UnsupportedMedia("Send the body without `Content-Encoding`.")
         with request.record.measure("receive"):
-            return await request.read_body(
-                self._settings.body_limit, self._settings.receive_timeout
-            )
+            limit, timeout = self._limit.get(), self._settings.receive_timeout
+            return await request.read_body(limit, timeout, self._limit.explain())
 
     async def make_context(self, request: RequestContext) -> DialectContext:
         """What the wire API of a request needs to decode it and to encode its response."""
@@ -61,7 +66,7 @@ class BodyReader:
         with collect_warnings(request.warnings), request.record.measure("decode"):
             if len(body) <= LARGE_BODY:
                 return decode(body, context)
-            return await asyncio.to_thread(decode, body, context)
+            return await run_in_worker(decode, body, context)
 
 
 def is_from_other_site(request: RequestContext) -> bool:

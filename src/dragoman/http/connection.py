@@ -24,6 +24,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from dragoman.config import Settings
 from dragoman.errors import DragomanError, HeadersTooLarge, InvalidHttp, RequestTimeout
 from dragoman.http.asgi import DIRECT_WRITER, HEALTH_ONLY, Scope
+from dragoman.http.body_limit import BodyLimit
 from dragoman.http.closing import LingeringClose, StallTimer, encode_rejection
 from dragoman.http.network.half_close import HalfClose
 from dragoman.http.network.response_transport import CycleTransport, DirectWriter
@@ -40,6 +41,7 @@ class Connection(HttpToolsProtocol):
 
     settings: ClassVar[Settings] = Settings()
     router: ClassVar[Router] = Router([])
+    body_limit: ClassVar[BodyLimit] = BodyLimit(Settings(), tuple)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -142,7 +144,7 @@ class Connection(HttpToolsProtocol):
             return False
         url = httptools.parse_url(self.url)
         path = self._read_path()
-        handshake = parse_handshake(self.headers, self.settings.body_limit)
+        handshake = parse_handshake(self.headers, self.body_limit.get())
         if handshake is None or not self.router.has_websocket(path):
             return False
         scope: Scope = {
@@ -341,6 +343,9 @@ def _make_headers_error() -> HeadersTooLarge:
     return HeadersTooLarge("The request headers are too large.")
 
 
-def make_connection_class(settings: Settings, router: Router) -> type[Connection]:
+def make_connection_class(
+    settings: Settings, router: Router, body_limit: BodyLimit
+) -> type[Connection]:
     """The protocol class of a server with these limits and routes."""
-    return type("ServerConnection", (Connection,), {"settings": settings, "router": router})
+    attributes = {"settings": settings, "router": router, "body_limit": body_limit}
+    return type("ServerConnection", (Connection,), attributes)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import heapq
 import logging
 import resource
 import signal
@@ -34,6 +33,7 @@ from dragoman.http.app import App
 from dragoman.http.connection import Connection, make_connection_class
 from dragoman.http.network.descriptors import DescriptorReserve
 from dragoman.http.network.handover import Successor, notify_service_manager
+from dragoman.http.network.idle_connections import IdleConnections
 from dragoman.http.network.listener import AcceptOptions, Listener
 from dragoman.http.network.sockets import bind_sockets
 from dragoman.http.network.tls import make_certificate
@@ -45,7 +45,6 @@ OnListening = Callable[[str], None]  # called with the server's URL
 INTERRUPT_TIMEOUT = 2.0  # seconds for interrupted requests to end
 WEBSOCKET_TIMEOUT = 1.0  # of these, for those over WebSockets
 TICKS_PER_SECOND = 10
-MIN_IDLE = 1.0  # seconds until a connection counts as idle
 
 
 class Server(uvicorn.Server):
@@ -61,7 +60,6 @@ class Server(uvicorn.Server):
         self._certificate = make_certificate(app.settings)
         self._successor: Successor | None = None
         self._retires_at: float | None = None  # set once another process has taken over
-        self._closed_idle_at = 0.0
         self.raises_signals = True  # raise a signal that stopped the server again at the end
         self.is_main_program = False  # handle SIGHUP and SIGUSR2, too
         self.reload_hooks: list[Callable[[], None]] = [app.reload]  # called on SIGHUP
@@ -72,12 +70,13 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await self.lifespan.startup()
+        self._idle = IdleConnections(self.server_state.connections)  # type: ignore[arg-type]
         options = AcceptOptions(
             settings=self._app.settings,
             make_protocol=self._make_connection,
             certificate=self._certificate,
             reserve=DescriptorReserve(),
-            close_idle=self._close_idle,
+            idle=self._idle,
         )
         opened = sockets or bind_sockets(self.config.host, self.config.port)
         self.servers = [Listener(listening, options) for listening in opened]
@@ -92,25 +91,10 @@ class Server(uvicorn.Server):
         connection: Connection = self.config.http_protocol_class(  # type: ignore[call-arg, assignment]
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
-        connection.health_only = health_only
+        if health_only:
+            connection.health_only = True
+            self._idle.add_restricted(connection)
         return connection
-
-    def _close_idle(self) -> None:
-        """Close the connections that have been idle the longest; at most once per tick."""
-        now = asyncio.get_running_loop().time()
-        if now < self._closed_idle_at + 1 / TICKS_PER_SECOND:
-            return
-        self._closed_idle_at = now
-        idle = [
-            connection
-            for connection in self.server_state.connections
-            if isinstance(connection, Connection)
-            and connection.is_idle
-            and now - connection.idle_since >= MIN_IDLE
-        ]
-        count = max(8, len(idle) // 4)
-        for connection in heapq.nsmallest(count, idle, key=lambda idle: idle.idle_since):
-            connection.transport.close()
 
     @contextmanager
     def _handle_reload_signals(self) -> Iterator[None]:
@@ -238,7 +222,7 @@ def make_server(app: App, settings: Settings, on_listening: OnListening | None =
         app,
         host=settings.host,
         port=settings.port,
-        http=make_connection_class(settings, app.router),
+        http=make_connection_class(settings, app.router, app.body_limit),
         ws="none",  # our own connections serve WebSockets
         lifespan="off",
         loop="auto",

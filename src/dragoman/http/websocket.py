@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 
 from websockets.frames import CloseCode
@@ -167,7 +167,7 @@ class WebSocketSession:
             await self._enqueue(text.encode())
 
     async def _enqueue(self, text: bytes) -> None:
-        limit = self._sessions.message_limit
+        limit = self._sessions.get_message_limit()
         if len(text) > limit:
             await self.close(
                 CloseCode.MESSAGE_TOO_BIG, f"A message may have at most {limit:,} bytes."
@@ -192,8 +192,10 @@ class WebSocketSession:
 class WebSocketSessions:
     """All WebSockets of a server."""
 
-    def __init__(self, message_limit: int, idle_timeout: float = IDLE_TIMEOUT) -> None:
-        self.message_limit = message_limit  # bytes
+    def __init__(
+        self, get_message_limit: Callable[[], int], idle_timeout: float = IDLE_TIMEOUT
+    ) -> None:
+        self.get_message_limit = get_message_limit  # in bytes
         self.idle_timeout = idle_timeout
         self.drain_seconds: float | None = None  # set once the server is stopping
         self._open: set[WebSocketSession] = set()

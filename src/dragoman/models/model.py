@@ -9,8 +9,11 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from dragoman.engines.limits import make_context_overflow
+from dragoman.errors import ContextOverflow
 from dragoman.models.output_format import OutputFormat
 from dragoman.presets import Preset
+from dragoman.prompt.limit import DEFAULT_TOKENS, PromptLimit, make_limit
 from dragoman.prompt.renderer import PromptRenderer
 from dragoman.tokenizers.tokenizer import AnyTokenizer
 from dragoman.types import Capabilities, Engine, Sampling, TraceLevel
@@ -70,7 +73,45 @@ class Model(Struct, kw_only=True, eq=False, weakref=True):
     preset: Preset = Preset()  # the operator's values for requests
     output_format: OutputFormat = OutputFormat()
     renderer: PromptRenderer
+    shares_cache: bool = False  # all API keys share cached prompts
+    public_prompts: tuple[str, ...] = ()  # system prompts that all API keys may reuse
+    public_prefixes: tuple[float, list[list[int]]] | None = None  # their tokens, and since when
+    warned_about_scopes: bool = False
     _token_visibility: dict[OutputFormat, TokenVisibility] = msgspec.field(default_factory=dict)
+
+    def make_prompt_limit(self, param: str) -> PromptLimit:
+        """Return how long a prompt may be, with the error that names the client's field."""
+        context, trained = self.capabilities.context, self.capabilities.trained_context
+        if context is None:
+            return self._make_limit(DEFAULT_TOKENS, f"`{param}` is too long: it has")
+        return make_limit(
+            context - 1,  # one is left for the answer
+            self.renderer.longest_token,
+            lambda length: make_context_overflow(length, context, trained, param),
+        )
+
+    def make_embedding_limit(self, param: str) -> PromptLimit:
+        """Return how long an input to embed may be."""
+        context = self.capabilities.embedding_context
+        if context is None:
+            return self.make_prompt_limit(param)
+        return make_limit(
+            context,
+            self.renderer.longest_token,
+            lambda length: make_context_overflow(length, context, param=param),
+        )
+
+    def make_count_limit(self, param: str) -> PromptLimit:
+        """Return how long a text may be whose tokens are only counted or listed."""
+        tokens = max(DEFAULT_TOKENS, 2 * (self.capabilities.context or 0))
+        return self._make_limit(tokens, f"At most {tokens} tokens are counted. `{param}` has")
+
+    def _make_limit(self, tokens: int, problem: str) -> PromptLimit:
+        return make_limit(
+            tokens,
+            self.renderer.longest_token,
+            lambda length: ContextOverflow(f"{problem} {length}. Please shorten it."),
+        )
 
     def can_trace(self, level: TraceLevel) -> bool:
         """Whether the engine traces itself: its capabilities list the level, or it says so."""

@@ -1,48 +1,103 @@
-"""Embeds texts with a model whose engine can embed."""
+"""Embeds texts with a model whose engine can embed.
+
+Each slice of vectors is delivered as it comes, so that a long list is never in memory all at once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeAlias, cast
 
 from dragoman.errors import BadRequest
 from dragoman.events import Usage
+from dragoman.models.model import Model
 from dragoman.pipeline.services import Services
-from dragoman.pipeline.validate import check_context_length, validate_embedding
+from dragoman.pipeline.validate import (
+    check_context_length,
+    check_total_length,
+    validate_embedding,
+)
 from dragoman.telemetry.record import get_record
 from dragoman.types import Embedder, Prompt
 
+SLICE_INPUTS, SLICE_TOKENS = 16, 4096  # that are embedded in one turn
+EncodedInput: TypeAlias = list[int] | str
+DeliverVectors: TypeAlias = Callable[[Sequence[list[float]]], Awaitable[None]]
+
+
+def count_tokens(inputs: Sequence[EncodedInput]) -> int:
+    """Count the tokens of inputs, as far as they are known."""
+    return sum(len(content) for content in inputs if isinstance(content, list))
+
+
+def split_inputs(inputs: Sequence[EncodedInput]) -> list[list[EncodedInput]]:
+    """Split inputs into slices, each of which is embedded in one turn."""
+    slices: list[list[EncodedInput]] = [[]]
+    tokens = 0
+    for content in inputs:
+        size = len(content)
+        is_full = len(slices[-1]) == SLICE_INPUTS or tokens + size > SLICE_TOKENS
+        if slices[-1] and is_full:
+            slices.append([])
+            tokens = 0
+        slices[-1].append(content)
+        tokens += size
+    return slices
+
+
+async def encode_inputs(inputs: Sequence[str | list[int]], model: Model) -> list[EncodedInput]:
+    """Encode all inputs, within the limits of each and of all together."""
+    limit = model.make_embedding_limit("input")
+    encoded: list[EncodedInput] = []
+    total = 0
+    for content in inputs:
+        try:
+            prompt = await model.renderer.encode_prompt(
+                Prompt(content=content, parse_special=False), limit
+            )
+        except BadRequest as error:
+            error.param = "input"
+            raise
+        if isinstance(prompt, list):
+            limit.check_tokens(len(prompt), is_whole=True)
+        check_context_length(prompt, model, "input")
+        total += count_tokens([prompt])
+        check_total_length(total, model, "input")
+        encoded.append(prompt)
+    return encoded
+
 
 async def embed(
-    name: str, inputs: Sequence[str | list[int]], services: Services, owner: str = ""
-) -> tuple[str, list[list[float]], Usage]:
-    """Return the id of the model, one vector for each input, and the usage."""
+    name: str,
+    inputs: Sequence[str | list[int]],
+    services: Services,
+    deliver: DeliverVectors,
+    dimensions: int | None = None,
+    owner: str = "",
+) -> tuple[str, Usage]:
+    """Deliver one vector for each input, in order. Returns the id of the model and the usage."""
     record = get_record()
     record.requested_model = name
     with record.measure("resolve"):
         lease = await services.models.acquire(name, owner=owner)
     with lease as model:
         record.model = model.id
-        validate_embedding(model)
-        prompts = []
-        for text in inputs:
-            try:
-                prompt = await model.renderer.encode_prompt(
-                    Prompt(content=text, parse_special=False)
-                )
-            except BadRequest as error:
-                error.param = "input"
-                raise
-            check_context_length(prompt, model, "input")
-            prompts.append(prompt)
+        validate_embedding(model, dimensions)
+        with record.measure("render"):
+            prompts = await encode_inputs(inputs, model)
         embedder = cast(Embedder, model.engine)
-        tokens = sum(len(prompt) for prompt in prompts if isinstance(prompt, list))
+        tokens = count_tokens(prompts)
         with (
             services.limiter.reserve_tokens(owner, tokens, 0),
             services.admission.get_gate(model).enter(owner) as ticket,
         ):
+            slices = split_inputs(prompts)
             with record.measure("queue"):
-                await ticket.acquire()
+                claim = await ticket.acquire(prompt_tokens=count_tokens(slices[0]))
             with record.measure("embed"):
-                vectors = await embedder.embed(prompts)
-    return model.id, vectors, Usage(prompt=tokens)
+                await deliver(await embedder.embed(slices[0]))
+                for inputs in slices[1:]:
+                    ticket.free(claim)  # others take their turns between two slices
+                    claim = await ticket.acquire(prompt_tokens=count_tokens(inputs))
+                    await deliver(await embedder.embed(inputs))
+    return model.id, Usage(prompt=tokens)

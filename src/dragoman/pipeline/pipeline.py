@@ -53,6 +53,7 @@ from dragoman.pipeline.sampling import resolve_tokens, warn_about_unused
 from dragoman.pipeline.services import Services
 from dragoman.pipeline.validate import (
     check_context_length,
+    check_total_length,
     get_reasoning_budget,
     validate_media,
     validate_request,
@@ -100,10 +101,14 @@ async def prepare(request: Request, services: Services, already_admitted: bool =
     plan = Plan(request, lease, [], [], ticket, services.replay)
     try:
         await ticket.wait_until_open()
+        total = 0
         for prompt in request.prompts:
             prepared = await render_prompt(prompt, model, request, services)
             param = "messages" if isinstance(prompt, Chat) else "prompt"
             tokens_left = check_context_length(prepared.content, model, param)
+            if isinstance(prepared.content, list):
+                total += len(prepared.content)
+                check_total_length(total, model, param)
             prepared.public_tokens = await count_public_tokens(prepared.content, model)
             job_id = make_job_id(request, len(plan.jobs))
             job = make_job(job_id, request, prepared, model, tokens_left)

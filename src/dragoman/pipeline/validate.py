@@ -13,12 +13,13 @@ from dragoman.engines.limits import (
     check_logprobs,
     check_prompt_length,
 )
-from dragoman.errors import TooLarge, Unsupported
+from dragoman.errors import BadRequest, TooLarge, Unsupported
 from dragoman.models.model import Model
 from dragoman.pipeline.sampling import check_sampling
 from dragoman.types import Chat, MediaPart, Message, Request, TextPart
 from dragoman.types.limits import NO_LIMITS, KeyLimits
 
+MAX_REQUEST_TOKENS = 400_000  # of all prompts or inputs
 BUDGET_UNSUPPORTED = "This model's reasoning cannot be limited."
 
 
@@ -73,9 +74,12 @@ def measure_media(part: MediaPart) -> int:
     return len(content) * 3 // 4 if is_base64 else len(content)
 
 
-def validate_embedding(model: Model) -> None:
-    if not model.capabilities.embeddings:
+def validate_embedding(model: Model, dimensions: int | None) -> None:
+    size = model.capabilities.embeddings
+    if not size:
         raise Unsupported("This model's engine does not support embeddings.", param="model")
+    if dimensions is not None and dimensions > size:
+        raise BadRequest(f"`dimensions` must be at most {size} for this model.", param="dimensions")
 
 
 def check_context_length(prompt: list[int] | str, model: Model, param: str) -> int | None:
@@ -85,6 +89,16 @@ def check_context_length(prompt: list[int] | str, model: Model, param: str) -> i
         return None
     check_prompt_length(len(prompt), model.capabilities, param)
     return None if model.capabilities.context_shift else context - len(prompt)
+
+
+def check_total_length(tokens: int, model: Model, param: str) -> None:
+    """Reject a list of prompts that is too long; one prompt may always fill the context."""
+    limit = max(MAX_REQUEST_TOKENS, model.capabilities.context or 0)
+    if tokens > limit:
+        raise BadRequest(
+            f"`{param}` has more than {limit} tokens in all. Send it in several requests.",
+            param=param,
+        )
 
 
 def get_reasoning_budget(chat: Chat, model: Model, request: Request) -> int | None:

@@ -1,32 +1,23 @@
-"""Encodes the pieces of a prompt as token ids."""
+"""Encodes the pieces of a prompt as token ids.
+
+Short texts are encoded on the event loop, which gets to run after each few of them, whichever
+request they belong to.
+"""
 
 from __future__ import annotations
 
-import asyncio
 from array import array
 from collections.abc import Sequence
-from typing import Protocol
 
 from msgspec import Struct
 
+from dragoman.prompt.limit import DEFAULT_LIMIT, PromptLimit
 from dragoman.prompt.pieces import Piece
+from dragoman.prompt.slices import encode_text
+from dragoman.prompt.text_encoder import TextEncoder
 from dragoman.prompt.token_cache import TokenCache
 
-YIELD_AFTER = 20_000  # characters to encode before other tasks get to run
-
-
-class TextEncoder(Protocol):
-    """The part of a tokenizer that a prompt needs (see `dragoman.tokenizers`)."""
-
-    pieces: list[bytes]
-    specials: dict[str, int]
-    bos_id: int | None
-    add_bos: bool
-    variables: dict[str, str]
-    rstrip: frozenset[int]
-    eos_ids: frozenset[int]
-
-    async def encode(self, text: str) -> list[int]: ...
+PIECE_COST = 10  # characters that a piece counts for, besides its text
 
 
 class EncodedPrompt(Struct, frozen=True):
@@ -42,15 +33,18 @@ async def encode_pieces(
     answer_start: int | None = None,
     *,
     fix_bos: bool = True,
+    limit: PromptLimit = DEFAULT_LIMIT,
 ) -> EncodedPrompt:
     """Encode all pieces; `answer_start` is the piece that starts the answer.
 
     With `fix_bos`, the pieces are a whole prompt, which gets a BOS token if the model wants one.
     """
+    limit.check_characters(sum(len(piece) for piece in pieces if isinstance(piece, str)))
     ids = array("i")
-    cached = encoded = 0
+    cached = 0
     strip, start = False, None
     for index, piece in enumerate(pieces):
+        await cache.work.add(PIECE_COST)
         start = len(ids) if index == answer_start else start
         if not isinstance(piece, str):
             ids.extend(piece)
@@ -67,11 +61,9 @@ async def encode_pieces(
             ids.extend(known)
             cached += len(known)
             continue
-        if encoded > YIELD_AFTER:
-            encoded = 0
-            await asyncio.sleep(0)
-        encoded += len(text)
-        new = await tokenizer.encode(text)
+        limit.check_tokens(len(ids))
+        await cache.work.add(len(text))
+        new = await encode_text(text, tokenizer, limit, len(ids))
         cache.put(text, new)
         ids.extend(new)
     encoded_prompt = EncodedPrompt(ids, cached, start)

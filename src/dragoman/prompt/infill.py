@@ -9,14 +9,16 @@ plain text: none of them can contain a special token.
 
 Where a client allows it, texts that do not fit are shortened as llama-server does: the end of the
 prefix gets three quarters of the room and the start of the suffix the rest, and other files get
-what is left, the last ones first.
+what is left, the last ones first. No more of a text is tokenized than there may be room for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from dragoman.errors import Unsupported
+from dragoman.prompt.limit import DEFAULT_LIMIT, PromptLimit
+from dragoman.prompt.slices import encode_text
 from dragoman.tokenizers.tokenizer import AnyTokenizer
 from dragoman.tokenizers.vocabulary import InfillTokens
 from dragoman.types import Infill, Prompt
@@ -26,6 +28,8 @@ REPOSITORY_NAME = "myproject"
 FILE_NAME = "filename"
 SNIPPET = "\n\n--- snippet ---\n\n"  # before a file, if the model has no token for it
 PREFIX_SHARE = 0.75
+USUAL_TOKEN = 8  # characters, more than tokens have on average
+CUT_TOKENS = 16  # at a cut that may differ from those of the whole text
 
 
 def get_infill_tokens(tokenizer: AnyTokenizer | None, param: str) -> InfillTokens:
@@ -37,18 +41,23 @@ def get_infill_tokens(tokenizer: AnyTokenizer | None, param: str) -> InfillToken
 
 
 async def encode_infill(
-    prompt: Prompt, infill: Infill, tokenizer: AnyTokenizer | None, room: int | None
+    prompt: Prompt,
+    infill: Infill,
+    tokenizer: AnyTokenizer | None,
+    room: int | None,
+    limit: PromptLimit,
 ) -> tuple[list[int], tuple[str, ...]]:
     """Return the prompt that asks a model to fill in text, and warnings.
 
-    `room` is how long the prompt may be.
+    `room` is how long the prompt may be if the client allows to shorten it, else `limit`.
     """
     tokens = get_infill_tokens(tokenizer, infill.param)
     assert tokenizer is not None  # noqa: S101
+    texts = TextParts(tokenizer, room if infill.may_shorten else None, limit)
     content = prompt.content
-    prefix = list(content) if isinstance(content, list) else await tokenizer.encode(content)
-    suffix = await tokenizer.encode(infill.suffix)
-    files = await _encode_files(infill.files, tokens, tokenizer) if infill.files else []
+    prefix = list(content) if isinstance(content, list) else await texts.encode_end(content)
+    suffix = await texts.encode_start(infill.suffix)
+    files = await _encode_files(infill.files, tokens, texts) if infill.files else []
     has_bos = prompt.add_special_tokens and tokenizer.add_bos and tokenizer.bos_id is not None
     bos = [tokenizer.bos_id] if has_bos and tokenizer.bos_id is not None else []
     warnings: tuple[str, ...] = ()
@@ -56,31 +65,78 @@ async def encode_infill(
     if infill.may_shorten and room is not None and length > room - len(bos) - 3:
         prefix, suffix, files = _shorten(prefix, suffix, files, room - len(bos) - 3)
         left = len(prefix) + len(suffix) + len(files)
-        warnings = (f"Only {left} of {length} tokens of the texts fit into the context.",)
+        of = f"{left} tokens" if texts.is_incomplete else f"{left} of {length} tokens"
+        warnings = (f"Only {of} of the texts fit into the context.",)
     before, after = [tokens.prefix, *prefix], [tokens.suffix, *suffix]
     if tokens.middle is None:
         return [*bos, *files, *after, *before], warnings
     return [*bos, *files, *before, *after, tokens.middle], warnings
 
 
+class TextParts:
+    """Encodes the texts of one prompt, of each only as much as there may be room for."""
+
+    def __init__(self, tokenizer: AnyTokenizer, room: int | None, limit: PromptLimit) -> None:
+        """Without `room`, texts are encoded completely, and `limit` applies to all together."""
+        self._tokenizer = tokenizer
+        self._room = room
+        self._limit = limit
+        self._characters = self._tokens = 0  # of the texts so far
+        self.is_incomplete = False  # not all of the texts was encoded
+
+    async def encode_end(self, text: str) -> list[int]:
+        """Encode a text, or as much of its end as there may be room for."""
+        return await self._encode(text, lambda size: text[-size:])
+
+    async def encode_start(self, text: str) -> list[int]:
+        """Encode a text, or as much of its beginning as there may be room for."""
+        return await self._encode(text, lambda size: text[:size])
+
+    def is_full(self, parts: Sequence[Sequence[int]]) -> bool:
+        """Whether there is no room for more than these tokens."""
+        is_full = self._room is not None and sum(map(len, parts)) > self._room
+        self.is_incomplete |= is_full
+        return is_full
+
+    async def _encode(self, text: str, cut: Callable[[int], str]) -> list[int]:
+        if self._room is None:
+            self._characters += len(text)
+            self._limit.check_characters(self._characters)
+            ids = await encode_text(text, self._tokenizer, self._limit, self._tokens)
+            self._tokens += len(ids)
+            return ids
+        size = USUAL_TOKEN * self._room
+        while True:
+            ids = await encode_text(cut(size), self._tokenizer, DEFAULT_LIMIT)
+            if size >= len(text):
+                return ids
+            if len(ids) > self._room + CUT_TOKENS or size > self._limit.characters:
+                self.is_incomplete = True
+                return ids
+            size *= 4
+
+
 async def _encode_files(
-    files: Sequence[tuple[str, str]], tokens: InfillTokens, tokenizer: AnyTokenizer
+    files: Sequence[tuple[str, str]], tokens: InfillTokens, texts: TextParts
 ) -> list[int]:
-    ids: list[int] = []
-    if tokens.repository is not None:
-        ids += [tokens.repository, *await tokenizer.encode(f"{REPOSITORY_NAME}\n")]
-    for name, text in files:
-        ids += await _encode_file_start(name, tokens, tokenizer)
-        ids += await tokenizer.encode(text)
+    """Encode other files, in their order; the last ones matter most if there is little room."""
+    parts: list[list[int]] = []
     if tokens.file is not None:
-        ids += await _encode_file_start(FILE_NAME, tokens, tokenizer)
-    return ids
+        parts.append(await _encode_file_start(FILE_NAME, tokens, texts))
+    for name, text in reversed(files):
+        if texts.is_full(parts):
+            break
+        parts.append(await texts.encode_end(text))
+        parts.append(await _encode_file_start(name, tokens, texts))
+    if tokens.repository is not None:
+        parts.append([tokens.repository, *await texts.encode_start(f"{REPOSITORY_NAME}\n")])
+    return [token for part in reversed(parts) for token in part]
 
 
-async def _encode_file_start(name: str, tokens: InfillTokens, tokenizer: AnyTokenizer) -> list[int]:
+async def _encode_file_start(name: str, tokens: InfillTokens, texts: TextParts) -> list[int]:
     if tokens.file is None:
-        return await tokenizer.encode(SNIPPET)
-    return [tokens.file, *await tokenizer.encode(f"{name}\n")]
+        return await texts.encode_start(SNIPPET)
+    return [tokens.file, *await texts.encode_start(f"{name}\n")]
 
 
 def _shorten(

@@ -18,10 +18,10 @@ tokens are unknown here then, and the engine decides how to read the text.
 
 from __future__ import annotations
 
-import asyncio
 import datetime
 import logging
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import TypeVar
 
 from msgspec import Struct
@@ -35,7 +35,13 @@ from dragoman.prompt.conversation import (
     prepare_tools,
     to_template_message,
 )
-from dragoman.prompt.encoding import TextEncoder, encode_pieces
+from dragoman.prompt.encoding import encode_pieces
+from dragoman.prompt.limit import (
+    DEFAULT_LIMIT,
+    PromptLimit,
+    count_characters,
+    measure_longest_token,
+)
 from dragoman.prompt.opening import find_opening
 from dragoman.prompt.pieces import PromptPieces, Splicer, join_pieces
 from dragoman.prompt.reasoning_options import (
@@ -55,16 +61,18 @@ from dragoman.prompt.template.capabilities import (
     probe_capabilities,
 )
 from dragoman.prompt.template.template import ChatTemplate, compile_template
+from dragoman.prompt.text_encoder import TextEncoder
 from dragoman.prompt.token_cache import TokenCache
 from dragoman.prompt.turn import Turn
 from dragoman.prompt.turn_markers import drop_replays, find_replays, insert_markers
 from dragoman.types import Chat, Json, Message, Prompt, Tool
+from dragoman.types.worker_threads import run_in_worker
 
 log = logging.getLogger("dragoman.prompt")
 T = TypeVar("T")
 
-QUICK_SECONDS = 0.02  # how long a rendering may block the event loop
-MAX_INLINE_CHARACTERS = 200_000  # larger conversations are rendered in a thread at once
+QUICK_SECONDS = 0.01  # how long a rendering may block the event loop
+MAX_INLINE_CHARACTERS = 50_000  # larger conversations are rendered in a thread at once
 ITEM_COST = 100  # characters that a message or a call counts for besides its text
 CACHE_BYTES = 32 << 20
 
@@ -122,12 +130,22 @@ class PromptRenderer:
         facts = self._template.facts
         return SpecialTokenGuard(specials, facts.literals, facts.separators, facts.changes_case)
 
-    async def render(self, chat: Chat, splicer: Splicer | None = None) -> RenderedPrompt:
+    @cached_property
+    def longest_token(self) -> int | None:
+        """The characters of the longest token, as far as that limits how many a text has."""
+        if self.tokenizer is None or not getattr(self.tokenizer, "keeps_text", False):
+            return None
+        return measure_longest_token(self.tokenizer.pieces)
+
+    async def render(
+        self, chat: Chat, splicer: Splicer | None = None, limit: PromptLimit = DEFAULT_LIMIT
+    ) -> RenderedPrompt:
         """Render the prompt of a chat, with replayed turns if there is a splicer.
 
         Raises a client error that says why a chat cannot be rendered.
         """
         _check_messages(chat)
+        limit.check_characters(count_characters(chat))
         if splicer is None:
             prompt = PromptPieces([*await self._run(self._render_plain, chat)])
         else:
@@ -137,8 +155,11 @@ class PromptRenderer:
             text = join_pieces(pieces, ())
             if not text:
                 raise _no_messages()
+            limit.check_characters(len(text))
             return RenderedPrompt(text)
-        encoded = await encode_pieces(pieces, self.tokenizer, self.token_cache, prompt.answer_start)
+        encoded = await encode_pieces(
+            pieces, self.tokenizer, self.token_cache, prompt.answer_start, limit=limit
+        )
         if not encoded.ids:
             raise _no_messages()
         ends_special = len(pieces) > 1 and not str(pieces[-1]).strip()
@@ -213,20 +234,31 @@ class PromptRenderer:
         encoded = await encode_pieces(pieces, self.tokenizer, self.token_cache, fix_bos=False)
         return encoded.ids.tolist()
 
-    async def encode_prompt(self, prompt: Prompt) -> list[int] | str:
+    async def encode_prompt(
+        self, prompt: Prompt, limit: PromptLimit = DEFAULT_LIMIT
+    ) -> list[int] | str:
         """Encode a prompt that is not a chat: text, or token ids as they are."""
         content, tokenizer = prompt.content, self.tokenizer
         if isinstance(content, list):
+            limit.check_tokens(len(content), is_whole=True)
             _check_ids(content, None if tokenizer is None else len(tokenizer.pieces))
             return list(content)
+        limit.check_characters(len(content))
         if tokenizer is None:
             return content
-        pieces = self._guard.split(content) if prompt.parse_special else [content]
+        pieces = await self._split_prompt(content) if prompt.parse_special else [content]
         add_bos = prompt.add_special_tokens
-        encoded = await encode_pieces(pieces, tokenizer, self.token_cache, fix_bos=add_bos)
+        encoded = await encode_pieces(
+            pieces, tokenizer, self.token_cache, fix_bos=add_bos, limit=limit
+        )
         if not encoded.ids and add_bos and tokenizer.add_bos and tokenizer.bos_id is not None:
             return [tokenizer.bos_id]
         return encoded.ids.tolist()
+
+    async def _split_prompt(self, text: str) -> list[str]:
+        if len(text) <= MAX_INLINE_CHARACTERS:
+            return self._guard.split(text)
+        return await run_in_worker(self._guard.split, text)
 
     # Text
 
@@ -237,7 +269,7 @@ class PromptRenderer:
                 return work(chat, self._quick_limits)
             except TemplateTooCostly:
                 pass  # try again in a thread, which has more time
-        return await asyncio.to_thread(work, chat, self._limits)
+        return await run_in_worker(work, chat, self._limits)
 
     def _render_plain(self, chat: Chat, limits: RenderLimits) -> list[str]:
         """Render every turn as the client sent it."""

@@ -6,17 +6,17 @@ of each renderer's template. `recorder` fills the first two.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import weakref
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TypeAlias
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from dragoman.models.model import Model
+from dragoman.prompt.limit import count_characters
 from dragoman.prompt.renderer import PromptRenderer, RenderedPrompt
 from dragoman.replay.cache import ReplayCache, ReplayStore
 from dragoman.replay.digest import (
@@ -31,11 +31,14 @@ from dragoman.replay.prefix_index import WIDTH, PrefixIndex, pack_ids, unpack_id
 from dragoman.replay.splice import TurnSplicer
 from dragoman.replay.turn_boundaries import LearnedBoundaries, start_learning
 from dragoman.types import Adapter, Chat, Message, ReplayedTurn
+from dragoman.types.worker_threads import run_in_worker
 
 SkipReasons: TypeAlias = tuple[str, ...]  # for each turn that is not replayed, the reason
 MAX_BYTES = 64 << 20
 MAX_MODELS = 64  # models with a prefix index
-MAX_INLINE_MESSAGES = 1000  # messages; longer conversations are digested in a thread
+# Longer conversations are digested in a thread.
+MAX_INLINE_MESSAGES, MAX_INLINE_CHARACTERS = 200, 50_000
+MAX_TURNS = 10_000  # the last ones of a conversation are looked up
 UNKNOWN, EDITED, NO_ROOM = "unknown", "edited", "room"
 
 
@@ -109,6 +112,19 @@ class EarlierTurn:
         return same_answer and self._reasoning_digest in (b"", entry.reasoning_digest)
 
 
+def digest_turns(
+    messages: Sequence[Message], scope_key: str
+) -> tuple[list[bytes], dict[int, EarlierTurn]]:
+    """Return the digests of all prefixes of a chat, and its assistant turns by their index."""
+    prefixes = digest_prefixes(messages)
+    indices = [index for index, message in enumerate(messages) if message.role == "assistant"]
+    turns = {
+        index: EarlierTurn(messages[index], prefixes[index], scope_key)
+        for index in indices[-MAX_TURNS:]
+    }
+    return prefixes, turns
+
+
 class ReplayService:
     """The turns that models wrote, by owner and model."""
 
@@ -133,15 +149,11 @@ class ReplayService:
     async def find_turns(self, chat: Chat, scope: ReplayScope) -> FoundTurns:
         """Attach the stored tokens to the turns of a chat that the model wrote."""
         scope_key, messages = self.get_scope_key(scope), list(chat.messages)
-        if len(messages) > MAX_INLINE_MESSAGES:
-            prefixes = await asyncio.to_thread(digest_prefixes, messages)
+        size = count_characters(chat)
+        if len(messages) > MAX_INLINE_MESSAGES or size > MAX_INLINE_CHARACTERS:
+            prefixes, turns = await run_in_worker(digest_turns, messages, scope_key)
         else:
-            prefixes = digest_prefixes(messages)
-        turns = {
-            index: EarlierTurn(message, prefixes[index], scope_key)
-            for index, message in enumerate(messages)
-            if message.role == "assistant"
-        }
+            prefixes, turns = digest_turns(messages, scope_key)
         if not turns:
             return FoundTurns(chat, prefixes[-1])
         keys = [key for turn in turns.values() for key in turn.keys]

@@ -12,7 +12,7 @@ time.
 
 from __future__ import annotations
 
-import asyncio
+import json
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Protocol
 
 from msgspec import Struct
 from tokenizers import Tokenizer as Backend
+from tokenizers import models
 
 from dragoman.errors import ModelBroken
 from dragoman.tokenizers.from_gguf import backend_from_gguf, vocabulary_from_gguf
@@ -30,13 +31,14 @@ from dragoman.tokenizers.from_json import (
     read_directory,
 )
 from dragoman.tokenizers.vocabulary import Vocabulary
+from dragoman.types.worker_threads import run_in_worker
 
 log = logging.getLogger("dragoman.tokenizers")
 
-MAX_INLINE_CHARACTERS = (
-    20_000  # characters that may be encoded on the event loop: a few milliseconds
-)
+MAX_INLINE_CHARACTERS = 4_000  # that may be encoded on the event loop: a few milliseconds
 
+# Steps of normalizers that at most add characters or replace single ones, as ours do
+KEEPING_STEPS = ("Prepend", "Replace")
 EngineTokenize = Callable[[str, bool], Awaitable[list[int]]]
 
 
@@ -48,6 +50,8 @@ class TextEngine(Protocol):
 
 class _BaseTokenizer:
     """The vocabulary, which every tokenizer has."""
+
+    keeps_text = False  # whether the tokens of a text are all of its characters, none left out
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.pieces = vocabulary.pieces
@@ -80,6 +84,7 @@ class Tokenizer(_BaseTokenizer):
     def __init__(self, vocabulary: Vocabulary, backend: Backend) -> None:
         super().__init__(vocabulary)
         self._backend = backend
+        self.keeps_text = _keeps_text(backend)
 
     def encode_now(self, text: str) -> list[int]:
         if not text:
@@ -93,7 +98,7 @@ class Tokenizer(_BaseTokenizer):
     async def encode(self, text: str) -> list[int]:
         if len(text) <= MAX_INLINE_CHARACTERS:
             return self.encode_now(text)
-        return await asyncio.to_thread(self.encode_now, text)
+        return await run_in_worker(self.encode_now, text)
 
 
 class EngineTokenizer(_BaseTokenizer):
@@ -104,6 +109,7 @@ class EngineTokenizer(_BaseTokenizer):
         self.source = "engine"
         self._engine = engine
         self._special_texts = {token: text for text, token in vocabulary.specials.items()}
+        self._plain_ids: dict[int, list[int]] = {}  # of the texts of special tokens
 
     def encode_now(self, text: str) -> list[int]:
         raise NotImplementedError("the engine encodes asynchronously: use encode()")
@@ -125,14 +131,36 @@ class EngineTokenizer(_BaseTokenizer):
             text = self._special_texts.get(token)
             if text is None:
                 plain.append(token)
-                continue
-            for part in (text[:1], text[1:]):
-                halves = await self._engine.tokenize(part, False)
-                plain += [half for half in halves if half not in self._special_texts]
+            else:
+                plain += await self._encode_as_text(token, text)
         return plain
+
+    async def _encode_as_text(self, token: int, text: str) -> list[int]:
+        """Return the ordinary tokens of a special token's text."""
+        known = self._plain_ids.get(token)
+        if known is None:
+            halves = [
+                half
+                for part in (text[:1], text[1:])
+                for half in await self._engine.tokenize(part, False)
+            ]
+            known = [half for half in halves if half not in self._special_texts]
+            self._plain_ids[token] = known
+        return known
 
 
 AnyTokenizer = Tokenizer | EngineTokenizer
+
+
+def _keeps_text(backend: Backend) -> bool:
+    """Whether a backend neither drops nor combines characters, and has tokens for all of them."""
+    if not isinstance(backend.model, models.BPE) or backend.model.unk_token is not None:
+        return False
+    if backend.normalizer is None:
+        return True
+    normalizer = json.loads(backend.normalizer.__getstate__())
+    steps = normalizer.get("normalizers", [normalizer])
+    return all(step["type"] in KEEPING_STEPS for step in steps)
 
 
 def _replace_surrogates(text: str) -> str:

@@ -257,6 +257,7 @@ class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     lora: tuple[Adapter, ...] = ()
     cache_prompt: bool = True
     cache_scope: str = ""  # a cached prefix is reused only by jobs of the same scope
+    public_prefix: int = 0  # the first tokens of the prompt, which jobs of any scope may reuse
     priority: Priority = "live"
     trace: TraceLevel | None = None  # report what the engine did, in `Step.trace`
 
@@ -314,8 +315,11 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     prompt_logprobs: bool = False
     grammars: bool = False
     embeddings: int = 0  # vector length; 0 is no embeddings
+    embedding_context: int | None = None  # tokens of one input to embed; None is the context
     lora: tuple[str, ...] = ()
     tokenize: bool = False
+    cache_scopes: bool = False  # reuses cached prefixes within one `Job.cache_scope` only
+    public_prefixes: bool = False  # reuses `Job.public_prefix` between scopes
     modalities: tuple[str, ...] = ("text",)
     trace: tuple[TraceLevel, ...] = ()  # levels at which it traces itself
 

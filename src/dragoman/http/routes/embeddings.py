@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dragoman.http.asgi import RequestContext
 from dragoman.http.router import Route, RouteGroup
 from dragoman.http.routes.context import RouteContext
 from dragoman.pipeline.embed import embed
 from dragoman.protocols.embeddings import (
     DIALECT,
+    EmbeddingEncoder,
     EmbeddingList,
     EmbeddingRequest,
-    encode_embeddings,
 )
+from dragoman.types.worker_threads import run_in_worker
 
 
 def make_routes(context: RouteContext) -> list[Route]:
@@ -19,13 +22,23 @@ def make_routes(context: RouteContext) -> list[Route]:
 
     async def create(request: RequestContext) -> None:
         decoded = await context.reader.read_and_decode(request, DIALECT.decode)
-        async with context.responder.track(request.wait_disconnected):
-            model, vectors, usage = await embed(
-                decoded.model, decoded.inputs, services, request.owner
+        async with context.responder.track(request):
+            encoder = EmbeddingEncoder(decoded)
+
+            async def deliver(vectors: Sequence[list[float]]) -> None:
+                await run_in_worker(encoder.add, vectors)
+
+            model, usage = await embed(
+                decoded.model,
+                decoded.inputs,
+                services,
+                deliver,
+                decoded.dimensions,
+                request.owner,
             )
         request.record.usage = usage
         context.observer.get_model(model).usage += usage
-        body = encode_embeddings(decoded, model, vectors, usage.prompt)
+        body = await run_in_worker(encoder.encode_whole, model, usage.prompt)
         await request.send_response(200, body)
 
     group = RouteGroup("/v1/embeddings", DIALECT)

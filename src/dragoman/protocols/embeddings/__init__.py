@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from dragoman.protocols.dialect import Dialect, pass_strict
 from dragoman.protocols.embeddings.decode import EmbeddingInput, EmbeddingRequest, decode_request
-from dragoman.protocols.embeddings.encode import EmbeddingList, encode_embeddings
+from dragoman.protocols.embeddings.encode import EmbeddingEncoder, EmbeddingList
 from dragoman.protocols.shared import openai
 
 __all__ = [
     "DIALECT",
+    "EmbeddingEncoder",
     "EmbeddingInput",
     "EmbeddingList",
     "EmbeddingRequest",
     "decode_request",
-    "encode_embeddings",
 ]
 
 DIALECT: Dialect[EmbeddingInput] = Dialect(

@@ -1,4 +1,4 @@
-"""Encode embeddings as lists of numbers or as base64."""
+"""Encode embeddings as lists of numbers or as base64, batch by batch."""
 
 from __future__ import annotations
 
@@ -34,18 +34,28 @@ class EmbeddingList(Struct):
     usage: EmbeddingUsage
 
 
-def encode_embeddings(
-    request: EmbeddingInput, model: str, vectors: Sequence[list[float]], tokens: int
-) -> bytes:
-    data = []
-    for index, vector in enumerate(vectors):
-        if not all(map(math.isfinite, vector)):
-            raise EngineFailed("The engine returned a vector with values that are not numbers.")
-        short = shorten_vector(vector, request.dimensions)
-        data.append(
-            EmbeddingData("embedding", index, pack_vector(short) if request.base64 else short)
-        )
-    return openai.encode(EmbeddingList("list", data, model, EmbeddingUsage(tokens, tokens)))
+class EmbeddingEncoder:
+    """Encodes the vectors of one request as they come."""
+
+    def __init__(self, request: EmbeddingInput) -> None:
+        self._request = request
+        self._parts: list[bytes] = []
+
+    def add(self, vectors: Sequence[list[float]]) -> None:
+        """Encode the next vectors."""
+        for vector in vectors:
+            if not all(map(math.isfinite, vector)):
+                raise EngineFailed("The engine returned a vector with values that are not numbers.")
+            short = shorten_vector(vector, self._request.dimensions)
+            content = pack_vector(short) if self._request.base64 else short
+            data = EmbeddingData("embedding", len(self._parts), content)
+            self._parts.append(openai.encode(data))
+
+    def encode_whole(self, model: str, tokens: int) -> bytes:
+        """Return the response with all vectors."""
+        envelope = openai.encode(EmbeddingList("list", [], model, EmbeddingUsage(tokens, tokens)))
+        start, empty, end = envelope.partition(b'"data":[')
+        return b"".join((start, empty, b",".join(self._parts), end))
 
 
 def shorten_vector(vector: list[float], dimensions: int | None) -> list[float]:

@@ -52,6 +52,7 @@ LARGE_BODY = 1 << 15  # bytes; more than this takes noticeable time to decode
 SIZE_LIMITS = JsonSizeLimits(
     containers=50_000, strings=200_000, values=400_000, wide_bytes=6 << 20
 )
+MAX_MEMBERS = 10_000  # of a body that is too large, in which the field to blame is looked for
 MAX_WARNINGS, MAX_NAME = 16, 64  # unknown fields that are reported, characters of their names
 MIN_SIMILARITY = 0.75  # of a suggested name; clients also send fields of other servers
 # Fields of other servers that would change the answer, so that they are rejected, not ignored.
@@ -100,7 +101,7 @@ def decode_body(body: bytes, kind: type[StructT], strict: bool = False) -> Struc
     """Decode a body. Fields that the Struct does not have are ignored, or rejected if `strict`."""
     try:
         if len(body) > LARGE_BODY:
-            _check_values(body)
+            _check_values(body, kind)
         elif not body.isascii():
             body.decode()  # the decoder does not check what it skips or keeps as raw JSON
         fields = msgspec.json.decode(body, type=RawFields)
@@ -164,9 +165,12 @@ def _is_struct(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, Struct)
 
 
-def _check_values(body: bytes) -> None:
+def _check_values(body: bytes, kind: type[Struct]) -> None:
     excess = find_excess(body, SIZE_LIMITS)
     if excess is not None:
+        if body.count(b'":') < MAX_MEMBERS:  # then it is quick to find the field to blame
+            fields = msgspec.json.decode(body, type=RawFields)
+            _check_sizes(body, fields, _list_fields(kind) - TEXT_FIELDS)
         raise BadRequest(f"The body has {excess}, which is more than the server decodes.")
 
 

@@ -19,10 +19,11 @@ from dragoman.errors import DragomanError, Unsupported
 from dragoman.events import Delta, Token, Usage
 from dragoman.protocols.shared.json_body import make_missing_field_error
 from dragoman.protocols.shared.report import MakeReport, add_report_to_frame
-from dragoman.types import Json, Request
+from dragoman.types import Json, Priority, Request
 
 encode = msgspec.json.Encoder().encode
 DONE = b"data: [DONE]\n\n"
+DEFAULT_TIER, FLEX_TIER = "default", "flex"  # values of `service_tier`
 MODERATION_WARNING = "`moderation` has no effect: this server does not moderate."
 PADDING = 32  # bytes; padded frames are a multiple of it
 
@@ -75,6 +76,15 @@ def decode_template_variables(fields: TemplateFields) -> tuple[dict[str, Json], 
         return variables, {}
     variables["enable_thinking"] = fields.enable_thinking
     return variables, {"template_kwargs.enable_thinking": "enable_thinking"}
+
+
+def decode_service_tier(tier: str | None) -> tuple[Priority, list[str]]:
+    """Return the priority that a service tier means here, and a warning if it means nothing."""
+    if tier == FLEX_TIER:
+        return "batch", []
+    if tier in (None, "auto", DEFAULT_TIER):
+        return "live", []
+    return "live", [f"`service_tier` has no effect here unless it is `{FLEX_TIER}`."]
 
 
 def warn_about_verbosity(name: str) -> str:
@@ -191,13 +201,18 @@ def pad_frame(frame: bytes) -> bytes:
 class ChunkEnvelope:
     """The parts that all chunks of one answer share: id, time, model, start and end of a frame."""
 
-    def __init__(self, name: str, kind: str, model: str, options: StreamOptions) -> None:
+    def __init__(
+        self, name: str, kind: str, model: str, options: StreamOptions, priority: Priority = "live"
+    ) -> None:
         self.id = name
+        self.service_tier = FLEX_TIER if priority == "batch" else msgspec.UNSET
         self.created = int(time.time())
         self.model = model
         self.include_usage = options.include_usage
         self._pad = options.include_obfuscation
         head = {"id": self.id, "object": kind, "created": self.created, "model": model}
+        if priority == "batch":
+            head["service_tier"] = FLEX_TIER
         self._head = b"data: " + encode(head)[:-1] + b',"choices":['
         self._tail = b'],"usage":null}\n\n' if self.include_usage else b"]}\n\n"
 
@@ -286,7 +301,8 @@ class ChunkEncoder:
 
 def make_envelope(request: Request, prefix: str, kind: str, model: str) -> ChunkEnvelope:
     options = StreamOptions(request.include_usage, request.obfuscate)
-    return ChunkEnvelope(request.response_id or make_id(prefix), kind, model, options)
+    name = request.response_id or make_id(prefix)
+    return ChunkEnvelope(name, kind, model, options, request.priority)
 
 
 def make_id(prefix: str) -> str:

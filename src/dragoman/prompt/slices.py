@@ -1,0 +1,139 @@
+"""Tokenizes long texts slice by slice, with the same ids as in one piece.
+
+A tokenizer needs hundreds of bytes for each token of a text until it has finished, so a long text
+is cut into slices, and tokenizing stops as soon as there are too many tokens.
+
+Tokenizers cut a text into words before they do anything else, so a slice may end where a word does.
+Which places those are depends on the tokenizer. Candidates are places where the kind of character
+changes; before one is used, the tokenizer must give the same ids for the text around it in one
+piece and in two. A word that is longer than `MAX_BYTES` is cut between two of its tokens, if the
+tokenizer gives the same ids for the tokens on both sides in one piece; for byte-pair encoding this
+is enough. If there is no such place, the word is cut anyway: its ids then differ there from those
+in one piece, but its cost is bounded.
+
+A tokenizer that puts a space before every text reads a slice without its first space in the same
+way as the whole text with it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Iterator
+
+from dragoman.prompt.limit import PromptLimit
+from dragoman.prompt.text_encoder import TextEncoder
+
+SLICE = 1 << 14  # characters
+MAX_BYTES = 1 << 17  # of a slice, in UTF-8
+MAX_TRIES = 8  # places that are tried in one slice
+CONTEXT = 48  # characters on each side of a place that are tokenized to check it
+CONTEXT_TOKENS = 8  # likewise, on the left of a place inside a word
+# A letter before a space, a line end, a digit or punctuation other than an apostrophe, or a digit
+# before a letter
+_WORD_END = re.compile("[^\\W\\d_](?= \\S|[\\n\\d]|[^\\w\\s'\u2019])|\\d(?=[^\\W\\d_])")
+
+
+async def encode_text(
+    text: str, tokenizer: TextEncoder, limit: PromptLimit, earlier_tokens: int = 0
+) -> list[int]:
+    """Return the ids of a text, which follows on `earlier_tokens` of the same prompt."""
+    if len(text) <= SLICE:
+        return await tokenizer.encode(text)
+    limit.check_characters(len(text))
+    ids: list[int] = []
+    async for part in _encode_slices(text, tokenizer):
+        limit.check_tokens(earlier_tokens + len(ids))
+        ids += part
+    return ids
+
+
+async def _encode_slices(text: str, tokenizer: TextEncoder) -> AsyncIterator[list[int]]:
+    start = 0
+    while len(text) - start > SLICE:
+        longest = _limit_slice(text, start)
+        cut = await _find_word_end(text, start, start + longest, tokenizer)
+        if cut is not None:
+            end, skipped = cut
+            yield await tokenizer.encode(text[start:end])
+            start = end + skipped
+        elif len(text) - start <= longest:
+            break
+        else:
+            slice_text = text[start : start + longest]
+            ids, end = await _cut_word(slice_text, await tokenizer.encode(slice_text), tokenizer)
+            yield ids
+            start += end
+    yield await tokenizer.encode(text[start:])
+
+
+def _limit_slice(text: str, start: int) -> int:
+    """Return how many characters the longest slice may have, which begins at `start`."""
+    sample = text[start : start + MAX_BYTES]
+    return MAX_BYTES if sample.isascii() else MAX_BYTES // 4
+
+
+async def _find_word_end(
+    text: str, start: int, limit: int, tokenizer: TextEncoder
+) -> tuple[int, int] | None:
+    """Return where to end a slice, and how many characters to skip there.
+
+    The slice is as close to the usual length as possible; `limit` is where it must end.
+    """
+    first, last = start + SLICE // 2, start + SLICE
+    while first < min(limit, len(text)):
+        for place in _list_word_ends(text, first, min(last, limit)):
+            skipped = await _check_place(text, place, tokenizer)
+            if skipped is not None:
+                return place, skipped
+        first, last = last, last + (last - start)
+    return None
+
+
+def _list_word_ends(text: str, first: int, last: int) -> Iterator[int]:
+    """Yield some places between the two indices where a word probably ends, the last ones first."""
+    for begin in (max(first, last - 512), first):
+        places = [match.end() for match in _WORD_END.finditer(text, begin, last)]
+        if places:
+            yield from reversed(places[-MAX_TRIES:])
+            return
+
+
+async def _check_place(text: str, place: int, tokenizer: TextEncoder) -> int | None:
+    """Return how many characters to skip if a text can be cut at a place, else None."""
+    left, right = text[place - CONTEXT : place], text[place : place + CONTEXT]
+    whole, left_ids = await tokenizer.encode(left + right), await tokenizer.encode(left)
+    for skipped in (0, 1) if right.startswith(" ") else (0,):
+        if whole == left_ids + await tokenizer.encode(right[skipped:]):
+            return skipped
+    return None
+
+
+async def _cut_word(text: str, ids: list[int], tokenizer: TextEncoder) -> tuple[list[int], int]:
+    """Cut a slice inside a word: its ids up to a place, and the place."""
+    data = text.encode("utf-8", "replace")
+    size = sum(len(tokenizer.pieces[token]) for token in ids)
+    if size == len(data):  # else the tokenizer changes texts, and places are not known
+        end, tried = size, 0
+        for index in range(len(ids) - 1, len(ids) // 2, -1):
+            end -= len(tokenizer.pieces[ids[index]])
+            if data[end] & 0xC0 == 0x80 or size - end < CONTEXT:
+                continue
+            left = b"".join(
+                tokenizer.pieces[token] for token in ids[index - CONTEXT_TOKENS : index]
+            )
+            right = data[end : end + CONTEXT].decode(errors="ignore")
+            if await _is_token_boundary(left, right, ids[index - 2 : index], tokenizer):
+                return ids[:index], len(data[:end].decode())
+            tried += 1
+            if tried == MAX_TRIES:
+                break
+    return ids, len(text)
+
+
+async def _is_token_boundary(
+    left: bytes, right: str, last_ids: list[int], tokenizer: TextEncoder
+) -> bool:
+    """Whether tokens stay the same if what follows them is tokenized by itself."""
+    whole = await tokenizer.encode(left.decode(errors="ignore") + right)
+    separate = last_ids + await tokenizer.encode(right)
+    return whole[-len(separate) :] == separate
