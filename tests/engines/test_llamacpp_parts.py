@@ -21,6 +21,7 @@ from dragoman.engines.llamacpp.params import (
     event_decoder,
 )
 from dragoman.engines.llamacpp.partial_characters import PieceIndex
+from dragoman.engines.llamacpp.slot import CacheLabel
 from dragoman.engines.llamacpp.slots import SlotPool
 from dragoman.errors import ContextOverflow, EngineFailed, InvalidGrammar
 from dragoman.types import DEFAULT_SAMPLING, Adapter, Capabilities, Job, Logprob, Sampling, Step
@@ -290,7 +291,7 @@ def test_slots_are_assigned_first_come_first_served() -> None:
         release = asyncio.Event()
 
         async def hold_slots(name: str, count: int) -> None:
-            async with slots.acquire(count):
+            async with slots.acquire(count, CacheLabel()):
                 order.append(name)
                 await release.wait()
 
@@ -310,10 +311,10 @@ def test_a_cancelled_request_blocks_no_other() -> None:
         slots = SlotPool(2)
 
         async def hold_slots(count: int) -> None:
-            async with slots.acquire(count):
+            async with slots.acquire(count, CacheLabel()):
                 pass
 
-        async with slots.acquire(1):
+        async with slots.acquire(1, CacheLabel()):
             wide = asyncio.create_task(hold_slots(2))
             await asyncio.sleep(0)
             narrow = asyncio.create_task(hold_slots(1))

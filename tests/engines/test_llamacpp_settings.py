@@ -41,6 +41,9 @@ from tests.support.tokenizer_oracle import train_byte_level_vocabulary, write_ti
         ({"spec_type": "draft-eagle3"}, "needs a `draft_model`"),
         ({"spec_type": "ngram"}, "`spec_type`.*Did you mean `ngram-"),
         ({"spec_type": "ngram-mod", "draft_model": "x"}, "drafts without a `draft_model`"),
+        ({"spec_type": "ngram-mod"}, "prompts of all API keys; set `shared_cache`"),
+        ({"spec_type": "ngram-cache"}, "prompts of all API keys; set `shared_cache`"),
+        ({"spec_type": "ngram-map-k"}, "prompts of all API keys; set `shared_cache`"),
         ({"draft_model": "x", "draft_min": 5, "draft_max": 3}, "`draft_min` must not be greater"),
         ({"draft_model": "x", "spec_ngram": 3}, "`spec_ngram` needs an n-gram"),
     ],
@@ -69,7 +72,7 @@ def test_a_wrong_setting_is_named_before_anything_is_loaded(
         ({"exact": True}, {"flash_attn_type": "ENABLED"}),
         ({"flash_attn": "off"}, {"flash_attn_type": "DISABLED"}),
         ({"flash_attn": "on"}, {"flash_attn_type": "ENABLED"}),
-        ({"cache_ram": 7}, {"cache_ram_mib": 7}),
+        ({"cache_ram": 7}, {"cache_ram_mib": 0}),
         ({"cache_reuse": 9}, {"n_cache_reuse": 9}),
         ({"context_shift": True}, {"ctx_shift": True}),
         ({"swa_full": True}, {"swa_full": True}),
@@ -90,13 +93,17 @@ def test_a_wrong_setting_is_named_before_anything_is_loaded(
         ({"yarn_beta_fast": 16.0, "yarn_beta_slow": 2.0}, {"yarn_beta_fast": 16.0}),
         ({"yarn_ext_factor": 0.5, "yarn_attn_factor": 1.5}, {"yarn_attn_factor": 1.5}),
         ({}, {"speculative.types": ["NONE"]}),
-        ({"spec_type": "ngram-map-k4v"}, {"speculative.types": ["NGRAM_MAP_K4V"]}),
+        (
+            {"spec_type": "ngram-map-k4v", "shared_cache": True},
+            {"speculative.types": ["NGRAM_MAP_K4V"]},
+        ),
         (
             {"spec_type": "ngram-simple", "spec_ngram": 5, "draft_max": 7},
             {"speculative.ngram_simple.size_n": 5, "speculative.ngram_simple.size_m": 7},
         ),
         (
-            {"spec_type": "ngram-mod", "spec_ngram": 5, "draft_max": 7, "draft_min": 2},
+            {"spec_type": "ngram-mod", "spec_ngram": 5, "draft_max": 7, "draft_min": 2}
+            | {"shared_cache": True},
             {"speculative.ngram_mod.n_match": 5, "speculative.ngram_mod.n_min": 2},
         ),
         (

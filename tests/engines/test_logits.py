@@ -552,8 +552,10 @@ class DelayedMasker(TokenMasker):
         super().__init__(TOKENIZER.pieces, TOKENIZER.eos_ids, TOKENIZER.control)
         self.model = model
 
-    def start_grammar(self, grammar: str, stop_ids: Collection[int] = ()) -> GrammarState:
-        return DelayedState(super().start_grammar(grammar, stop_ids), self.model)
+    def start_grammar(
+        self, grammar: str, stop_ids: Collection[int] = (), scope: str = ""
+    ) -> GrammarState:
+        return DelayedState(super().start_grammar(grammar, stop_ids, scope), self.model)
 
 
 def test_masks_are_computed_during_the_forward_pass() -> None:

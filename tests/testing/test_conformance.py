@@ -175,6 +175,27 @@ class ReportsTooManyCachedTokens(Broken):
         return [replace(step, cached_tokens=99) if step.prompt_tokens else step]
 
 
+class IgnoresCachePrompt(Broken):
+    def corrupt(self, step: Step, job: Job) -> Sequence[Any]:
+        return [replace(step, cached_tokens=2) if step.prompt_tokens else step]
+
+
+class SharesCachedPrompts(Broken):
+    def __init__(self) -> None:
+        super().__init__(cached=2)
+        self.capabilities = replace(self.capabilities, cache_scopes=True)
+
+
+class SharesMoreThanThePrefix(Broken):
+    def __init__(self) -> None:
+        super().__init__()
+        self.capabilities = replace(self.capabilities, cache_scopes=True, public_prefixes=True)
+
+    def corrupt(self, step: Step, job: Job) -> Sequence[Any]:
+        is_shared = step.prompt_tokens and job.public_prefix
+        return [replace(step, cached_tokens=5) if is_shared else step]
+
+
 class NoLogprobs(Broken):
     def corrupt(self, step: Step, job: Job) -> Sequence[Any]:
         return [replace(step, logprobs=[])]
@@ -397,6 +418,9 @@ BROKEN: list[tuple[Callable[[], Any], str, str]] = [
     (CountsNothing, "counts_tokens", "has text but no tokens"),
     (lambda: CountsIdsWrong(tokens=True), "counts_tokens", "ids counts 1 tokens"),
     (ReportsTooManyCachedTokens, "counts_tokens", "99 cached tokens"),
+    (IgnoresCachePrompt, "keeps_cache_scopes_apart", "though `cache_prompt` is false"),
+    (SharesCachedPrompts, "keeps_cache_scopes_apart", "reused in another `cache_scope`"),
+    (SharesMoreThanThePrefix, "keeps_cache_scopes_apart", "of a `public_prefix` of 4"),
     (NoLogprobs, "reports_logprobs_on_request", "0 logprobs for 8 tokens"),
     (lambda: UnrequestedLogprobs(TEXT), "reports_logprobs_on_request", "without being requested"),
     (NanLogprobs, "reports_logprobs_on_request", "nan is not"),

@@ -157,6 +157,15 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
             default="0, which is never",
         ),
     ] = None
+    shared_cache: Annotated[
+        bool | None,
+        Setting(
+            help="let all API keys reuse the cached prompts of each other, which tells them what "
+            "others have sent",
+            group=MEMORY,
+            default="off",
+        ),
+    ] = None
     context_shift: Annotated[
         bool | None,
         Setting(

@@ -99,39 +99,43 @@ class TokenMasker:
         self._textless_ids = self._eos_ids | frozenset(control_ids)  # tokens that match no text
         self._lock = threading.Lock()
         self._tokenizer: LLTokenizer | None = None
-        self._matchers: BoundedCache[str, LLMatcher] = BoundedCache(
+        self._matchers: BoundedCache[tuple[str, str], LLMatcher] = BoundedCache(
             max_entries=CACHED_GRAMMARS,
             max_size=CACHED_CHARACTERS,
-            measure=lambda grammar, _: len(grammar),
+            measure=lambda key, _: len(key[1]),
         )
 
     def prepare(self) -> None:
         """Build the vocabulary now, so that the first grammar does not wait for it."""
         self._get_tokenizer()
 
-    def start_grammar(self, grammar: str, stop_ids: Collection[int] = ()) -> GrammarState:
+    def start_grammar(
+        self, grammar: str, stop_ids: Collection[int] = (), scope: str = ""
+    ) -> GrammarState:
         """Return the initial state of the grammar, or raise `BadRequest`.
 
         `stop_ids` end this answer, like the model's own stop tokens. Compiling can take a while:
-        call it in a thread.
+        call it in a thread. A compiled grammar is reused within a cache scope only, because the
+        time tells whether there was one.
         """
+        key = scope, grammar
         with self._lock:
-            matcher = self._matchers.get(grammar)
+            matcher = self._matchers.get(key)
         if matcher is None:
             matcher = self._compile(grammar)
             with self._lock:
-                self._matchers.put(grammar, matcher)
+                self._matchers.put(key, matcher)
         ends = self._eos_ids | frozenset(stop_ids)
         state = GrammarState(
             matcher.deep_copy(), len(self._pieces), ends, self._textless_ids & ends
         )
-        state.on_broken = partial(self._evict, grammar)
+        state.on_broken = partial(self._evict, key)
         return state
 
-    def _evict(self, grammar: str) -> None:
+    def _evict(self, key: tuple[str, str]) -> None:
         """Drop a matcher: a state that is too costly breaks the data that all copies share."""
         with self._lock:
-            self._matchers.pop(grammar)
+            self._matchers.pop(key)
 
     def _compile(self, grammar: str) -> LLMatcher:
         """Return a matcher at the start of the grammar; every choice gets a copy of it."""

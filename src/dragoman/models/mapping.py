@@ -67,7 +67,8 @@ class ModelOptions(
         }
         for name in COMBINED:
             values[name] = getattr(defaults, name) | getattr(self, name)
-        values["force"] = (*defaults.force, *self.force)
+        for name in ("force", "public_prompt"):
+            values[name] = (*getattr(defaults, name), *getattr(self, name))
         return msgspec.structs.replace(defaults, **values)
 
 

@@ -13,7 +13,7 @@ from dragoman.engines.limits import make_context_overflow
 from dragoman.errors import ContextOverflow
 from dragoman.models.output_format import OutputFormat
 from dragoman.presets import Preset
-from dragoman.prompt.limit import DEFAULT_TOKENS, PromptLimit, make_limit
+from dragoman.prompt.tokens.limit import DEFAULT_TOKENS, PromptLimit, make_limit
 from dragoman.prompt.renderer import PromptRenderer
 from dragoman.tokenizers.tokenizer import AnyTokenizer
 from dragoman.types import Capabilities, Engine, Sampling, TraceLevel

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from dragoman.presets import Preset, SharedOptions, parse_preset
+from dragoman.presets import Preset, PresetError, SharedOptions, parse_preset
 from dragoman.prompt.renderer import PromptRenderer
-from dragoman.types import Json
+from dragoman.types import Capabilities, Json
 
 log = logging.getLogger("dragoman.models")
 
@@ -25,6 +25,15 @@ def make_preset(options: SharedOptions, renderer: PromptRenderer, name: str) -> 
         variables=_resolve(preset.variables, renderer, name),
         forced_variables=_resolve(preset.forced_variables, renderer, name),
     )
+
+
+def check_public_prompts(options: SharedOptions, capabilities: Capabilities) -> None:
+    """Raise `PresetError` if prompts are to be public and the engine cannot share them."""
+    if options.public_prompt and not capabilities.public_prefixes:
+        raise PresetError(
+            "`public_prompt` has no effect with this engine; llama.cpp needs `cache_ram` above 0, "
+            "and neither a draft model nor LoRA adapters"
+        )
 
 
 def _resolve(variables: Mapping[str, Json], renderer: PromptRenderer, name: str) -> dict[str, Json]:

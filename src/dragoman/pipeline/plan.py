@@ -169,5 +169,6 @@ def make_job(
         cache_prompt=cache_prompt and may_reuse(scope, model),
         cache_scope=scope,
         public_prefix=prepared.public_tokens,
+        priority=request.priority,
         trace=trace if trace is not None and model.can_trace(trace) else None,
     )

@@ -37,6 +37,14 @@ class SharedOptions(EngineOptions, frozen=True, kw_only=True):
             metavar="TEXT",
         ),
     ] = None
+    public_prompt: Annotated[
+        tuple[str, ...],
+        Setting(
+            help="system prompt that all API keys may reuse from the cache",
+            group=GROUP,
+            metavar="TEXT",
+        ),
+    ] = ()
     stop: Annotated[
         str | list[str] | PresetValue | None,
         Setting(help="stop string of requests that have none", group=GROUP, metavar="TEXT"),

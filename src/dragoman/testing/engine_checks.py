@@ -16,6 +16,7 @@ import msgspec
 
 from dragoman.engines.invalid_steps import NO_FINISH, find_problem
 from dragoman.errors import BadRequest, ContextOverflow
+from dragoman.testing.cache_checks import keeps_cache_scopes_apart
 from dragoman.testing.subject import (
     PROMPTS,
     CheckSkipped,
@@ -237,6 +238,9 @@ async def isolates_jobs(subject: EngineUnderTest) -> None:
             assert outputs[0] == outputs[1], (
                 f"{outputs[0]!r} became {outputs[1]!r} beside other jobs"
             )
+
+
+check(keeps_cache_scopes_apart)
 
 
 @check

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from msgspec import Struct
 
 # What runs first when slots are scarce: requests that a client waits for, then background
 # responses, then batches.
 Priority: TypeAlias = Literal["live", "background", "batch"]
+PRIORITIES: tuple[Priority, ...] = get_args(Priority)  # the first is served first
 
 
 class KeyLimits(Struct, frozen=True, kw_only=True):

@@ -8,8 +8,7 @@ connection is reused.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 
 import msgspec
 
@@ -87,26 +86,68 @@ class EventSplitter:
         return [event[6:] for event in events if event.startswith(b"data: ")]
 
 
-class EventStream:
-    """A response that consists of server-sent events."""
+class NativeResponse:
+    """A response whose status has arrived. Closing it cancels the request."""
 
     def __init__(
-        self, reader: asyncio.StreamReader, parser: ResponseParser, first_data: bytes
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, parser: ResponseParser
     ) -> None:
         self._reader = reader
+        self._writer = writer
         self._parser = parser
         self._splitter = EventSplitter()
-        self._ready = self._splitter.feed(first_data)
+        self._first_data = b""
+
+    @property
+    def status(self) -> int:
+        return self._parser.status
+
+    async def read_status(self) -> None:
+        """Wait for the status, which comes with the first part of the body."""
+        while not self._parser.status:
+            data = await self._read()
+            if not data:
+                raise EngineFailed(ENGINE_FAILURE)
+            self._first_data = self._parse(data)
 
     async def read_events(self) -> list[bytes]:
-        """Wait for at least one event; an empty list when the response is over."""
-        ready, self._ready = self._ready, []
+        """Wait for at least one server-sent event; an empty list when the response is over."""
+        ready = self._splitter.feed(self._take_first_data())
         while not ready and not self._parser.is_complete:
-            data = await self._reader.read(READ_BYTES)
+            data = await self._read()
             if not data:
                 break
-            ready = self._splitter.feed(self._parser.feed(data))
+            ready = self._splitter.feed(self._parse(data))
         return ready
+
+    async def read_body(self) -> bytes:
+        """Return all of the body."""
+        parts = [self._take_first_data()]
+        while not self._parser.is_complete:
+            data = await self._read()
+            if not data:
+                break
+            parts.append(self._parse(data))
+        return b"".join(parts)
+
+    def close(self) -> None:
+        self._writer.transport.abort()
+
+    def _take_first_data(self) -> bytes:
+        data, self._first_data = self._first_data, b""
+        return data
+
+    async def _read(self) -> bytes:
+        try:
+            return await self._reader.read(READ_BYTES)
+        except ConnectionError:
+            raise EngineFailed(ENGINE_FAILURE) from None
+
+    def _parse(self, data: bytes) -> bytes:
+        try:
+            return self._parser.feed(data)
+        except (ValueError, IndexError):
+            raise EngineFailed(ENGINE_FAILURE) from None
 
 
 class NativeClient:
@@ -118,58 +159,41 @@ class NativeClient:
 
     async def post(self, path: str, body: Mapping[str, Json]) -> tuple[int, bytes]:
         """Return status and body of the whole response."""
-        async with self._open(path, body) as (reader, parser, first_data):
-            return parser.status, await _read_rest(reader, parser, first_data)
+        return await self._fetch(path, body)
 
-    @asynccontextmanager
-    async def stream(
-        self, path: str, body: Mapping[str, Json]
-    ) -> AsyncGenerator[EventStream | bytes, None]:
-        """Yield the response as events, or the body of an error. Closing cancels the request."""
-        async with self._open(path, body) as (reader, parser, first_data):
-            if parser.status == 200:
-                yield EventStream(reader, parser, first_data)
-            else:
-                yield await _read_rest(reader, parser, first_data)
+    async def get(self, path: str) -> tuple[int, bytes]:
+        """Return status and body of the whole response to a request without a body."""
+        return await self._fetch(path, None)
 
-    @asynccontextmanager
-    async def _open(
-        self, path: str, body: Mapping[str, Json]
-    ) -> AsyncGenerator[tuple[asyncio.StreamReader, ResponseParser, bytes], None]:
-        """Send a request; once the status has arrived, yield reader, parser and the body so far."""
+    async def _fetch(self, path: str, body: Mapping[str, Json] | None) -> tuple[int, bytes]:
+        response = await self.open(path, body)
+        try:
+            return response.status, await response.read_body()
+        finally:
+            response.close()
+
+    async def open(self, path: str, body: Mapping[str, Json] | None) -> NativeResponse:
+        """Send a request and wait until the server responds."""
         try:
             reader, writer = await asyncio.open_unix_connection(self._address)
         except OSError:
             raise EngineFailed(ENGINE_FAILURE) from None
+        response = NativeResponse(reader, writer, ResponseParser())
         try:
-            writer.write(self._build_request(path, msgspec.json.encode(body)))
+            writer.write(self._build_request(path, body))
             await writer.drain()
-            parser, first_data = ResponseParser(), b""
-            while not parser.status:
-                data = await reader.read(READ_BYTES)
-                if not data:
-                    raise EngineFailed(ENGINE_FAILURE)
-                first_data = parser.feed(data)
-            yield reader, parser, first_data
-        except (ConnectionError, ValueError, IndexError):
-            raise EngineFailed(ENGINE_FAILURE) from None
-        finally:
-            writer.transport.abort()
+            await response.read_status()
+        except BaseException as error:
+            response.close()
+            if isinstance(error, ConnectionError):
+                raise EngineFailed(ENGINE_FAILURE) from None
+            raise
+        return response
 
-    def _build_request(self, path: str, body: bytes) -> bytes:
+    def _build_request(self, path: str, body: Mapping[str, Json] | None) -> bytes:
+        method = b"GET" if body is None else b"POST"
+        content = b"" if body is None else msgspec.json.encode(body)
         return (
-            b"POST %s HTTP/1.1\r\nHost: engine\r\nConnection: close\r\nAuthorization: Bearer %s\r\n"
+            b"%s %s HTTP/1.1\r\nHost: engine\r\nConnection: close\r\nAuthorization: Bearer %s\r\n"
             b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
-        ) % (path.encode(), self._key, len(body), body)
-
-
-async def _read_rest(
-    reader: asyncio.StreamReader, parser: ResponseParser, first_data: bytes
-) -> bytes:
-    parts = [first_data]
-    while not parser.is_complete:
-        data = await reader.read(READ_BYTES)
-        if not data:
-            break
-        parts.append(parser.feed(data))
-    return b"".join(parts)
+        ) % (method, path.encode(), self._key, len(content), content)

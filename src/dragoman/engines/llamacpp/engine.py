@@ -11,8 +11,9 @@ import asyncio
 import contextlib
 import logging
 import random
+import time
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 
 import msgspec
 from msgspec import Struct
@@ -20,13 +21,14 @@ from msgspec import Struct
 from dragoman.engines.limits import check_prompt_length, check_token_ids, make_context_overflow
 from dragoman.engines.llamacpp import SAMPLING_FIELDS, gguf
 from dragoman.engines.llamacpp.choice import ChoiceProgress, GgufVocabulary, get_stop_ids
-from dragoman.engines.llamacpp.client import NativeClient
+from dragoman.engines.llamacpp.client import NativeClient, NativeResponse
 from dragoman.engines.llamacpp.generation import GroupGenerator
 from dragoman.engines.llamacpp.grammar import allow_ends, check_grammar
 from dragoman.engines.llamacpp.loading.load_plan import make_load_plan
+from dragoman.engines.llamacpp.loading.memory_plan import get_batches
 from dragoman.engines.llamacpp.loading.native_params import LoadPlan
 from dragoman.engines.llamacpp.loading.server import NativeServer, find_eos_ids, launch
-from dragoman.engines.llamacpp.loading.settings import parse_settings
+from dragoman.engines.llamacpp.loading.settings import can_save_states, parse_settings
 from dragoman.engines.llamacpp.logprobs import LogprobProber
 from dragoman.engines.llamacpp.params import (
     NativeError,
@@ -37,7 +39,10 @@ from dragoman.engines.llamacpp.params import (
     event_decoder,
 )
 from dragoman.engines.llamacpp.partial_characters import PieceIndex
-from dragoman.engines.llamacpp.slots import SlotPool
+from dragoman.engines.llamacpp.prompt_speed import PromptSpeed
+from dragoman.engines.llamacpp.saved_states import StateStore
+from dragoman.engines.llamacpp.slot import make_cache_label
+from dragoman.engines.llamacpp.slots import SlotLease, SlotPool
 from dragoman.engines.llamacpp.validate import GrammarVerifier, check_job
 from dragoman.engines.token_mask import TokenMasker
 from dragoman.errors import BadRequest, DragomanError, EngineFailed, Unsupported
@@ -48,6 +53,7 @@ log = logging.getLogger("dragoman.llamacpp")
 MAX_LOGPROBS = 20
 IDLE_TIMEOUT = 5.0  # seconds to wait for the server to become idle before it is closed
 CONTROL = 3  # token type in a GGUF file
+PROBE_PATH = "/lora-adapters"  # answered between two steps by the thread that computes them
 
 
 class _ServerEmbedding(Struct):
@@ -67,8 +73,11 @@ def create(**settings: object) -> LlamaCppEngine:
     plan = make_load_plan(parse_settings(settings))
     vocabulary = _read_vocabulary(plan.header)
     native = launch(plan, special=vocabulary.pieces is not None)
+    started_at = time.process_time()  # which other processes do not slow down
     vocabulary = msgspec.structs.replace(vocabulary, eos_ids=find_eos_ids(native))
-    return LlamaCppEngine(plan, native, vocabulary)
+    token_seconds = (time.process_time() - started_at) / plan.threads
+    speed = PromptSpeed(get_batches(plan.settings, plan.on_gpu)[0], token_seconds)
+    return LlamaCppEngine(plan, native, vocabulary, speed)
 
 
 def _read_vocabulary(header: gguf.GgufHeader) -> GgufVocabulary:
@@ -89,15 +98,31 @@ def _read_vocabulary(header: gguf.GgufHeader) -> GgufVocabulary:
     return GgufVocabulary(size, frozenset(), pieces, ordinary_id, control_ids)
 
 
+def _make_state_store(plan: LoadPlan, native: NativeServer) -> StateStore | None:
+    """Return where prompts are saved that are no longer in a slot; None if they cannot be.
+
+    A saved state has neither the KV cache of a draft model nor the adapters it was computed with.
+    """
+    memory, settings = plan.memory, plan.settings
+    if not can_save_states(settings) or not memory.cache_ram:
+        return None
+    token_size = memory.memory.cache // (memory.slots * memory.context)
+    return StateStore(native.client, native.folder, memory.cache_ram << 20, token_size)
+
+
 class LlamaCppEngine:
     """One loaded model."""
 
-    def __init__(self, plan: LoadPlan, native: NativeServer, vocabulary: GgufVocabulary) -> None:
+    def __init__(
+        self, plan: LoadPlan, native: NativeServer, vocabulary: GgufVocabulary, speed: PromptSpeed
+    ) -> None:
         settings, header = plan.settings, plan.header
+        self.speed = speed
         self.context = plan.memory.context
         self.vocabulary = vocabulary
         self.adapters = {name: number for number, name in enumerate(settings.lora)}
-        self.slots = SlotPool(plan.memory.slots)
+        self._states = _make_state_store(plan, native)
+        self.slots = SlotPool(plan.memory.slots, self._states)
         self.logprobs = LogprobProber(self)
         self._settings = settings
         self._plan = plan
@@ -126,8 +151,11 @@ class LlamaCppEngine:
             prompt_logprobs=has_pieces,
             grammars=True,
             embeddings=(header.embedding_length or 0) if settings.embeddings else 0,
+            embedding_context=min(self.context, settings.embed_context),
             lora=tuple(settings.lora),
             tokenize=True,
+            cache_scopes=True,
+            public_prefixes=self._states is not None,
         )
 
     @property
@@ -138,30 +166,45 @@ class LlamaCppEngine:
         ids = await self._encode_prompt(job)
         check_job(job, ids, self)
         if job.grammar is not None:
-            await check_grammar(job.grammar, self._masker)
-            if self.slots.free:  # otherwise it would wait for a slot here
-                await self._verifier.verify(job.grammar)
+            await check_grammar(job.grammar, self._masker, job.cache_scope)
+            # otherwise it would wait for a slot here
+            if self.slots.free and not self._verifier.has_verified(job):
+                async with self.slots.acquire(1, make_cache_label(job)) as lease:
+                    await self._verifier.verify(job, lease)
 
     async def generate(self, job: Job) -> AsyncGenerator[Step, None]:
         if job.grammar is not None:
-            await check_grammar(job.grammar, self._masker)
+            await check_grammar(job.grammar, self._masker, job.cache_scope)
         ids = await self._encode_prompt(job)
         check_prompt_length(len(ids), self.capabilities)
+        label = make_cache_label(job)
         if job.prompt_logprobs is not None:
-            async with self.slots.acquire(1):
-                logprobs = await self.logprobs.probe_prompt(job, ids)
+            async with self.slots.acquire(1, label, ids) as lease:
+                await self.prepare_slot(job, ids, lease)
+                logprobs = await self.logprobs.probe_prompt(job, ids, lease)
             yield Step(prompt_tokens=len(ids), prompt_logprobs=logprobs)
         choices = await self._create_choices(job, ids)
         seed = random.getrandbits(32) if job.sampling.seed is None else job.sampling.seed
         width = 1 if job.sampling.min_tokens else self._plan.memory.slots
         for start in range(0, job.n, width):
             group = choices[start : start + width]
-            generator = GroupGenerator(self, job, ids, group, seed)
-            async with self.slots.acquire(len(group)), aclosing(generator.run()) as steps:
+            async with self.slots.acquire(len(group), label, ids) as lease:
                 if job.grammar is not None:
-                    await self._verifier.verify(job.grammar)
-                async for step in steps:
-                    yield step
+                    await self._verifier.verify(job, lease)
+                await self.prepare_slot(job, ids, lease)
+                generator = GroupGenerator(self, job, ids, group, seed, lease)
+                async with aclosing(generator.run()) as steps:
+                    async for step in steps:
+                        yield step
+
+    async def prepare_slot(self, job: Job, ids: list[int], lease: SlotLease) -> None:
+        async def prefill(prefix: Sequence[int]) -> None:
+            request = NativeRequest(prompt=[*prefix], max_tokens=0, seed=0)
+            plain = msgspec.structs.replace(job, grammar=None, logprobs=None)
+            body = self.build_body(plain, request, lease) | {"stream": False}
+            await self.complete(body, lease)
+
+        await lease.prepare(job, ids, prefill)
 
     async def _create_choices(self, job: Job, ids: list[int]) -> list[ChoiceProgress]:
         max_tokens = self._limit_tokens(len(ids), job.sampling.max_tokens)
@@ -170,7 +213,7 @@ class LlamaCppEngine:
         if job.grammar is not None and self._masker is not None:
             for choice in choices:
                 choice.grammar = await asyncio.to_thread(
-                    self._masker.start_grammar, job.grammar, stop_ids
+                    self._masker.start_grammar, job.grammar, stop_ids, job.cache_scope
                 )
         if job.prompt_logprobs is None:
             choices[0].prompt_tokens = len(ids)
@@ -207,6 +250,13 @@ class LlamaCppEngine:
     async def tokenize(self, text: str, special: bool) -> list[int]:
         return await self._tokenize(text, add_special=False, parse_special=special)
 
+    async def probe(self) -> float:
+        """Return once the native threads have answered: how long a step takes, in seconds."""
+        for native in (self._native, self._embedder):
+            if native is not None:
+                await native.client.get(PROBE_PATH)
+        return self.speed.step_seconds
+
     async def aclose(self) -> None:
         """Close the servers once nothing runs on them."""
         if self._closed:
@@ -214,6 +264,8 @@ class LlamaCppEngine:
         self._closed = True
         if self._embedder is not None:
             await asyncio.to_thread(self._embedder.close)
+        if self._states is not None:
+            self._states.close()
         try:
             async with asyncio.timeout(IDLE_TIMEOUT):
                 await self._wait_idle()
@@ -232,6 +284,8 @@ class LlamaCppEngine:
         async with self._embedder_start:
             if self._embedder is None:
                 self._embedder = await asyncio.to_thread(launch, self._plan, embedding=True)
+                limit = min(self.context, self._settings.embed_context)
+                self.speed.batch = max(self.speed.batch, limit)  # an input is one batch
             return self._embedder
 
     async def _encode_input(self, content: list[int] | str) -> list[int]:
@@ -273,20 +327,50 @@ class LlamaCppEngine:
         missing = self._piece_index.find_missing(event.content, last, count - 1)
         return None if missing is None else [*missing, last]
 
-    def build_body(self, job: Job, request: NativeRequest) -> dict[str, Json]:
+    def build_body(
+        self, job: Job, request: NativeRequest, lease: SlotLease | None = None
+    ) -> dict[str, Json]:
+        """Return the body of a request that runs in the slot of the lease."""
         body = build_payload(job, request, self.context, self.adapters)
+        if lease is not None:
+            body["id_slot"] = lease.slot.number
+            body["cache_prompt"] = job.cache_prompt and lease.may_reuse
         body["n_cache_reuse"] = self._settings.cache_reuse or 0
         body["timings_per_token"] = self._settings.speculation is not None
         if job.grammar is not None:
-            body["grammar"] = allow_ends(job.grammar, self.vocabulary.eos_ids)
+            body["grammar"] = allow_ends(job.grammar, self.vocabulary.eos_ids, job.cache_scope)
         return body
 
-    async def complete(self, body: dict[str, Json]) -> NativeEvent:
+    async def complete(self, body: dict[str, Json], lease: SlotLease) -> NativeEvent:
         """Run a request whose response is not streamed."""
+        answer = await lease.request(body["prompt"], self._post(body))
+        return event_decoder.decode(answer)
+
+    async def _post(self, body: dict[str, Json]) -> bytes:
         status, answer = await self.client.post("/completion", body)
         if status != 200:
             raise self.parse_error(answer)
-        return event_decoder.decode(answer)
+        return answer
+
+    @asynccontextmanager
+    async def stream(
+        self, body: dict[str, Json], lease: SlotLease
+    ) -> AsyncGenerator[NativeResponse, None]:
+        """Run a request whose response is streamed. Leaving the context cancels it."""
+        response = await lease.request(body["prompt"], self._open(body), NativeResponse.close)
+        try:
+            yield response
+        finally:
+            response.close()
+
+    async def _open(self, body: dict[str, Json]) -> NativeResponse:
+        response = await self.client.open("/completion", body)
+        if response.status == 200:
+            return response
+        try:
+            raise self.parse_error(await response.read_body())
+        finally:
+            response.close()
 
     def parse_error(self, body: bytes) -> DragomanError:
         with contextlib.suppress(msgspec.MsgspecError):

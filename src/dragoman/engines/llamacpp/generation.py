@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dragoman.engines.llamacpp.choice import ChoiceProgress
-from dragoman.engines.llamacpp.client import EventStream
 from dragoman.engines.llamacpp.grammar import check_tokens_allowed
 from dragoman.engines.llamacpp.params import (
     SEED_STRIDE,
@@ -31,6 +30,7 @@ from dragoman.engines.llamacpp.params import (
     convert_logprob,
     event_decoder,
 )
+from dragoman.engines.llamacpp.slots import SlotLease
 from dragoman.errors import EngineFailed
 from dragoman.types import Job, Logprob, Step
 
@@ -52,12 +52,14 @@ class GroupGenerator:
         prompt: list[int],
         choices: list[ChoiceProgress],
         seed: int,
+        lease: SlotLease,
     ) -> None:
         self._engine = engine
         self._job = job
         self._prompt = prompt
         self._choices = choices
         self._seed = seed
+        self._lease = lease
 
     async def run(self) -> AsyncGenerator[Step, None]:
         """Start all choices with one request; those that it does not finish continue alone."""
@@ -102,7 +104,7 @@ class GroupGenerator:
         job, engine = self._job, self._engine
         if choice.lost_tokens and job.grammar is None and engine.vocabulary.pieces is not None:
             ids = await self._repeat_tokens(request, min(choice.lost_tokens, choice.remaining))
-            logprobs = await engine.logprobs.complete(job, request.prompt, ids, [])
+            logprobs = await engine.logprobs.complete(job, request.prompt, ids, [], self._lease)
             choice.start_request(len(ids))
             for step in choice.add_tokens(ids, logprobs):
                 yield step
@@ -116,8 +118,11 @@ class GroupGenerator:
     async def _repeat_tokens(self, request: NativeRequest, count: int) -> list[int]:
         """Generate tokens without streaming, which reports the ids of all of them."""
         job = msgspec.structs.replace(self._job, logprobs=None)
-        body = self._engine.build_body(job, msgspec.structs.replace(request, max_tokens=count))
-        return (await self._engine.complete(body | {"stream": False})).tokens
+        request = msgspec.structs.replace(request, max_tokens=count)
+        body = self._engine.build_body(job, request, self._lease) | {"stream": False}
+        tokens = (await self._engine.complete(body, self._lease)).tokens
+        self._lease.add_tokens(tokens)
+        return tokens
 
     async def _run_request(
         self, request: NativeRequest, choices: Sequence[ChoiceProgress]
@@ -125,18 +130,20 @@ class GroupGenerator:
         """Run one request until it has no more tokens for any choice."""
         for choice in choices:
             choice.start_request(request.max_tokens)
-        body = self._engine.build_body(self._job, request)
-        async with self._engine.client.stream("/completion", body) as stream:
-            if not isinstance(stream, EventStream):
-                raise self._engine.parse_error(stream)
-            while events := await stream.read_events():
-                for event in map(event_decoder.decode, events):
-                    for step in await self._read_event(request, choices, event):
-                        yield step
-                if all(choice.request_ended for choice in choices):
-                    _log_drafts(choices)
-                    return
-        raise EngineFailed("The engine stopped before the answer was finished.")
+        body = self._engine.build_body(self._job, request, self._lease)
+        first, known = choices[0], len(choices[0].ids)
+        try:
+            async with self._engine.stream(body, self._lease) as response:
+                while events := await response.read_events():
+                    for event in map(event_decoder.decode, events):
+                        for step in await self._read_event(request, choices, event):
+                            yield step
+                    if all(choice.request_ended for choice in choices):
+                        _log_drafts(choices)
+                        return
+            raise EngineFailed("The engine stopped before the answer was finished.")
+        finally:
+            self._lease.add_tokens(first.ids[known:])
 
     async def _read_event(
         self, request: NativeRequest, choices: Sequence[ChoiceProgress], event: NativeEvent
@@ -147,8 +154,10 @@ class GroupGenerator:
         if event.timings is not None:
             choice.drafts = event.timings
         if event.prompt_progress is not None:
+            self._engine.speed.add(event.prompt_progress)
             if choice.prompt_tokens is not None and choice.cached_tokens is None:
-                choice.cached_tokens = event.prompt_progress.cache
+                cached = event.prompt_progress.cache - self._lease.computed_prefix
+                choice.cached_tokens = max(0, cached)
             return []
         if event.stop or choice.request_ended:
             choice.end_request(event)
@@ -171,7 +180,8 @@ class GroupGenerator:
         if top is None:
             return []
         known = [convert_logprob(native, top) for native in event.completion_probabilities[-1:]]
-        return await self._engine.logprobs.complete(self._job, before, ids, known)
+        prober = self._engine.logprobs
+        return await prober.complete(self._job, before, ids, known, self._lease)
 
 
 def _log_drafts(choices: Sequence[ChoiceProgress]) -> None:

@@ -34,25 +34,26 @@ _WORD = re.compile(
 )
 
 
-async def check_grammar(grammar: str, masker: TokenMasker | None) -> None:
+async def check_grammar(grammar: str, masker: TokenMasker | None, scope: str = "") -> None:
     """Raise `BadRequest` unless the native server may be given this grammar.
 
     The masker's compile is the check. The masker caches the result for the choices of the job, so
-    this process parses a grammar once. Without a masker, only the syntax is checked.
+    this process parses a grammar once. Without a masker, only the syntax is checked. Here and
+    below, cached results are apart by cache scope, so that their time tells nobody what others use.
     """
     if not grammar.startswith(HEADER):
         message = f"The grammar of a job must begin with `{HEADER}`."
         raise invalid_grammar_error(find_size_error(grammar) or message)
     if masker is not None:
-        await asyncio.to_thread(masker.start_grammar, grammar)
+        await asyncio.to_thread(masker.start_grammar, grammar, (), scope)
         return
-    error = await asyncio.to_thread(_find_syntax_error, grammar)
+    error = await asyncio.to_thread(_find_syntax_error, grammar, scope)
     if error is not None:
         raise invalid_grammar_error(error)
 
 
 @lru_cache(maxsize=32)
-def _find_syntax_error(grammar: str) -> str | None:
+def _find_syntax_error(grammar: str, scope: str) -> str | None:
     from llguidance import LLMatcher
 
     if (error := find_size_error(grammar)) is not None:
@@ -65,7 +66,7 @@ def _find_syntax_error(grammar: str) -> str | None:
 
 
 @lru_cache(maxsize=32)
-def allow_ends(grammar: str, stop_ids: frozenset[int]) -> str:
+def allow_ends(grammar: str, stop_ids: frozenset[int], scope: str = "") -> str:
     """Return the same grammar, after which each of these tokens may follow.
 
     The native server lets a grammar end with one token only, which it chooses by its name, and the

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dragoman.engines.llamacpp.client import EventStream
 from dragoman.engines.llamacpp.params import (
     DOMINANT_BIAS,
     MIN_LOGPROB,
@@ -23,6 +22,7 @@ from dragoman.engines.llamacpp.params import (
     convert_logprob,
     event_decoder,
 )
+from dragoman.engines.llamacpp.slots import SlotLease
 from dragoman.types import Job, Logprob, Sampling
 
 if TYPE_CHECKING:
@@ -39,27 +39,42 @@ class LogprobProber:
         self._engine = engine
 
     async def complete(
-        self, job: Job, before: Sequence[int], ids: Sequence[int], known: Sequence[Logprob]
+        self,
+        job: Job,
+        before: Sequence[int],
+        ids: Sequence[int],
+        known: Sequence[Logprob],
+        lease: SlotLease,
     ) -> list[Logprob]:
-        """Return a logprob for each of the ids, of which only the last few are known."""
-        if job.logprobs is None:
-            return []
+        """Return a logprob for each of the ids, of which only the last few are known.
+
+        The answer may still be running in the slot of the job, so another one is used if possible.
+        """
         missing = len(ids) - len(known)
-        probed = [
-            await self.probe_token(job, [*before, *ids[:index]], ids[index], job.logprobs)
-            for index in range(missing)
-        ]
+        if job.logprobs is None or not missing:
+            return [*known]
+        probed = []
+        async with self._engine.slots.borrow(lease, [*before]) as free:
+            if free is not lease:
+                await self._engine.prepare_slot(job, [*before], free)
+            for index in range(missing):
+                position = [*before, *ids[:index]]
+                probed.append(await self.probe_token(job, position, ids[index], free))
         return [*probed, *known]
 
-    async def probe_token(self, job: Job, before: list[int], token: int, top: int) -> Logprob:
+    async def probe_token(
+        self, job: Job, before: list[int], token: int, lease: SlotLease
+    ) -> Logprob:
         """Return how likely the token was after the tokens before it."""
-        probe = self._make_probe(job)
+        probe, top = self._make_probe(job), job.logprobs or 0
         vocabulary = self._engine.vocabulary
-        body = self._engine.build_body(probe, NativeRequest(prompt=before, max_tokens=1, seed=0))
-        body |= {"stream": False, "logit_bias": [[vocabulary.ordinary_id, DOMINANT_BIAS]]}
-        body["response_fields"] = ["completion_probabilities"]
+        request = NativeRequest(prompt=before, max_tokens=1, seed=0)
         for width in (*PROBE_WIDTHS, vocabulary.size):
-            event = await self._engine.complete(body | {"n_probs": max(width, top)})
+            body = self._engine.build_body(probe, request, lease)
+            body |= {"stream": False, "logit_bias": [[vocabulary.ordinary_id, DOMINANT_BIAS]]}
+            body["response_fields"] = ["completion_probabilities"]
+            body["n_probs"] = max(width, top)
+            event = await self._engine.complete(body, lease)
             (forced,) = event.completion_probabilities
             for other in forced.top_logprobs:
                 if other.id == token:
@@ -67,22 +82,24 @@ class LogprobProber:
                     return convert_logprob(forced, top)
         return Logprob(token, MIN_LOGPROB)
 
-    async def probe_prompt(self, job: Job, ids: list[int]) -> list[Logprob]:
+    async def probe_prompt(self, job: Job, ids: list[int], lease: SlotLease) -> list[Logprob]:
         """Return a logprob for each token of the prompt; the first has none."""
         top = job.prompt_logprobs or 0
+        job = msgspec.structs.replace(job, logprobs=top)
         probe = self._make_probe(job)
         logprobs: dict[int, Logprob] = {0: Logprob(ids[0], None)}
         start = 1
         while start < len(ids):
             section = self._cut_section(ids, start)
-            for event in await self._force(probe, ids[:start], section, max(1, top)):
+            for event in await self._force(probe, ids[:start], section, max(1, top), lease):
                 position = start + event.tokens_predicted - 1
                 if event.completion_probabilities and event.tokens[-1] == ids[position]:
                     logprobs[position] = convert_logprob(event.completion_probabilities[-1], top)
             start += len(section)
         for position in reversed(range(1, len(ids))):  # backwards: the shorter prompt is cached
             if position not in logprobs:
-                logprobs[position] = await self.probe_token(job, ids[:position], ids[position], top)
+                before, token = ids[:position], ids[position]
+                logprobs[position] = await self.probe_token(job, before, token, lease)
         return [logprobs[position] for position in range(len(ids))]
 
     def _cut_section(self, ids: list[int], start: int) -> list[int]:
@@ -94,22 +111,21 @@ class LogprobProber:
         return section
 
     async def _force(
-        self, job: Job, before: list[int], ids: list[int], top: int
+        self, job: Job, before: list[int], ids: list[int], top: int, lease: SlotLease
     ) -> list[NativeEvent]:
         """Return the events of generating exactly these ids."""
         request = NativeRequest(prompt=before, max_tokens=len(ids), seed=0)
-        body = self._engine.build_body(job, request)
+        body = self._engine.build_body(job, request, lease)
         body |= {"grammar": build_forcing_grammar(ids), "n_probs": top}
         forced: list[NativeEvent] = []
-        async with self._engine.client.stream("/completion", body) as stream:
-            if not isinstance(stream, EventStream):
-                raise self._engine.parse_error(stream)
-            while events := await stream.read_events():
+        async with self._engine.stream(body, lease) as response:
+            while events := await response.read_events():
                 for event in map(event_decoder.decode, events):
                     if event.error is not None:
                         raise self._engine.convert_error(event.error)
                     if event.tokens_predicted and not event.stop:
                         forced.append(event)
+        lease.add_tokens(ids)
         return forced
 
     @staticmethod

@@ -69,6 +69,8 @@ class NativeLogprob(Struct, gc=False):
 
 class PromptProgress(Struct, gc=False):
     cache: int = 0
+    processed: int = 0  # with the cached tokens
+    time_ms: float = 0.0
 
 
 class NativeError(Struct):

@@ -14,6 +14,7 @@ from dragoman.engines.limits import (
     check_token_ids,
 )
 from dragoman.engines.llamacpp.params import DOMINANT_BIAS, NativeRequest
+from dragoman.engines.llamacpp.slots import SlotLease
 from dragoman.errors import BadRequest, InvalidGrammar
 from dragoman.types import Job, Sampling
 from dragoman.types.bounded_cache import BoundedCache
@@ -66,36 +67,47 @@ class GrammarVerifier:
 
     It silently drops a grammar that it cannot parse. So it is asked for a control token, which a
     grammar never allows unless it names it: if the token comes, the grammar is not enforced. Each
-    grammar is verified once.
+    grammar is verified once in each cache scope.
     """
 
     def __init__(self, engine: LlamaCppEngine) -> None:
         self._engine = engine
         self._verified = BoundedCache[bytes, bool](max_entries=VERIFIED_GRAMMARS)
 
-    async def verify(self, grammar: str) -> None:
-        digest = hashlib.sha256(grammar.encode()).digest()
-        if not self._verified.get(digest):
-            await self._verify(grammar)
-            self._verified.put(digest, True)
+    def has_verified(self, job: Job) -> bool:
+        """Whether the grammar of a job need not be verified again."""
+        return bool(self._verified.get(_hash_grammar(job)))
 
-    async def _verify(self, grammar: str) -> None:
+    async def verify(self, job: Job, lease: SlotLease) -> None:
+        """Verify the grammar of a job in its slot, unless that is done."""
+        if job.grammar is None or self.has_verified(job):
+            return
+        await lease.vacate()
+        await self._verify(job.grammar, lease)
+        self._verified.put(_hash_grammar(job), True)
+
+    async def _verify(self, grammar: str, lease: SlotLease) -> None:
         """Ask for two control tokens; a grammar may name one of them, but hardly both."""
         vocabulary = self._engine.vocabulary
         control_ids = [
             token for token in vocabulary.control_ids if token not in vocabulary.eos_ids
         ][:2]
         for token in control_ids or [vocabulary.ordinary_id]:
-            if await self._generate_first(grammar, token) != token:
+            if await self._generate_first(grammar, token, lease) != token:
                 return
         if control_ids:
             raise InvalidGrammar("The grammar is invalid.", param="grammar")
 
-    async def _generate_first(self, grammar: str, token: int) -> int | None:
+    async def _generate_first(self, grammar: str, token: int, lease: SlotLease) -> int | None:
         """Return the first token under the grammar when this token is strongly preferred."""
         job = Job(id="grammar", prompt=[], sampling=Sampling(temperature=0.0), grammar=grammar)
         prompt = [self._engine.vocabulary.ordinary_id]
-        body = self._engine.build_body(job, NativeRequest(prompt=prompt, max_tokens=1, seed=0))
+        request = NativeRequest(prompt=prompt, max_tokens=1, seed=0)
+        body = self._engine.build_body(job, request, lease)
         body |= {"stream": False, "logit_bias": [[token, DOMINANT_BIAS]]}
-        tokens = (await self._engine.complete(body)).tokens
+        tokens = (await self._engine.complete(body, lease)).tokens
         return tokens[0] if tokens else None
+
+
+def _hash_grammar(job: Job) -> bytes:
+    return hashlib.sha256(f"{job.cache_scope}\n{job.grammar}".encode()).digest()

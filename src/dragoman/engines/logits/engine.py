@@ -78,6 +78,7 @@ class LogitsEngine:
             prompt_logprobs=True,
             grammars=find_spec("llguidance") is not None,
             tokenize=True,
+            cache_scopes=True,  # it caches no prompts
         )
         if self.capabilities.grammars:
             self._masker.prepare()
@@ -99,7 +100,8 @@ class LogitsEngine:
             if not self.capabilities.grammars:
                 raise Unsupported("This model's engine cannot follow a grammar.", param="grammar")
             check_grammar_sampling(job.sampling)
-            await asyncio.to_thread(self._masker.start_grammar, job.grammar)
+            scope = job.cache_scope
+            await asyncio.to_thread(self._masker.start_grammar, job.grammar, (), scope)
 
     async def generate(self, job: Job) -> AsyncGenerator[Step, None]:
         ids = await self._encode_prompt(job)
@@ -143,7 +145,9 @@ class LogitsEngine:
     async def _start_grammar(self, job: Job, stop_ids: frozenset[int]) -> GrammarState | None:
         if job.grammar is None:
             return None
-        return await asyncio.to_thread(self._masker.start_grammar, job.grammar, stop_ids)
+        return await asyncio.to_thread(
+            self._masker.start_grammar, job.grammar, stop_ids, job.cache_scope
+        )
 
     async def _encode_prompt(self, job: Job) -> list[int]:
         if isinstance(job.prompt, list):

@@ -18,6 +18,7 @@ from dragoman.grammar.compiler.verify import Verdict, verify
 from dragoman.grammar.complexity import make_too_complex_error
 from dragoman.grammar.grammar_spec import CompiledGrammar, GrammarSpec
 from dragoman.grammar.lark_builder import LarkBuilder
+from dragoman.grammar.regex.full_match import is_supported_pattern
 from dragoman.grammar.schema.nodes import Object
 from dragoman.grammar.schema.schema_parser import parse_schema
 from dragoman.grammar.writer.answer_writer import AnswerWriter
@@ -37,6 +38,7 @@ MAX_PARTS = 64  # parts of a rejected spec that are tried one by one
 
 def compile_grammar(spec: GrammarSpec) -> CompiledGrammar:
     """Write and verify the grammar of a spec; raise `BadRequest` if the spec is at fault."""
+    is_supported_pattern.cache_clear()  # its time must not tell what patterns other owners use
     warnings: list[str] = []
     tools = [_parse_tool(tool, spec.tool_format, warnings) for tool in spec.tools]
     constraint = spec.constraint

@@ -3,9 +3,11 @@
 Compiling what a client sends can take any amount of time and memory. So worker processes do it,
 each within a budget (see `worker`). A worker that exceeds it is killed and replaced, which fails
 its own spec and no other. In front of the workers is a cache, which also stores errors, and equal
-specs share one compile. A spec is compiled at once if fewer than `workers` compiles are running;
-otherwise it waits in a bounded first-come queue. The pool starts one process more than it runs at a
-time, so that a spec after a kill need not wait for an interpreter to start.
+specs share one compile; both within one cache scope only (`types.cache_scope`), because a compile
+takes long enough to tell whether somebody else has used the same schema. A spec is compiled at once
+if fewer than `workers` compiles are running; otherwise it waits in a bounded first-come queue. The
+pool starts one process more than it runs at a time, so that a spec after a kill need not wait for
+an interpreter to start.
 
 Nothing is started before the first spec. A process that does not even start is logged, and not
 replaced before the next spec comes.
@@ -46,6 +48,7 @@ from dragoman.grammar.compiler.worker import WALL_CLOCK_FACTOR
 from dragoman.grammar.compiler.worker_process import WorkerProcess
 from dragoman.grammar.complexity import make_too_complex_error
 from dragoman.grammar.grammar_spec import CompiledGrammar, GrammarSpec
+from dragoman.types.cache_scope import get_cache_scope
 
 log = logging.getLogger("dragoman.grammar")
 
@@ -143,7 +146,7 @@ class CompilerPool:
             data = _encoder.encode(spec)
         except (TypeError, ValueError, OverflowError, RecursionError):
             raise BadRequest("This constraint is not valid JSON.", param=spec.param) from None
-        key = hashlib.sha256(data).digest()
+        key = hashlib.sha256(get_cache_scope().encode() + b"\n" + data).digest()
         outcome = self._cache.get(key)
         if outcome is not None:
             self._hits += 1

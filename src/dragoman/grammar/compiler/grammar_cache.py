@@ -9,7 +9,7 @@ from dragoman.errors import SerializedError
 from dragoman.grammar.grammar_spec import CompiledGrammar
 from dragoman.types.bounded_cache import BoundedCache
 
-Key: TypeAlias = bytes  # a digest of the spec
+Key: TypeAlias = bytes  # a digest of the cache scope and the spec
 Outcome: TypeAlias = CompiledGrammar | SerializedError
 
 ENTRY_OVERHEAD = 400  # bytes of an entry besides its texts

@@ -24,7 +24,7 @@ from dragoman.models.model import (
     list_capabilities,
     report_progress,
 )
-from dragoman.models.model_preset import make_preset
+from dragoman.models.model_preset import check_public_prompts, make_preset
 from dragoman.models.output_format import check_names, detect_output_format
 from dragoman.models.recommended_sampling import find_recommended_sampling
 from dragoman.presets import PresetError
@@ -39,12 +39,13 @@ log = logging.getLogger("dragoman.models")
 DEFAULT_ENGINE = "llamacpp"
 SAFETENSORS_EXTRA = "vllm"  # runs safetensors
 MAX_TEMPLATE = 4 << 20
+HANG_TIMEOUT = 20.0  # seconds, where no setting says otherwise
 
 
-async def load(source: ModelSource) -> Model:
-    """Load a model of any kind."""
+async def load(source: ModelSource, hang_timeout: float = HANG_TIMEOUT) -> Model:
+    """Load a model of any kind. An engine without progress for `hang_timeout` is restarted."""
     check_kind(source)
-    return await load_gguf(source)
+    return await load_gguf(source, hang_timeout)
 
 
 def check_kind(source: ModelSource) -> None:
@@ -56,7 +57,7 @@ def check_kind(source: ModelSource) -> None:
         )
 
 
-async def load_gguf(source: ModelSource) -> Model:
+async def load_gguf(source: ModelSource, hang_timeout: float) -> Model:
     """Load a GGUF file into its own engine."""
     try:
         check_names(source.options.format, source.options.reasoning_format)
@@ -69,7 +70,7 @@ async def load_gguf(source: ModelSource) -> Model:
         for warning in source.plan.warnings:
             log.warning("%s: %s", source.id, warning)
     report_progress("starting the engine", 0.1)
-    engine = make_engine(source)
+    engine = make_engine(source, hang_timeout)
     try:
         tokenizer, _ = await asyncio.gather(
             asyncio.to_thread(tokenizer_from_gguf, header.metadata, engine), engine.start()
@@ -82,9 +83,9 @@ async def load_gguf(source: ModelSource) -> Model:
         raise
 
 
-def make_engine(source: ModelSource) -> SubprocessEngine:
+def make_engine(source: ModelSource, hang_timeout: float = HANG_TIMEOUT) -> SubprocessEngine:
     """Make an engine in a child process, which is not started yet."""
-    from dragoman.engines.subprocess.engine import SubprocessEngine
+    from dragoman.engines.subprocess.engine import SubprocessEngine, Timing
 
     options = source.options
     names = (*EngineOptions.__struct_fields__, "lora", "embeddings")
@@ -97,7 +98,8 @@ def make_engine(source: ModelSource) -> SubprocessEngine:
         factory = get_factory(options.engine or DEFAULT_ENGINE)
     except ValueError as error:
         raise ModelBroken(str(error)) from None
-    return SubprocessEngine(factory, settings, name=source.id)
+    timing = Timing(hang_timeout=hang_timeout)
+    return SubprocessEngine(factory, settings, name=source.id, timing=timing)
 
 
 def read_model_header(path: Path) -> gguf.GgufHeader:
@@ -136,6 +138,7 @@ def make_model(
         findings = detect_output_format(template, tokenizer, formats, source.id)
         renderer = PromptRenderer(template, tokenizer, reasoning=findings.reasoning_options)
         preset = make_preset(source.options, renderer, source.id)
+        check_public_prompts(source.options, capabilities)
     except DragomanError as error:
         raise ModelBroken(error.message) from None
     except PresetError as error:
@@ -169,6 +172,8 @@ def make_model(
         preset=preset,
         output_format=findings.output_format,
         renderer=renderer,
+        shares_cache=bool(source.options.shared_cache),
+        public_prompts=source.options.public_prompt,
     )
 
 

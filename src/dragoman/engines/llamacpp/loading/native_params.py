@@ -141,7 +141,7 @@ def _find_load_mode(lib: ModuleType, settings: LlamaCppSettings) -> Any:
 
 
 def _set_cache(lib: ModuleType, params: CommonParams, plan: LoadPlan) -> None:
-    """Set the types of the KV cache and the size of the prompt cache.
+    """Set the types of the KV cache, and turn the server's prompt cache off (see `slots`).
 
     Attention over a 16-bit cache uses one of three kernels, depending on how many tokens share a
     batch, and their results differ in the last digits: a seeded answer may depend on what else is
@@ -159,8 +159,8 @@ def _set_cache(lib: ModuleType, params: CommonParams, plan: LoadPlan) -> None:
         "off": kinds.LLAMA_FLASH_ATTN_TYPE_DISABLED,
         "auto": kinds.LLAMA_FLASH_ATTN_TYPE_AUTO,
     }[flash]
-    # the server looks prompts up by their tokens alone, not by the adapters they were run with
-    params.cache_ram_mib = 0 if settings.lora else plan.memory.cache_ram
+    # the server looks prompts up by their tokens alone, not by owner or adapters
+    params.cache_ram_mib = 0
 
 
 def _set_adapters(lib: ModuleType, params: CommonParams, settings: LlamaCppSettings) -> None:

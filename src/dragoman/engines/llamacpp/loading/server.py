@@ -29,6 +29,7 @@ from dragoman.engines.llamacpp.loading.native_params import (
     build_embedding_params,
     build_params,
 )
+from dragoman.engines.llamacpp.saved_states import get_save_path
 from dragoman.errors import ModelBroken
 from dragoman.types import Json
 
@@ -45,16 +46,16 @@ class NativeServer:
     def __init__(self, server: ServerHandle, folder: str, client: NativeClient) -> None:
         self.server: ServerHandle = server
         self.client = client
-        self._folder = folder
+        self.folder = folder
 
     def close(self) -> None:
         """Stop the server, which must be idle."""
         self.server = None
-        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def leave_running(self) -> None:
         """Leave the server running until the process ends: a busy server cannot be stopped."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
         _busy_servers.append(self.server)
 
 
@@ -73,6 +74,7 @@ def launch(plan: LoadPlan, *, special: bool = True, embedding: bool = False) -> 
     params = build(xllamacpp, plan)
     params.special = special  # report control tokens as text too, so that no token lacks bytes
     params.hostnames, params.port, params.api_keys = [address], 0, [key]
+    params.slot_save_path = get_save_path(folder)
     try:
         return NativeServer(xllamacpp.Server(params), folder, NativeClient(address, key))
     except RuntimeError:

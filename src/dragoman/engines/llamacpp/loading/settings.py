@@ -14,6 +14,8 @@ from dragoman.options import InvalidOption, parse_options
 DEFAULT_EMBED_CONTEXT = 2048
 QUANTIZED_TYPES = ("q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 NEED_DRAFT_MODEL = ("draft-simple", "draft-eagle3", "draft-dflash", "draft-dspark")
+# types whose drafts depend on what other requests have sent
+SHARING_TYPES = ("ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache")
 DRAFT_OPTIONS = ("draft_max", "draft_min", "draft_p_min", "draft_gpu_layers")
 
 
@@ -30,6 +32,15 @@ class LlamaCppSettings(EngineOptions, frozen=True, kw_only=True, forbid_unknown_
     def speculation(self) -> str | None:
         """How tokens are drafted; None is not at all."""
         return self.spec_type or ("draft-simple" if self.draft_model else None)
+
+
+def can_save_states(settings: LlamaCppSettings) -> bool:
+    """Whether the state of a slot can be saved.
+
+    It has neither the KV cache of a draft model nor the adapters it was computed with.
+    """
+    drafts_by_model = (settings.speculation or "").startswith("draft")
+    return not drafts_by_model and not settings.lora
 
 
 def parse_settings(values: Mapping[str, object]) -> LlamaCppSettings:
@@ -75,6 +86,11 @@ def _check_speculation(options: EngineOptions) -> None:
         raise InvalidOption(f"`spec_type` {kind} needs a `draft_model`")
     if options.spec_ngram is not None and not (kind or "").startswith("ngram"):
         raise InvalidOption("`spec_ngram` needs an n-gram `spec_type` such as ngram-simple")
+    if kind in SHARING_TYPES and not options.shared_cache:
+        raise InvalidOption(
+            f"`spec_type` {kind} drafts from the prompts of all API keys; set `shared_cache` to "
+            "allow that, or use ngram-simple"
+        )
     low, high = options.draft_min, options.draft_max
     if low is not None and high is not None and low > high:
         raise InvalidOption("`draft_min` must not be greater than `draft_max`")

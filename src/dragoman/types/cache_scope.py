@@ -1,0 +1,37 @@
+"""Keeps what is cached for one owner apart from what is cached for another.
+
+A cache that several owners share tells each of them what the others have sent: a guess that is
+right is answered sooner, or with more cached tokens, than one that is wrong. So every cache whose
+keys are texts of clients has the cache scope in its key. A scope is a digest of the owner under a
+key that only this process has, so that engines and other processes can tell scopes apart without
+learning who the owner is. Where no API key is required, there is one scope, "".
+
+The scope of the request that is being served is in a context variable, so that caches deep inside
+the pipeline need no parameter for it. A task that a request starts inherits it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from contextvars import ContextVar
+
+_SECRET = secrets.token_bytes(32)
+_current_scope: ContextVar[str] = ContextVar("cache_scope", default="")
+
+
+def make_cache_scope(owner: str) -> str:
+    """Return the cache scope of an owner."""
+    if not owner:
+        return ""
+    return hashlib.blake2b(owner.encode(), key=_SECRET, digest_size=12).hexdigest()
+
+
+def get_cache_scope() -> str:
+    """Return the cache scope of the request that is being served."""
+    return _current_scope.get()
+
+
+def set_cache_scope(owner: str) -> None:
+    """Note that this task serves a request of this owner."""
+    _current_scope.set(make_cache_scope(owner))
