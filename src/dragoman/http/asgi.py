@@ -72,6 +72,7 @@ class RequestContext:
         self.status: int | None = None  # of the response, once its headers are sent
         self.error_code: str | None = None  # of the error that was sent or broke the stream
         self.route = ""  # the pattern that matched, for metrics
+        self.on_end: list[Callable[[], None]] = []  # called when the response is complete
         self.record = RequestRecord(request_id, self.method, self.path)
         # Set by middleware: what is left of the limits of the key; checks the key again and counts
         # a request inside the block; reports a refusal.
@@ -128,10 +129,17 @@ class RequestContext:
         """All values of a field, written as `name=a&name=b` or as `name[]=a&name[]=b`."""
         return [value for key, value in self._query_fields if key in (name, f"{name}[]")]
 
-    async def read_body(self, limit: int, timeout: float, explanation: str = "") -> bytes:
+    async def read_body(
+        self,
+        limit: int,
+        timeout: float,
+        explanation: str = "",
+        take_memory: Callable[[int], None] = lambda size: None,
+    ) -> bytes:
         """The whole body, or an error if it is too large or too slow.
 
-        The explanation is a sentence about the limit.
+        The explanation is a sentence about the limit. `take_memory` is called with the size of
+        what arrives, and raises an error if there is no room for it.
         """
         length = self.get_header(b"content-length")
         error = TooLarge(
@@ -141,11 +149,13 @@ class RequestContext:
             raise error
         try:
             async with asyncio.timeout(timeout):
-                return await self._read_chunks(limit, error)
+                return await self._read_chunks(limit, error, take_memory)
         except TimeoutError:
             raise RequestTimeout("The request body did not arrive in time.") from None
 
-    async def _read_chunks(self, limit: int, error: TooLarge) -> bytes:
+    async def _read_chunks(
+        self, limit: int, error: TooLarge, take_memory: Callable[[int], None]
+    ) -> bytes:
         body = BytesIO()  # unlike a list of chunks, it needs no copy in the end
         while True:
             message = await self.receive()
@@ -154,6 +164,7 @@ class RequestContext:
             chunk = message.get("body", b"")
             if body.tell() + len(chunk) > limit:
                 raise error
+            take_memory(len(chunk))
             body.write(chunk)
             if not message.get("more_body", False):
                 return body.getvalue()

@@ -44,6 +44,12 @@ class Route(Struct, frozen=True, kw_only=True):
     request_type: type | None = None  # the Struct of its JSON body, for the OpenAPI document
     response_type: type | None = None
     streams: bool = False
+    is_work: bool = True  # a POST that is one of the concurrent requests of a key
+
+    @property
+    def takes_place(self) -> bool:
+        """Whether its requests count as concurrent ones: reading and deleting never does."""
+        return self.is_work and self.method in ("POST", WEBSOCKET)
 
     @property
     def name(self) -> RouteName:
@@ -71,6 +77,7 @@ class RouteOptions(TypedDict, total=False):
     request_type: type
     response_type: type
     streams: bool
+    is_work: bool
 
 
 class RouteGroup:
@@ -198,6 +205,7 @@ class Router:
         if route is not None:
             request.access = route.access
             request.route_name = route.name
+            request.takes_place = route.takes_place
 
     async def dispatch(self, request: RequestContext) -> None:
         match = self.find(request.path)

@@ -58,7 +58,8 @@ class LimitOptions(KeyLimits, frozen=True, kw_only=True):
         Setting(help="tokens of prompts and answers in a minute", unit="tokens", minimum=1),
     ] = None
     concurrent_requests: Annotated[
-        int | None, Setting(help="requests at the same time, background responses too", minimum=1)
+        int | None,
+        Setting(help="requests to models at the same time, in the background too", minimum=1),
     ] = None
     queue_share: Annotated[
         float, Setting(help="turns in a full queue, relative to other keys", above=0, maximum=1000)

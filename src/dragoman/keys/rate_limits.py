@@ -192,29 +192,31 @@ class RateLimiter:
         return self._find_limits(owner)
 
     @contextmanager
-    def start_request(self, owner: str) -> Iterator[Charge]:
-        """Count a request, or raise `Overloaded`. It is a concurrent one inside the block."""
-        charge = self._charge(owner)
+    def start_request(self, owner: str, *, takes_place: bool = True) -> Iterator[None]:
+        """Count a request, or raise `Overloaded`.
+
+        Inside the block it is one of the concurrent requests, if it `takes_place` among them.
+        """
+        charge = self._charge(owner, takes_place)
         token = _current.set(charge)
         try:
-            yield charge
+            yield
         finally:
             _current.reset(token)
             charge.release()
 
-    def _charge(self, owner: str) -> Charge:
+    def _charge(self, owner: str, takes_place: bool) -> Charge:
         limits = self._find_limits(owner)
         usage = self._get_usage(owner, limits)
         if usage is None:
             return Charge(None)
         with usage.count_refusals():
-            self._check_requests(usage, limits)
+            self._check_requests(usage, limits.concurrent_requests if takes_place else None)
         usage.total_requests += 1
-        return Charge(usage)
+        return Charge(usage if takes_place else None)
 
     @staticmethod
-    def _check_requests(usage: OwnerUsage, limits: KeyLimits) -> None:
-        allowed = limits.concurrent_requests
+    def _check_requests(usage: OwnerUsage, allowed: int | None) -> None:
         if allowed is not None and usage.running >= allowed:
             noun = "request" if allowed == 1 else "requests"
             raise Overloaded(

@@ -102,7 +102,7 @@ class ResponseHandlers:
         self, request: RequestContext, work: Callable[[], Awaitable[bytes]]
     ) -> None:
         """Send the result of work that may take long; disconnecting cancels it."""
-        async with self._responder.track(request.wait_disconnected):
+        async with self._responder.track(request):
             body = await work()
         await request.send_response(200, body)
 
@@ -154,7 +154,8 @@ class WebSocketResponse:
         with collect_warnings(self._warnings), get_record().measure("decode"):
             decoded = responses.decode_websocket_request(text, strict)
         self._previous = decoded.fields.previous_response_id
-        async with self._context.responder.track(self._session.wait_closed):
+        responder, wait_closed = self._context.responder, self._session.wait_closed
+        async with responder.track(self._request, wait_closed):
             run = await self._context.responses.prepare(decoded, self._request.owner, local)
             assert isinstance(run, ResponseRun)  # noqa: S101  # `background` is rejected here
             self._run = run
@@ -205,7 +206,13 @@ def make_routes(context: RouteContext) -> list[Route]:
         group.make("POST", "/input_tokens", handlers.count_input_tokens, "Count input tokens."),
         group.make("GET", "/{id}", handlers.get, "Get a response, or stream its events."),
         group.make("DELETE", "/{id}", handlers.delete, "Delete a response."),
-        group.make("POST", "/{id}/cancel", handlers.cancel, "Cancel a background response."),
+        group.make(
+            "POST",
+            "/{id}/cancel",
+            handlers.cancel,
+            "Cancel a background response.",
+            is_work=False,
+        ),
         group.make(
             "GET", "/{id}/input_items", handlers.list_input_items, "List the input of a response."
         ),

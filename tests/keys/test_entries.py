@@ -1,0 +1,149 @@
+"""Entries of keys: what a file may say, and what each mistake is answered with."""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from dragoman.keys import KeyFileError
+from dragoman.keys.digests import format_hash, make_key, make_key_owner
+from dragoman.keys.entries import KeyEntry
+from dragoman.keys.key_file import read_key_file
+from dragoman.options.units import parse_tokens
+
+SECRET = "sk-canary-0123456789-abcdefghij"
+HASH = format_hash(SECRET)
+
+
+def read(path: Path, text: str) -> list[KeyEntry]:
+    path.write_text(text)
+    return read_key_file(path)
+
+
+def test_an_entry_has_name_scopes_expiry_and_limits(tmp_path: Path) -> None:
+    [alice, bob] = read(
+        tmp_path / "keys.yaml",
+        f"""
+entries:
+  - name: alice
+    hash: {HASH}
+    routes: [chat, embeddings, models]
+    models: [small-*]
+    expires: 2099-01-31
+    limits:
+      requests_per_minute: 60
+      tokens_per_minute: 100k
+      concurrent_requests: 4
+      queue_share: 2
+      stored_bytes: 10MB
+      media_bytes: 1MiB
+  - {{name: bob, key: [{SECRET}-1, {SECRET}-2], hash: "{format_hash("third")}", admin: true}}
+""",
+    )
+    assert (alice.name, alice.is_admin, bob.name, bob.is_admin) == ("alice", False, "bob", True)
+    assert alice.scope.routes == ("chat", "embeddings", "models")
+    assert alice.scope.models == ("small-*",)
+    assert alice.expires == datetime(2099, 2, 1, tzinfo=UTC).timestamp()
+    limits = alice.limits
+    assert (limits.requests_per_minute, limits.concurrent_requests) == (60, 4)
+    assert limits.tokens_per_minute == parse_tokens("100k")
+    assert (limits.queue_share, limits.stored_bytes, limits.media_bytes) == (2.0, 10**7, 2**20)
+    assert len(bob.digests) == 3
+    assert alice.owner != bob.owner
+    assert SECRET not in repr([alice, bob])
+
+
+MISTAKES = [
+    ("- hash: HASH", 2, "needs a `name`"),
+    ("- name: a b\n    hash: HASH", 2, "`name` must be at most 64 letters"),
+    ("- name: a", 2, "`a` needs a `hash` or a `key`"),
+    ("- name: a\n    hash: sha256:12", 3, "expected `sha256:` and 64 hexadecimal digits"),
+    ("- name: a\n    hahs: HASH", 3, "there is no option `hahs`. Did you mean `hash`?"),
+    ("- name: a\n    limit: {}", 3, "there is no option `limit`. Did you mean `limits`?"),
+    ("- name: a\n    hash: HASH\n    limits: 7", 4, "`limits` must be a mapping"),
+    (
+        "- name: a\n    hash: HASH\n    limits:\n      request_per_minute: 3",
+        5,
+        "Did you mean `requests_per_minute`?",
+    ),
+    (
+        "- name: a\n    hash: HASH\n    limits:\n      concurrent_requests: 0",
+        5,
+        "`concurrent_requests`: must be at least 1",
+    ),
+    ("- name: a\n    hash: HASH\n    expires: soon", 4, "expected a date such as 2027-01-31"),
+    ("- name: a\n    hash: HASH\n    admin: perhaps", 4, "`admin`: expected true or false"),
+    ("- name: a\n    hash: HASH\n    routes: [admin]", 4, "admin routes also need `admin: true`"),
+    ("- name: a\n    hash: HASH\n    owner: me", 4, "what `dragoman keys hash` printed"),
+    ("- name: a\n    key: 12345", 3, "put it in quotes"),
+    (f"- {SECRET}", 2, "an entry is a mapping"),
+    (f"- name: a\n    {SECRET}: true", 2, "a field of this entry does not exist"),
+]
+
+
+@pytest.mark.parametrize(("text", "line", "problem"), MISTAKES)
+def test_a_mistake_names_file_and_line_and_shows_no_key(
+    tmp_path: Path, text: str, line: int, problem: str
+) -> None:
+    file = tmp_path / "keys.yaml"
+    with pytest.raises(KeyFileError) as raised:
+        read(file, "entries:\n  " + text.replace("HASH", HASH))
+    message = str(raised.value)
+    assert message.startswith(f"{file}:{line}: ")
+    assert problem in message
+    assert SECRET not in message
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("entry: []", ":1: this setting does not exist. Did you mean `entries`?"),
+        (f"{SECRET}", "expected a mapping"),
+        (f"{SECRET}: 1", "Write the keys under `entries:`"),
+        ("entries: {name: a}", ":1: `entries` must be a list"),
+        ("entries: [", ":1: invalid YAML"),
+    ],
+)
+def test_a_file_that_is_no_list_of_entries_is_rejected(
+    tmp_path: Path, text: str, problem: str
+) -> None:
+    with pytest.raises(KeyFileError, match=re.escape(problem)) as raised:
+        read(tmp_path / "keys.yml", text)
+    assert SECRET not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_valid"),
+    [
+        (f"{datetime.now(UTC):%Y-%m-%d}", True),  # to the end of the day
+        (f"{datetime.now(UTC) - timedelta(days=1):%Y-%m-%d}", False),
+        (f"{datetime.now(UTC) + timedelta(hours=1):%Y-%m-%dT%H:%M:%SZ}", True),
+        (f"{datetime.now(UTC) - timedelta(hours=1):%Y-%m-%d %H:%M:%S}", False),
+        ('"2001-02-03"', False),
+    ],
+)
+def test_expiry(tmp_path: Path, text: str, is_valid: bool) -> None:
+    if time.gmtime().tm_hour == 23 and time.gmtime().tm_min == 59:
+        pytest.skip("the day ends while the test runs")
+    text = f"entries: [{{name: a, hash: '{HASH}', expires: {text}}}]"
+    [entry] = read(tmp_path / "k.yaml", text)
+    assert entry.has_expired is not is_valid
+
+
+def test_one_key_per_line_is_still_a_file_of_keys(tmp_path: Path) -> None:
+    entries = read(tmp_path / "keys", f"# comment\n{SECRET}\n\n  other  \n")
+    assert [entry.owner for entry in entries] == [
+        make_key_owner(SECRET.encode()),
+        make_key_owner(b"other"),
+    ]
+    assert [entry.is_weak for entry in entries] == [False, True]
+
+
+def test_random_keys_are_long_and_never_the_same() -> None:
+    keys = {make_key() for _ in range(100)}
+    assert len(keys) == 100
+    assert min(map(len, keys)) > 50
