@@ -76,7 +76,6 @@ class ChatRequest(response_format.ConstraintFields, kw_only=True):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     response_prefix: str | None = None
-    chat_template: Json = None
     functions: Json = None
     function_call: Json = None
     modalities: list[str] | None = None
@@ -84,8 +83,8 @@ class ChatRequest(response_format.ConstraintFields, kw_only=True):
     web_search_options: Json = None
     metadata: openai.Metadata | None = None
     store: bool | None = None
-    # Accepted and without effect here, as documented for clients that always send them.
     service_tier: str | None = None
+    # Accepted and without effect here, as documented for clients that always send them.
     prediction: Json = None
     verbosity: str | None = None
     safety_identifier: str | None = None
@@ -103,13 +102,15 @@ def decode_request(body: bytes, strict: bool = False) -> Request:
     constraint, warnings = response_format.decode_constraint(
         fields, requires_call=chat.tool_choice == "required"
     )
+    priority, tier_warnings = openai.decode_service_tier(fields.service_tier)
     return make_request(
         fields,
         strict,
         fields.max_tokens if max_tokens is None else max_tokens,
         prompts=(chat,),
         constraint=constraint,
-        warnings=(*warnings, *_warn_about_ignored(fields)),
+        priority=priority,
+        warnings=(*warnings, *tier_warnings, *_warn_about_ignored(fields)),
         logprobs=_decode_logprobs(fields),
         include_reasoning=_includes_reasoning(fields),
         store=bool(fields.store),
@@ -156,9 +157,6 @@ def decode_chat(fields: ChatRequest) -> Chat:
 
 
 def _reject_unsupported(fields: ChatRequest) -> None:
-    openai.reject_unsupported(
-        {"chat_template": fields.chat_template}, "a request cannot bring its own template"
-    )
     openai.reject_unsupported(
         {"functions": fields.functions, "function_call": fields.function_call},
         "use `tools` and `tool_choice`",

@@ -78,7 +78,6 @@ class ResponseRequest(response_format.ConstraintFields, kw_only=True):
     thinking_budget: openai.Count | None = None
     chat_template_kwargs: dict[str, Json] | None = None
     enable_thinking: bool | None = None
-    chat_template: Json = None
     prompt: Json = None
     context_management: Json = None
     prompt_cache_options: PromptCacheOptions | None = None

@@ -117,9 +117,6 @@ def _decode(fields: ResponseRequest, strict: bool) -> DecodedRequest:
 
 def _reject_unsupported(fields: ResponseRequest) -> None:
     openai.reject_unsupported({"prompt": fields.prompt}, "this server has no stored prompts")
-    openai.reject_unsupported(
-        {"chat_template": fields.chat_template}, "a request cannot bring its own template"
-    )
     openai.reject_unsupported({"max_tokens": fields.max_tokens}, "use `max_output_tokens`")
     openai.reject_unsupported({"response_format": fields.response_format}, "use `text.format`")
     if fields.n not in (None, 1):
@@ -260,10 +257,14 @@ def _make_request(
         thinking_budget=fields.thinking_budget,
         client_field_names={"reasoning_effort": "reasoning.effort"} | variable_names,
     )
+    priority, tier_warnings = openai.decode_service_tier(fields.service_tier)
+    if fields.background and priority == "live":
+        priority = "background"
     return make_request(
         fields,
         False,
         fields.max_output_tokens,
+        priority=priority,
         prompts=(chat,),
         constraint=constraint,
         logprobs=(fields.top_logprobs or 0) if LOGPROBS in request.include else None,
@@ -271,6 +272,7 @@ def _make_request(
             *declared.warnings,
             *choice_warnings,
             *constraint_warnings,
+            *tier_warnings,
             *_warn_about_ignored(request),
             *warnings,
         ),
