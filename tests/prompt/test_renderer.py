@@ -16,7 +16,7 @@ from dragoman.formats import find_reasoning
 from dragoman.models.output_format import OutputFormat
 from dragoman.prompt import renderer as renderer_module
 from dragoman.prompt.renderer import PromptRenderer, RenderedPrompt
-from dragoman.prompt.token_cache import TokenCache
+from dragoman.prompt.tokens.token_cache import TokenCache
 from dragoman.testing import ByteTokenizer
 from dragoman.tokenizers.tokenizer import tokenizer_from_gguf
 from dragoman.types import Chat, Message, Prompt, Role, Tool, ToolCall, text_content

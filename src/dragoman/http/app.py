@@ -18,8 +18,7 @@ from msgspec.structs import replace
 from dragoman.config import LOOPBACK, SettingsError, update_live_settings
 from dragoman.http.asgi import Receive, Scope, Send
 from dragoman.http.auth import KeyGuard
-from dragoman.http.body import BodyReader
-from dragoman.http.body_limit import BodyLimit
+from dragoman.http.body import BodyLimit, BodyReader
 from dragoman.http.metrics import Metrics
 from dragoman.http.middleware import HostGuard, RequestMiddleware, get_request, parse_host
 from dragoman.http.respond import Responder

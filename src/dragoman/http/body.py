@@ -1,21 +1,59 @@
-"""Reading and decoding request bodies."""
+"""Reading and decoding request bodies, and how large they may be.
+
+Unless the operator sets a limit, it follows from the context of the models: as many tokens as fit
+into the largest one, each of the longest kind, each character escaped as in `\\u0041`. Media, tools
+and stored items need room whatever the context is, so there is a minimum. The maximum keeps what
+one request can cost within bounds: a body is in memory twice while it is decoded.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
 from dragoman.config import Settings
 from dragoman.errors import UnsupportedMedia
 from dragoman.http.asgi import RequestContext
-from dragoman.http.body_limit import BodyLimit
 from dragoman.http.middleware import parse_host, parse_origin
+from dragoman.http.network.body_budget import BodyBudget
+from dragoman.models.model import Model
 from dragoman.protocols.dialect import Decode, DialectContext
 from dragoman.protocols.shared.json_body import LARGE_BODY, collect_warnings
 from dragoman.signing import Signer
 from dragoman.types.worker_threads import run_in_worker
 
+ESCAPE = 6  # bytes of an escaped character
+MINIMUM = 8 << 20  # bytes
+MAXIMUM = 24 << 20  # also the limit for models that read media, and while no model is loaded
 T = TypeVar("T")
+
+
+class BodyLimit:
+    """The limit of a server, which changes with its models and its settings."""
+
+    def __init__(self, settings: Settings, list_models: Callable[[], Iterable[Model]]) -> None:
+        self._settings = settings
+        self._list_models = list_models
+
+    def get(self) -> int:
+        """Return the limit in bytes."""
+        return self._settings.body_limit or max(
+            map(_find_limit, self._list_models()), default=MAXIMUM
+        )
+
+    def explain(self) -> str:
+        """Return a sentence that says where the limit comes from."""
+        if self._settings.body_limit is not None:
+            return "The server's --body-limit can raise this."
+        return "This follows from the model's context; the server's --body-limit can raise it."
+
+
+def _find_limit(model: Model) -> int:
+    capabilities = model.capabilities
+    if capabilities.context is None or set(capabilities.modalities) != {"text"}:
+        return MAXIMUM
+    text = ESCAPE * model.make_prompt_limit("prompt").characters
+    return min(max(text, MINIMUM), MAXIMUM)
 
 
 class BodyReader:
@@ -30,6 +68,7 @@ class BodyReader:
         self._settings = settings
         self._limit = limit
         self._get_signer = get_signer
+        self._budget = BodyBudget()
 
     async def read(self, request: RequestContext) -> bytes:
         content_type = request.get_header(b"content-type")
@@ -42,8 +81,10 @@ class BodyReader:
         if encoding.lower() != b"identity":
             raise UnsupportedMedia("Send the body without `Content-Encoding`.")
         with request.record.measure("receive"):
+            hold = self._budget.open_hold()
+            request.on_end.append(hold.release)
             limit, timeout = self._limit.get(), self._settings.receive_timeout
-            return await request.read_body(limit, timeout, self._limit.explain())
+            return await request.read_body(limit, timeout, self._limit.explain(), hold.grow)
 
     async def make_context(self, request: RequestContext) -> DialectContext:
         """What the wire API of a request needs to decode it and to encode its response."""

@@ -24,7 +24,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from dragoman.config import Settings
 from dragoman.errors import DragomanError, HeadersTooLarge, InvalidHttp, RequestTimeout
 from dragoman.http.asgi import DIRECT_WRITER, HEALTH_ONLY, Scope
-from dragoman.http.body_limit import BodyLimit
+from dragoman.http.body import BodyLimit
 from dragoman.http.closing import LingeringClose, StallTimer, encode_rejection
 from dragoman.http.network.half_close import HalfClose
 from dragoman.http.network.response_transport import CycleTransport, DirectWriter

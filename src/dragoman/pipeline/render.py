@@ -14,7 +14,7 @@ from dragoman.models.model import Model
 from dragoman.pipeline.validate import BUDGET_UNSUPPORTED, warn_about_tool_media
 from dragoman.presets.apply import apply_to_chat, make_warning
 from dragoman.prompt.infill import encode_infill
-from dragoman.prompt.limit import PromptLimit, count_characters
+from dragoman.prompt.tokens.limit import PromptLimit, count_characters
 from dragoman.replay import NO_ROOM, ReplayedPrompt, ReplayScope, ReplayService
 from dragoman.telemetry.record import get_record
 from dragoman.types import Chat, Json, Prompt, Request

@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from dragoman.errors import Unsupported
-from dragoman.prompt.limit import DEFAULT_LIMIT, PromptLimit
-from dragoman.prompt.slices import encode_text
+from dragoman.prompt.tokens.limit import DEFAULT_LIMIT, PromptLimit
+from dragoman.prompt.tokens.slices import encode_text
 from dragoman.tokenizers.tokenizer import AnyTokenizer
 from dragoman.tokenizers.vocabulary import InfillTokens
 from dragoman.types import Infill, Prompt

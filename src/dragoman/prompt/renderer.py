@@ -35,13 +35,8 @@ from dragoman.prompt.conversation import (
     prepare_tools,
     to_template_message,
 )
-from dragoman.prompt.encoding import encode_pieces
-from dragoman.prompt.limit import (
-    DEFAULT_LIMIT,
-    PromptLimit,
-    count_characters,
-    measure_longest_token,
-)
+from dragoman.prompt.tokens.encoding import encode_pieces
+from dragoman.prompt.tokens.limit import DEFAULT_LIMIT, PromptLimit, count_characters, measure_longest_token
 from dragoman.prompt.opening import find_opening
 from dragoman.prompt.pieces import PromptPieces, Splicer, join_pieces
 from dragoman.prompt.reasoning_options import (
@@ -61,8 +56,8 @@ from dragoman.prompt.template.capabilities import (
     probe_capabilities,
 )
 from dragoman.prompt.template.template import ChatTemplate, compile_template
-from dragoman.prompt.text_encoder import TextEncoder
-from dragoman.prompt.token_cache import TokenCache
+from dragoman.prompt.tokens.text_encoder import TextEncoder
+from dragoman.prompt.tokens.token_cache import TokenCache
 from dragoman.prompt.turn import Turn
 from dragoman.prompt.turn_markers import drop_replays, find_replays, insert_markers
 from dragoman.types import Chat, Json, Message, Prompt, Tool

@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from dragoman.models.model import Model
-from dragoman.prompt.limit import count_characters
+from dragoman.prompt.tokens.limit import count_characters
 from dragoman.prompt.renderer import PromptRenderer, RenderedPrompt
 from dragoman.replay.cache import ReplayCache, ReplayStore
 from dragoman.replay.digest import (

@@ -20,7 +20,7 @@ from dragoman.prompt.pieces import Piece, RenderPieces
 from dragoman.prompt.special_tokens import remove_breaks
 from dragoman.prompt.template.budget import RenderLimits
 from dragoman.prompt.template.capabilities import PROBE_LIMITS
-from dragoman.prompt.text_encoder import TextEncoder
+from dragoman.prompt.tokens.text_encoder import TextEncoder
 from dragoman.replay.turn_positions import TurnEndings, TurnOpening, locate_turns
 from dragoman.types import Chat, Message, ReplayedTurn, Tool, ToolCall, text_content
 

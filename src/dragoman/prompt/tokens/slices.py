@@ -20,8 +20,8 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Iterator
 
-from dragoman.prompt.limit import PromptLimit
-from dragoman.prompt.text_encoder import TextEncoder
+from dragoman.prompt.tokens.limit import PromptLimit
+from dragoman.prompt.tokens.text_encoder import TextEncoder
 
 SLICE = 1 << 14  # characters
 MAX_BYTES = 1 << 17  # of a slice, in UTF-8

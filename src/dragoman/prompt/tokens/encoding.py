@@ -11,11 +11,11 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from dragoman.prompt.limit import DEFAULT_LIMIT, PromptLimit
+from dragoman.prompt.tokens.limit import DEFAULT_LIMIT, PromptLimit
 from dragoman.prompt.pieces import Piece
-from dragoman.prompt.slices import encode_text
-from dragoman.prompt.text_encoder import TextEncoder
-from dragoman.prompt.token_cache import TokenCache
+from dragoman.prompt.tokens.slices import encode_text
+from dragoman.prompt.tokens.text_encoder import TextEncoder
+from dragoman.prompt.tokens.token_cache import TokenCache
 
 PIECE_COST = 10  # characters that a piece counts for, besides its text
 
