@@ -195,7 +195,7 @@ def test_a_job_that_gets_nothing_from_a_living_engine_is_stuck_alone() -> None:
 # Over HTTP, with a timeout of a fraction of a second
 
 WAIT = HANG_TIMEOUT / 2
-LONG = f"wait:{4 * HANG_TIMEOUT}"
+LONG = f"wait:{3 * HANG_TIMEOUT}"
 HARMLESS = {
     "steps that take long, as under a slow grammar": f"{f'step wait:{WAIT} ' * 5}",
     "a long prompt without a step": f"{LONG} step {'word ' * 200}",

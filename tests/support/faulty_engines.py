@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
+import signal
 import sys
 import time
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 from dragoman.errors import ModelBroken
@@ -75,13 +77,17 @@ class PromptedEngine(MinimalEngine):
     """Does what the words of a prompt say, one after the other.
 
     `step` yields a step, `wait:S` waits S seconds as a native thread would, `hang` waits for ever,
-    `block:S` blocks the event loop, `raise`, `memory`, `crash`, `segfault` and `exit` fail. Words
-    that start with `admit-` are meant for `admit`. Other words do nothing.
+    `block:S` blocks the event loop, `raise`, `memory`, `crash`, `segfault` and `exit` fail. `lock`
+    waits for the only slot of the engine, which the job then keeps. Words that start with `admit-`
+    are meant for `admit`. Other words do nothing.
     """
 
     capabilities = Capabilities(
         embeddings=1, tokenize=True, slots=8, sampling=frozenset({"max_tokens", "seed"})
     )
+
+    def __init__(self) -> None:
+        self._slot = asyncio.Lock()
 
     async def admit(self, job: Job) -> None:
         for word in str(job.prompt).split():
@@ -89,11 +95,14 @@ class PromptedEngine(MinimalEngine):
                 await self._act(word.removeprefix("admit-"))
 
     async def generate(self, job: Job) -> AsyncGenerator[Step, None]:
-        for word in str(job.prompt).split():
-            if word == "step":
-                yield Step(text="x", tokens=1)
-            else:
-                await self._act(word)
+        async with AsyncExitStack() as stack:
+            for word in str(job.prompt).split():
+                if word == "step":
+                    yield Step(text="x", tokens=1)
+                elif word == "lock":
+                    await stack.enter_async_context(self._slot)
+                else:
+                    await self._act(word)
         yield Step(text=".", tokens=1, finish="stop")
 
     async def embed(self, inputs: Sequence[list[int] | str]) -> list[list[float]]:
@@ -130,6 +139,7 @@ class ProbedEngine(PromptedEngine):
     """Answers probes unless a job hangs."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.hangs = False
 
     async def _act(self, word: str) -> None:
@@ -191,3 +201,39 @@ def raise_missing_library() -> MinimalEngine:
 
 def abort_process() -> MinimalEngine:
     os.abort()
+
+
+class CrashingEngine(MinimalEngine):
+    """Ends its process in the way that the prompt names; other prompts get words, slowly."""
+
+    async def generate(self, job: Job) -> AsyncGenerator[Step, None]:
+        prompt = str(job.prompt)
+        yield Step(text="word", tokens=1)
+        await asyncio.sleep(0.05)
+        if "abort" in prompt:
+            os.abort()
+        if "segfault" in prompt:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if "exit" in prompt:
+            os._exit(70)
+        for _ in range(100 if "slow" in prompt else 1):
+            yield Step(text=" word", tokens=1)
+            await asyncio.sleep(0.02)
+        yield Step(finish="stop")
+
+
+class BlockingEngine(MinimalEngine):
+    """Blocks the event loop that it runs on."""
+
+    async def generate(self, job: Job) -> AsyncGenerator[Step, None]:
+        if "block" in str(job.prompt):
+            block_event_loop()
+        yield Step(text="word", tokens=1, finish="stop")
+
+
+def block_event_loop() -> None:
+    time.sleep(4)
+
+
+def create_crashing() -> CrashingEngine:
+    return CrashingEngine()

@@ -11,7 +11,7 @@ lock, a device or a debugger. So the parent watches the work itself, once for ea
   what one step of the engine takes on a slow machine, as the engine estimates and probes measure.
   For an engine without a probe, whose prompts are processed unseen, the limit grows with the
   length of the prompts that wait for their first step, at the speed measured so far.
-- **A stuck call** gets nothing while the engine answers its probes. It fails alone.
+- **A stuck call** gets nothing more while the engine answers its probes. It fails alone.
 
 Time is counted in ticks, none of which counts for more than twice its length. So a pause of this
 process (SIGSTOP, a suspended laptop, a changed clock) is not taken for one of the engine.
@@ -154,7 +154,7 @@ class ProgressWatch:
     def _is_stuck(self, call: RunningCall, is_alone: bool) -> bool:
         if call.has_stepped:
             return call.idle >= self.limit * (1 if is_alone else STUCK_FACTOR)
-        if not is_alone:  # it may wait for a slot
+        if not is_alone or call.kind in ("generate", "embed"):  # it waits for a slot or its prompt
             return False
         return call.idle >= self.limit * STUCK_FACTOR + self._estimate_prefill([call])
 
