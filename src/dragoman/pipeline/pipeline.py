@@ -17,7 +17,7 @@ from typing import TypeAlias, cast
 
 from msgspec.structs import replace
 
-from dragoman.errors import BadRequest, EngineFailed, Unsupported
+from dragoman.errors import BadRequest, EngineDown, EngineFailed, Unsupported
 from dragoman.events import Completion, Delta
 from dragoman.models.model import Model
 from dragoman.models.output_format import AnswerStart, OutputFormat
@@ -40,6 +40,7 @@ from dragoman.pipeline.plan import (
     PreparedPrompt,
     make_job,
     make_job_id,
+    warn_about_trace,
 )
 from dragoman.pipeline.reader import ChatReader, Reader, ReaderOptions
 from dragoman.pipeline.reasoning_budget import extend_prompt, generate_within_budget
@@ -101,24 +102,14 @@ async def prepare(request: Request, services: Services, already_admitted: bool =
     plan = Plan(request, lease, [], [], ticket, services.replay)
     try:
         await ticket.wait_until_open()
-        total = 0
-        for prompt in request.prompts:
-            prepared = await render_prompt(prompt, model, request, services)
-            param = "messages" if isinstance(prompt, Chat) else "prompt"
-            tokens_left = check_context_length(prepared.content, model, param)
-            if isinstance(prepared.content, list):
-                total += len(prepared.content)
-                check_total_length(total, model, param)
-            prepared.public_tokens = await count_public_tokens(prepared.content, model)
-            job_id = make_job_id(request, len(plan.jobs))
-            job = make_job(job_id, request, prepared, model, tokens_left)
-            with attribute_engine_errors(request), record.measure("admit"):
-                await model.engine.admit(job)
-            prepared.warnings += warn_about_unused(sent, job.sampling)
-            prepared.warnings += warn_about_trace(job, record)
-            prepared.warnings += warn_about_cache(request, job)
-            plan.jobs.append(job)
-            plan.prompts.append(prepared)
+        try:
+            await prepare_jobs(plan, sent, services)
+        except EngineDown:
+            if not ticket.others_were_running:
+                raise
+            await ticket.wait_until_open()
+            plan.jobs, plan.prompts = [], []
+            await prepare_jobs(plan, sent, services)
         plan.reservation = services.limiter.reserve_tokens(
             request.owner,
             plan.estimated_prompt_tokens,
@@ -131,18 +122,34 @@ async def prepare(request: Request, services: Services, already_admitted: bool =
     return plan
 
 
+async def prepare_jobs(plan: Plan, sent: Request, services: Services) -> None:
+    """Render the prompts and make the jobs; `sent` is the request as the client sent it."""
+    request, model, record = plan.request, plan.model, get_record()
+    total = 0
+    for prompt in request.prompts:
+        prepared = await render_prompt(prompt, model, request, services)
+        param = "messages" if isinstance(prompt, Chat) else "prompt"
+        tokens_left = check_context_length(prepared.content, model, param)
+        if isinstance(prepared.content, list):
+            total += len(prepared.content)
+            check_total_length(total, model, param)
+        prepared.public_tokens = await count_public_tokens(prepared.content, model)
+        job_id = make_job_id(request, len(plan.jobs))
+        job = make_job(job_id, request, prepared, model, tokens_left)
+        with attribute_engine_errors(request), record.measure("admit"):
+            await model.engine.admit(job)
+        prepared.warnings += warn_about_unused(sent, job.sampling)
+        prepared.warnings += warn_about_trace(job, record)
+        prepared.warnings += warn_about_cache(request, job)
+        plan.jobs.append(job)
+        plan.prompts.append(prepared)
+
+
 def record_prompts(plan: Plan, record: RequestRecord) -> None:
     """Note the prompts of a request that runs, for those who want to see them."""
     for job in plan.jobs:
         record.prompts.append(format_prompt(job.prompt, get_pieces(plan.model)))
         record.prompt_ids.append(job.prompt if isinstance(job.prompt, list) else [])
-
-
-def warn_about_trace(job: Job, record: RequestRecord) -> tuple[str, ...]:
-    level = record.options.trace
-    if level in (None, "step", job.trace):
-        return ()
-    return (f"`{level}` trace: this engine does not trace itself, so only stages are reported.",)
 
 
 async def render_prompt(
@@ -383,9 +390,11 @@ async def count_prompt_tokens(request: Request, services: Services) -> int:
     set_cache_scope(request.owner)
     with await services.models.acquire(request.model, owner=request.owner) as model:
         record.model = model.id
+        limit = model.make_count_limit("messages")
+        limit.check_chat(chat)
         validate_media(chat, model, services.limiter.find_limits(request.owner))
         chat, _ = adapt_chat(chat, model)
-        scope, limit = make_replay_scope(model, request), model.make_count_limit("messages")
+        scope = make_replay_scope(model, request)
         rendered = (await render_with_replay(chat, scope, services.replay, limit)).rendered
     if rendered.ids is None:
         raise Unsupported("Tokens cannot be counted: this model's tokenizer is unknown.")

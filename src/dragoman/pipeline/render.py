@@ -14,7 +14,7 @@ from dragoman.models.model import Model
 from dragoman.pipeline.validate import BUDGET_UNSUPPORTED, warn_about_tool_media
 from dragoman.presets.apply import apply_to_chat, make_warning
 from dragoman.prompt.infill import encode_infill
-from dragoman.prompt.tokens.limit import PromptLimit, count_characters
+from dragoman.prompt.tokens.limit import PromptLimit
 from dragoman.replay import NO_ROOM, ReplayedPrompt, ReplayScope, ReplayService
 from dragoman.telemetry.record import get_record
 from dragoman.types import Chat, Json, Prompt, Request
@@ -93,7 +93,6 @@ async def render_with_replay(
 
     If the prompt fits the context only without the replayed turns, it is rendered without them.
     """
-    limit.check_characters(count_characters(chat))
     with get_record().measure("render"):
         return await _render(chat, scope, replay, limit)
 

@@ -27,6 +27,7 @@ def validate_request(request: Request, model: Model, limits: KeyLimits = NO_LIMI
     """Reject the fields that this model's engine cannot honour, and more media than allowed."""
     for prompt in request.prompts:
         if isinstance(prompt, Chat):
+            model.make_prompt_limit("messages").check_chat(prompt)
             validate_media(prompt, model, limits)
     capabilities = model.capabilities
     check_logprobs(request.logprobs, capabilities.logprobs)

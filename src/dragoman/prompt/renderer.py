@@ -35,8 +35,6 @@ from dragoman.prompt.conversation import (
     prepare_tools,
     to_template_message,
 )
-from dragoman.prompt.tokens.encoding import encode_pieces
-from dragoman.prompt.tokens.limit import DEFAULT_LIMIT, PromptLimit, count_characters, measure_longest_token
 from dragoman.prompt.opening import find_opening
 from dragoman.prompt.pieces import PromptPieces, Splicer, join_pieces
 from dragoman.prompt.reasoning_options import (
@@ -56,6 +54,12 @@ from dragoman.prompt.template.capabilities import (
     probe_capabilities,
 )
 from dragoman.prompt.template.template import ChatTemplate, compile_template
+from dragoman.prompt.tokens.encoding import encode_pieces
+from dragoman.prompt.tokens.limit import (
+    DEFAULT_LIMIT,
+    PromptLimit,
+    measure_longest_token,
+)
 from dragoman.prompt.tokens.text_encoder import TextEncoder
 from dragoman.prompt.tokens.token_cache import TokenCache
 from dragoman.prompt.turn import Turn
@@ -140,7 +144,7 @@ class PromptRenderer:
         Raises a client error that says why a chat cannot be rendered.
         """
         _check_messages(chat)
-        limit.check_characters(count_characters(chat))
+        limit.check_chat(chat)
         if splicer is None:
             prompt = PromptPieces([*await self._run(self._render_plain, chat)])
         else:

@@ -16,8 +16,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from dragoman.models.model import Model
-from dragoman.prompt.tokens.limit import count_characters
 from dragoman.prompt.renderer import PromptRenderer, RenderedPrompt
+from dragoman.prompt.tokens.limit import count_characters
 from dragoman.replay.cache import ReplayCache, ReplayStore
 from dragoman.replay.digest import (
     ReplayEntry,
@@ -149,7 +149,7 @@ class ReplayService:
     async def find_turns(self, chat: Chat, scope: ReplayScope) -> FoundTurns:
         """Attach the stored tokens to the turns of a chat that the model wrote."""
         scope_key, messages = self.get_scope_key(scope), list(chat.messages)
-        size = count_characters(chat)
+        size = sum(map(count_characters, messages[:MAX_INLINE_MESSAGES]))
         if len(messages) > MAX_INLINE_MESSAGES or size > MAX_INLINE_CHARACTERS:
             prefixes, turns = await run_in_worker(digest_turns, messages, scope_key)
         else:

@@ -47,10 +47,11 @@ class TokenizeHandlers:
             request.record.model = model.id
             tokenizer = get_tokenizer(model)
             if isinstance(prompt, Chat):
+                limit = model.make_count_limit("messages")
+                limit.check_chat(prompt)
                 validate_media(prompt, model, self._find_limits(request.owner))
                 prompt, warnings = adapt_chat(prompt, model)
                 request.warnings += warnings
-                limit = model.make_count_limit("messages")
                 ids = (await model.renderer.render(prompt, limit=limit)).ids or []
             else:
                 limit = model.make_count_limit("prompt")

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from dragoman.prompt.tokens.limit import DEFAULT_LIMIT, PromptLimit
 from dragoman.prompt.pieces import Piece
+from dragoman.prompt.tokens.limit import DEFAULT_LIMIT, PromptLimit
 from dragoman.prompt.tokens.slices import encode_text
 from dragoman.prompt.tokens.text_encoder import TextEncoder
 from dragoman.prompt.tokens.token_cache import TokenCache

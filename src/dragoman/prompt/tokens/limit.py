@@ -41,6 +41,12 @@ class PromptLimit(Struct, frozen=True, kw_only=True):
             raise self.make_error(f"at least {tokens} tokens")
         raise self.make_error(f"{count} characters, of which at most {self.characters} are read")
 
+    def check_chat(self, chat: Chat) -> None:
+        """Reject a chat that is too long to be rendered."""
+        if len(chat.messages) > self.tokens:  # each of them has a token at least
+            raise self.make_error(f"at least {len(chat.messages)} tokens")
+        self.check_characters(sum(map(count_characters, chat.messages)))
+
     def check_tokens(self, count: int, *, is_whole: bool = False) -> None:
         """Reject a prompt that has too many tokens; all of them, or the first ones alone."""
         if count > self.tokens:
@@ -65,12 +71,8 @@ DEFAULT_LIMIT = make_limit(
 )
 
 
-def count_characters(chat: Chat) -> int:
-    """Count the characters of all texts in a chat."""
-    return sum(map(_count_message, chat.messages))
-
-
-def _count_message(message: Message) -> int:
+def count_characters(message: Message) -> int:
+    """Count the characters of all texts in a message."""
     calls = sum(len(call.arguments) for call in message.tool_calls)
     texts = sum(len(part.text) for part in message.content if isinstance(part, TextPart))
     return texts + len(message.reasoning or "") + calls

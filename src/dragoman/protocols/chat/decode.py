@@ -59,7 +59,7 @@ class ChatReasoningOptions(Struct):
 class ChatRequest(response_format.ConstraintFields, kw_only=True):
     """A conversation to continue."""
 
-    messages: Annotated[list[ChatMessage], Meta(max_length=100_000)]
+    messages: Annotated[list[ChatMessage], Meta(max_length=20_000)]
     max_completion_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None

@@ -56,7 +56,7 @@ class CountTokensRequest(Struct, kw_only=True):
     """A conversation whose prompt tokens are counted."""
 
     model: Annotated[str, Meta(max_length=512)]
-    messages: Annotated[list[MessageParam], Meta(max_length=100_000)]
+    messages: Annotated[list[MessageParam], Meta(max_length=20_000)]
     max_tokens: openai.Count | None = None
     system: str | list[ContentBlock] | None = None
     tools: Annotated[list[MessagesTool], Meta(max_length=1024)] | None = None

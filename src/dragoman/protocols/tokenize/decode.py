@@ -27,7 +27,7 @@ class TokenizeRequest(Struct, kw_only=True):
     parse_special: bool = True
     add_special: bool | None = None
     with_pieces: bool = False
-    messages: Annotated[list[ChatMessage], Meta(max_length=100_000)] | None = None
+    messages: Annotated[list[ChatMessage], Meta(max_length=20_000)] | None = None
     tools: list[ChatTool] | None = None
     chat_template_kwargs: dict[str, Json] | None = None
     add_special_tokens: bool | None = None
@@ -37,7 +37,7 @@ class TokenizeRequest(Struct, kw_only=True):
 
 
 class DetokenizeRequest(Struct, kw_only=True):
-    tokens: Annotated[list[openai.TokenId], Meta(max_length=1_000_000)]
+    tokens: Annotated[list[openai.TokenId], Meta(max_length=400_000)]
     model: str = ""
 
 

@@ -1,0 +1,92 @@
+"""The largest bodies that each route accepts, in shapes that are expensive to handle.
+
+A route has a template of its body, with TEXT or ITEMS in the place that is filled. A shape fills it
+with one long text, or with as many small items as fit.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+MODEL = "scripted"
+_USER = '{"role":"user","content":TEXT}'
+_HEAD = '{"model":"MODEL","max_tokens":1,'
+# The body of each route that takes one, and an item of the list in it
+BODIES: dict[str, tuple[str, str]] = {
+    "POST /v1/chat/completions": (_HEAD + '"messages":[ITEMS]}', _USER),
+    "POST /v1/completions": (_HEAD + '"prompt":[ITEMS]}', "TEXT"),
+    "POST /infill": (_HEAD + '"input_suffix":"","input_prefix":TEXT}', ""),
+    "POST /v1/embeddings": ('{"model":"MODEL","input":[ITEMS]}', "TEXT"),
+    "POST /v1/messages": (_HEAD + '"messages":[ITEMS]}', _USER),
+    "POST /v1/messages/count_tokens": ('{"model":"MODEL","messages":[ITEMS]}', _USER),
+    "POST /v1/responses": ('{"model":"MODEL","input":[ITEMS]}', _USER),
+    "POST /v1/responses/compact": ('{"model":"MODEL","input":[ITEMS]}', _USER),
+    "POST /v1/responses/input_tokens": ('{"model":"MODEL","input":[ITEMS]}', _USER),
+    "POST /v1/conversations": ('{"items":[ITEMS]}', '{"type":"message",' + _USER[1:]),
+    "POST /v1/conversations/{id}/items": ('{"items":[ITEMS]}', '{"type":"message",' + _USER[1:]),
+    "POST /v1/conversations/{id}": ('{"metadata":{"a":TEXT}}', ""),
+    "POST /v1/chat/completions/{id}": ('{"metadata":{"a":TEXT}}', ""),
+    "POST /tokenize": ('{"model":"MODEL","prompt":TEXT}', ""),
+    "POST /detokenize": ('{"model":"MODEL","tokens":[ITEMS]}', "17"),
+}
+OTHER = ('{"model":TEXT}', "")  # of all other routes
+WORDS = "the quick brown fox jumps over a lazy dog while 1,024 engines wait".split()
+
+
+class LargeBody(NamedTuple):
+    route: str
+    shape: str
+    content: bytes
+
+
+def repeat(unit: str) -> Callable[[int], str]:
+    """Return what makes a JSON text of this size; the unit is part of a JSON string."""
+    return lambda size: '"' + unit * ((size - 2) // len(unit.encode())) + '"'
+
+
+def make_prose(size: int) -> str:
+    choose = random.Random(size)
+    paragraph = " ".join(choose.choice(WORDS) for _ in range(2_000))
+    return json.dumps((paragraph + " ") * (size // len(paragraph)))
+
+
+TEXTS: dict[str, Callable[[int], str]] = {
+    "letters": repeat("a"),
+    "prose": make_prose,
+    "spaces": repeat(" "),
+    "escapes": repeat("\\u0041"),
+    "quotes": repeat('\\"'),
+    "emoji": repeat("\U0001f600"),
+    "special tokens": repeat("<|im_end|>"),
+    "wide": lambda size: '"\U0001f600' + "a" * (size - 6) + '"',
+}
+
+
+def list_large_bodies(routes: list[str], size: int) -> Iterator[LargeBody]:
+    """Yield the bodies of these routes, up to a size."""
+    for route in routes:
+        template, item = BODIES.get(route, OTHER)
+        template = template.replace("MODEL", MODEL)
+        room = size - len(template) - len(item)
+        if "TEXT" in item or not item:
+            for shape, make in TEXTS.items():
+                whole = template.replace("ITEMS", item)
+                yield LargeBody(route, shape, whole.replace("TEXT", make(room)).encode())
+        if item:
+            small = item.replace("TEXT", '"a"')
+            for shape, unit, count in (
+                ("small items", small, room // (len(small) + 1)),
+                ("50,000 items", small, 49_000),
+                ("2,000 items", item.replace("TEXT", repeat("b c")(room // 2_000 - 50)), 2_000),
+            ):
+                content = ",".join([unit] * max(1, min(count, room // (len(unit) + 1))))
+                yield LargeBody(route, shape, template.replace("ITEMS", content).encode())
+        empty = template.replace("ITEMS", item).replace("TEXT", '"a"')
+        rest = size - len(empty) - 8
+        lists = ",".join(["[]"] * (rest // 3))
+        yield LargeBody(route, "lists", (empty[:-1] + f',"x":[{lists}]}}').encode())
+        names = ",".join(f'"{number:06}":1' for number in range(rest // 11))
+        yield LargeBody(route, "fields", (empty[:-1] + f",{names}}}").encode())
