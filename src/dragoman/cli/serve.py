@@ -52,19 +52,23 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
     with open_sockets(settings.host, settings.port) as sockets:
         model = choose_model(arguments.model, settings)
         configure_logging(settings, queued=True)
-        if os.geteuid() == 0:
-            log.warning(
-                "the server runs as root, and what attacks it has all rights of this machine; "
-                "run it as a user of its own (docs/deploying.md)"
-            )
         configuration: Configuration = arguments.configuration
-        for flag in configuration.list_exposed_secrets():
-            log.warning(
-                "%s on the command line can be read by all users of this machine; put keys into "
-                "dragoman.yaml or --api-key-file (docs/operating.md)",
-                flag,
-            )
         run_event_loop(serve_models(configuration, model, sockets))
+
+
+def warn_about_risks(configuration: Configuration) -> None:
+    """Warn about how the server was started, where other users of the machine gain from it."""
+    if os.geteuid() == 0:
+        log.warning(
+            "the server runs as root, and what attacks it has all rights of this machine; "
+            "run it as a user of its own (docs/deploying.md)"
+        )
+    for flag in configuration.list_exposed_secrets():
+        log.warning(
+            "%s on the command line can be read by all users of this machine; put keys into "
+            "dragoman.yaml or --api-key-file (docs/operating.md)",
+            flag,
+        )
 
 
 async def serve_models(configuration: Configuration, model: str, sockets: ListeningSockets) -> None:
@@ -82,6 +86,7 @@ async def serve_models(configuration: Configuration, model: str, sockets: Listen
     runtime = build_runtime(models, settings, load_settings=configuration.reload)
     app = server.make_app(runtime, local=True)
     await open_store(runtime)  # cleans up after a server that was killed
+    warn_about_risks(configuration)
     name = app.readiness.startup_model = models.default_name
     predecessor = sockets.predecessor
 
@@ -90,7 +95,6 @@ async def serve_models(configuration: Configuration, model: str, sockets: Listen
             print(f"Listening on {url} (loading {name})", flush=True)
         else:
             print(f"Listening on {url}", flush=True)
-            notify_service_manager("READY=1", f"MAINPID={os.getpid()}")
             predecessor.confirm()
 
     running = server.make_server(app, settings, announce)
@@ -102,8 +106,7 @@ async def serve_models(configuration: Configuration, model: str, sockets: Listen
             entry = await models.load(name, wait=float("inf"))
             server.tune_process()
             print(f"Serving {entry.id}. Press Ctrl-C to stop.", flush=True)
-            if predecessor is None:
-                notify_service_manager("READY=1")
+            notify_service_manager("READY=1")
         except DragomanError as error:
             failures.append(error)
             running.should_exit = True

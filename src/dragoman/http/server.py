@@ -83,6 +83,7 @@ class Server(uvicorn.Server):
         for listener in self.servers:
             listener.start()
         self.started = True
+        self._app.runtime.keys.log_warnings()
         if self._on_listening is not None:
             scheme = "http" if self._certificate is None else "https"
             self._on_listening(f"{scheme}://{format_host(self.config.host)}:{self.port}")
@@ -250,8 +251,9 @@ def tune_process() -> None:
 def make_app(runtime: Runtime, *, local: bool) -> App:
     """Make the app of a runtime, with its API keys.
 
-    `local` is for a server of our own: it guards the Host header on a loopback address, and needs a
-    key or `--allow-open` on any other. A mounted app leaves both to the program around it.
+    `local` is for a server of our own: it guards the Host and Origin headers, and needs a key or
+    `--allow-open` on an address that others can reach. A mounted app leaves both to the program
+    around it.
     """
     settings = runtime.settings
     has_keys = runtime.keys.required
@@ -261,7 +263,7 @@ def make_app(runtime: Runtime, *, local: bool) -> App:
             "Set --api-key, or --allow-open to allow it."
         )
     try:
-        return App(runtime, local and settings.is_loopback)
+        return App(runtime, local)
     except KeyFileError as error:
         raise StartupError(str(error)) from None
 

@@ -107,7 +107,6 @@ class KeyStore:
         self._stamps = self._stat_files()
         self._checked_at = time.monotonic()
         self._table = self._read(self._settings)
-        _warn_about_weak_keys(self._table)
         self._loading: asyncio.Task[KeyChanges | None] | None = None
         self.required = self._settings.has_api_keys  # a request needs a key
         self.on_change: Callable[[KeyChanges], None] = lambda changes: None
@@ -152,6 +151,22 @@ class KeyStore:
         self._routes = tuple(routes)
         self._check_routes(self._table)
 
+    def log_warnings(self) -> None:
+        """Log which keys can be guessed, and which the configuration shows."""
+        entries = self.entries
+        weak = _name_all(entry for entry in entries if entry.is_weak)
+        readable = _name_all(entry for entry in entries if entry.is_readable)
+        if weak:
+            log.warning(
+                "API keys that can be guessed: %s; `dragoman keys new NAME` makes a random one",
+                ", ".join(weak),
+            )
+        if readable:
+            log.info(
+                "API keys that the configuration shows: %s; `dragoman keys hash NAME` hides them",
+                ", ".join(readable),
+            )
+
     # Reading again
 
     async def refresh(self) -> None:
@@ -187,7 +202,7 @@ class KeyStore:
         self.required = self.required or settings.has_api_keys
         if changes:
             log.info("keys were read again: %s", changes)
-            _warn_about_weak_keys(table)
+            self.log_warnings()
         self.on_change(changes)
         return changes
 
@@ -226,21 +241,6 @@ def _stat(path: Path | None) -> FileStamp:
     except OSError:
         return None
     return None if status is None else (status.st_mtime_ns, status.st_size, status.st_ino)
-
-
-def _warn_about_weak_keys(table: KeyTable) -> None:
-    weak = _name_all(entry for entry in table.by_owner.values() if entry.is_weak)
-    if weak:
-        log.warning(
-            "API keys that can be guessed: %s; `dragoman keys new NAME` makes a random one",
-            ", ".join(weak),
-        )
-    readable = _name_all(entry for entry in table.by_owner.values() if entry.is_readable)
-    if readable:
-        log.info(
-            "API keys that the configuration shows: %s; `dragoman keys hash NAME` hides them",
-            ", ".join(readable),
-        )
 
 
 def _compare(old: KeyTable, new: KeyTable) -> KeyChanges:
