@@ -25,7 +25,12 @@ from dragoman.errors import DragomanError
 from dragoman.http.router import Route
 from dragoman.telemetry.loop_lag import LAG_BOUNDS
 from dragoman.testing import ScriptedEngine
-from tests.support.loop_lag import LAG_LIMIT, LagReport, measure_loop_lag
+from tests.support.loop_lag import (
+    LAG_LIMIT,
+    LagReport,
+    measure_loop_lag,
+    read_process_wait_time,
+)
 from tests.support.serving import RunningServer, poll_until, serve_scripted
 
 LEAKS = re.compile(
@@ -228,7 +233,7 @@ def serve_hostile(engine: Any = "Hello there!", **options: Any) -> Iterator[Host
         stopped = asyncio.Event()
 
         async def measure() -> LagReport:
-            async with measure_loop_lag() as lag:
+            async with measure_loop_lag(read_process_wait_time) as lag:
                 await stopped.wait()
             return lag
 
