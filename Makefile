@@ -12,7 +12,7 @@ INSTALL := .install
 MODEL ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve check test lint types test-fast test-constraints test-hostile test-openai test-anthropic test-agents test-mcp test-postgres test-install test-deploy exam format bench bench-peers clean
+.PHONY: help serve check test lint types test-fast test-constraints test-hostile test-fuzz test-soak test-openai test-anthropic test-agents test-mcp test-postgres test-install test-deploy exam format bench bench-peers clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -45,6 +45,15 @@ test-constraints: $(VENV)/.test ## hold the default model to 200 schemas and thr
 test-hostile: $(VENV)/.test ## try every published hole and every fault, the long variants too, and write docs/reliability.md
 	$(BIN)/dragoman pull smollm2-135m
 	$(BIN)/pytest -q -n 2 --dist worksteal -o norecursedirs='.*' tests/hostile --write-report --deselect tests/hostile/test_report.py
+	$(BIN)/python docs/generate.py
+
+test-fuzz: $(VENV)/.test ## send mutated requests over all routes (COUNT=200000, SEED=1; several minutes), and write docs/reliability.md
+	FUZZ_COUNT=$(or $(COUNT),200000) FUZZ_SEED=$(or $(SEED),1) $(BIN)/pytest -q -s tests/hostile/test_fuzz.py --write-report
+	$(BIN)/python docs/generate.py
+
+test-soak: $(VENV)/.test ## load the server and injure it for SECONDS=600, and write docs/reliability.md
+	$(BIN)/dragoman pull smollm2-135m
+	SOAK_SECONDS=$(or $(SECONDS),600) $(BIN)/pytest -q -s -o norecursedirs='.*' tests/hostile/heavy/test_soak.py --write-report
 	$(BIN)/python docs/generate.py
 
 test-openai: $(VENV)/.test $(SUITES)/openai/.done ## run the openai package's own tests against the server

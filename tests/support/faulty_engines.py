@@ -204,7 +204,9 @@ def abort_process() -> MinimalEngine:
 
 
 class CrashingEngine(MinimalEngine):
-    """Ends its process in the way that the prompt names; other prompts get words, slowly."""
+    """Ends its process in the way that the prompt names; other prompts get words."""
+
+    capabilities = Capabilities(sampling=frozenset({"max_tokens"}))
 
     async def generate(self, job: Job) -> AsyncGenerator[Step, None]:
         prompt = str(job.prompt)
@@ -216,10 +218,7 @@ class CrashingEngine(MinimalEngine):
             os.kill(os.getpid(), signal.SIGSEGV)
         if "exit" in prompt:
             os._exit(70)
-        for _ in range(100 if "slow" in prompt else 1):
-            yield Step(text=" word", tokens=1)
-            await asyncio.sleep(0.02)
-        yield Step(finish="stop")
+        yield Step(text=" word", tokens=1, finish="stop")
 
 
 class BlockingEngine(MinimalEngine):

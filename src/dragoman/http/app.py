@@ -15,12 +15,12 @@ from contextlib import contextmanager
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from dragoman.config import LOOPBACK, SettingsError, update_live_settings
+from dragoman.config import SettingsError, update_live_settings
 from dragoman.http.asgi import Receive, Scope, Send
 from dragoman.http.auth import KeyGuard
 from dragoman.http.body import BodyLimit, BodyReader
 from dragoman.http.metrics import Metrics
-from dragoman.http.middleware import HostGuard, RequestMiddleware, get_request, parse_host
+from dragoman.http.middleware import HostGuard, HostPolicy, RequestMiddleware, get_request
 from dragoman.http.respond import Responder
 from dragoman.http.router import Router
 from dragoman.http.routes import (
@@ -70,7 +70,7 @@ class App:
     """The server as an ASGI callable."""
 
     def __init__(self, runtime: Runtime, local: bool) -> None:
-        """`local`: only requests that name this machine as their host are served."""
+        """`local`: the app is a server of its own, and not mounted in another app."""
         settings = runtime.settings
         self._clock = clock = StreamClock(settings.patience, settings.ping)
         self._log_level = settings.log_level
@@ -113,8 +113,7 @@ class App:
         for make_routes in ROUTE_MAKERS:
             for route in make_routes(self.context):
                 self.router.add(route)
-        allowed = {parse_host(host.encode()) or "" for host in settings.allowed_host}
-        hosts = frozenset({*LOOPBACK, "[::1]", *allowed}) if local else None
+        is_shared = settings.allow_open or bool(settings.allowed_host)
         runtime.keys.on_change = self._record_key_changes
         runtime.keys.set_routes(route.name for route in self.router.routes)
         key_guard = KeyGuard(
@@ -122,10 +121,11 @@ class App:
             runtime.keys,
             runtime.services.limiter,
             runtime.audit,
-            local=local,
+            local=local and settings.is_loopback and not is_shared,
             allows_debug=settings.debug_header,
         )
-        guarded = HostGuard(key_guard, hosts)
+        policy = HostPolicy(settings) if local else None
+        guarded = HostGuard(key_guard, policy, lambda: runtime.keys.required)
         self._app = RequestMiddleware(guarded, self.metrics, self.router, self.observer)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -10,10 +10,14 @@ accepted, and is counted when the WebSocket is closed.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 import re
+import socket
+from collections.abc import Callable
 from urllib.parse import urlsplit
 
+from dragoman.config import LOOPBACK, Settings
 from dragoman.errors import (
     DragomanError,
     Draining,
@@ -79,11 +83,13 @@ class RequestMiddleware:
             try:
                 await self._serve(request, receive, send)
             finally:
+                for end in request.on_end:
+                    end()
                 self._record(request)
 
     async def _serve(self, request: RequestContext, receive: Receive, send: Send) -> None:
         try:
-            if HEALTH_ONLY in request.scope and request.route not in HEALTH_ROUTES:
+            if HEALTH_ONLY in request.scope and request.path not in HEALTH_ROUTES:
                 message = "The server has too many open connections."
                 raise TooManyConnections(message, retry_after=1)
             await self._app(request.scope, receive, send)
@@ -157,37 +163,78 @@ def make_retry_headers(error: DragomanError) -> list[Header]:
         return [after, NO_RETRY] if isinstance(error, ExceedsLimit) else [after]
     if error.status == 503:
         return [(b"retry-after", b"5")]
-    return [NO_RETRY] if error.status == 500 else []
+    return [NO_RETRY] if error.status in (500, 504) else []
+
+
+class HostPolicy:
+    """The hosts that requests to a server of our own may name.
+
+    A web page can reach a server through a DNS name that its owner points to the server's address,
+    and browsers then treat both as the same site. So a server on localhost knows its names. On
+    other addresses, an API key protects it; without one, it accepts its own names, and addresses,
+    which no DNS name can stand for.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        allowed = (parse_host(host.encode()) or "" for host in settings.allowed_host)
+        names = {*LOOPBACK, "[::1]", *allowed}
+        self.is_on_loopback = settings.is_loopback
+        if not self.is_on_loopback:
+            own = socket.gethostname().lower()
+            short = own.partition(".")[0]
+            names |= {own, short, f"{short}.local", settings.host.lower()}
+        self._names = frozenset(names)
+
+    def accepts_host(self, host: str) -> bool:
+        return host in self._names or (not self.is_on_loopback and is_address(host))
+
+    def accepts_origin(self, origin: str, host: str | None) -> bool:
+        """Whether a page may send requests: one of our names, or of the same host."""
+        return origin in self._names or (not self.is_on_loopback and origin == host)
 
 
 class HostGuard:
-    """Rejects requests to a local server that name another host.
+    """Rejects requests that a web page of another site makes a browser send."""
 
-    A web page could otherwise reach the server through a DNS name that points to this machine.
-    """
-
-    def __init__(self, app: AsgiApp, hosts: frozenset[str] | None) -> None:
+    def __init__(
+        self, app: AsgiApp, policy: HostPolicy | None, needs_key: Callable[[], bool]
+    ) -> None:
+        """`policy` is None for an app that is mounted in another one, which guards it."""
         self._app = app
-        self._hosts = hosts  # None: any
+        self._policy = policy
+        self._needs_key = needs_key
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = get_request(scope)
         hosts = [value for name, value in scope["headers"] if name == b"host"]
-        host = hosts[0] if hosts else None
-        if host is not None and (len(hosts) > 1 or not _HOST.fullmatch(host)):
+        if hosts and (len(hosts) > 1 or not _HOST.fullmatch(hosts[0])):
             raise InvalidHost("The Host header is malformed.")
-        origin = request.get_header(b"origin")
-        origin_host = None if origin is None else parse_origin(origin)
-        if self._hosts is not None:
-            for name in (parse_host(host), origin_host):
-                if name is not None and name not in self._hosts:
-                    raise Forbidden(
-                        f"Host {name} is not allowed; start with `--allowed-host {name}`."
-                    )
-        elif request.is_websocket and origin_host is not None and origin_host != parse_host(host):
+        host = parse_host(hosts[0] if hosts else None)
+        header = request.get_header(b"origin")
+        origin = None if header is None else parse_origin(header)
+        policy = self._policy
+        if policy is not None and (policy.is_on_loopback or not self._needs_key()):
+            if host is not None and not policy.accepts_host(host):
+                raise _make_host_error(host)
+            if origin is not None and not policy.accepts_origin(origin, host):
+                raise _make_host_error(origin)
+        elif request.is_websocket and origin not in (None, host):
             # Browsers let any page open a WebSocket to any server.
             raise Forbidden("WebSockets are not allowed from pages of other origins.")
         await self._app(scope, receive, send)
+
+
+def _make_host_error(name: str) -> Forbidden:
+    return Forbidden(f"Host {name} is not allowed; start with `--allowed-host {name}`.")
+
+
+def is_address(host: str) -> bool:
+    """Whether a host is an IP address, and not a name."""
+    try:
+        ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return False
+    return True
 
 
 def parse_host(host: bytes | None) -> str | None:

@@ -1,0 +1,154 @@
+"""A server in a process of its own, with a scripted engine, for faults of processes.
+
+    python -m tests.support.fault_server PLAN
+
+PLAN is the JSON of a `ServerPlan`. The engine is in the server's process or, as the default one is,
+in a child of it. `run_plan` starts a server, and its `FaultServer` sends signals and finds what a
+server leaves behind.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+from msgspec import Struct
+
+from dragoman.cli.serving import serve_engine
+from dragoman.engines.subprocess.engine import SubprocessEngine, Timing
+from dragoman.http.server import run_event_loop
+from dragoman.testing import scripted
+from tests.support.paths import ROOT
+from tests.support.server_process import list_child_pids
+from tests.support.serving import poll_until
+
+SCRIPTED = "dragoman.testing.scripted:create"
+
+
+class ServerPlan(Struct, kw_only=True):
+    """What the server serves, and how."""
+
+    engine: dict[str, Any] = {}  # of `dragoman.testing.scripted.create`
+    options: dict[str, Any] = {}  # of `dragoman.serve`
+    in_child: bool = False
+    factory: str = SCRIPTED  # of the engine in a child process
+    timing: Timing = Timing()
+
+
+class FaultServer:
+    """A server process, and what it writes."""
+
+    def __init__(self, process: subprocess.Popen[str], url: str) -> None:
+        self.process = process
+        self.url = url
+        self.port = int(url.rsplit(":", 1)[1])
+        self.client = httpx.Client(base_url=url, timeout=30)
+        self.lines: list[str] = []  # of its log
+        self.started_children = list_child_pids(process.pid)
+        self._reader = threading.Thread(target=self._read_log, daemon=True)
+        if process.stderr is not None:
+            self._reader.start()
+
+    def _read_log(self) -> None:
+        assert self.process.stderr is not None
+        self.lines.extend(iter(self.process.stderr.readline, ""))
+
+    @property
+    def log(self) -> str:
+        return "".join(list(self.lines))
+
+    def wait_for_log(self, text: str) -> None:
+        poll_until(lambda: text in self.log)
+
+    def list_children(self) -> list[int]:
+        return list_child_pids(self.process.pid)
+
+    def send_signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def wait(self, timeout: float = 30) -> int:
+        return self.process.wait(timeout)
+
+    def post(self, path: str, body: dict[str, Any], **fields: Any) -> httpx.Response:
+        return self.client.post(path, json=body, **fields)
+
+    def count_restarts(self) -> int:
+        """Return how often the engine was restarted."""
+        page = self.client.get("/metrics").text
+        counts = re.findall(r"^dragoman_engine_restarts_total\S* (\S+)$", page, re.MULTILINE)
+        assert counts, page
+        return int(sum(map(float, counts)))
+
+    def check_serves(self, key: str | None = None) -> None:
+        """Check that the server answers a chat."""
+        body = {"model": "scripted", "messages": [{"role": "user", "content": "quick"}]}
+        headers = {} if key is None else {"authorization": f"Bearer {key}"}
+        response = self.post("/v1/chat/completions", body, headers=headers)
+        assert response.status_code == 200, response.text
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process exists and has not ended."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+@contextmanager
+def run_plan(
+    plan: ServerPlan,
+    *,
+    prefix: tuple[str, ...] = (),
+    prepare: Callable[[], None] | None = None,
+    stderr: Any = subprocess.PIPE,
+) -> Iterator[FaultServer]:
+    """Run a server; `prepare` runs in its process first, and `prefix` starts the command."""
+    text = msgspec.json.encode(plan).decode()
+    with subprocess.Popen(
+        [*prefix, sys.executable, "-m", "tests.support.fault_server", text],
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "DRAGOMAN_STORE": "sqlite://"},
+        preexec_fn=prepare,  # sets limits
+    ) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("Listening on "), line
+        server = FaultServer(process, line.split()[2])
+        try:
+            yield server
+        finally:
+            server.client.close()
+            if process.poll() is None:
+                process.kill()
+
+
+async def serve(plan: ServerPlan) -> None:
+    options = {"name": "scripted", "port": 0, **plan.options}
+    if not plan.in_child:
+        await serve_engine.serve(scripted.create(**plan.engine), options, raises_signals=False)
+        return
+    engine = SubprocessEngine(plan.factory, plan.engine, name="scripted", timing=plan.timing)
+    await engine.start()
+    try:
+        await serve_engine.serve(engine, options, raises_signals=False)
+    finally:
+        await engine.aclose()
+
+
+if __name__ == "__main__":
+    run_event_loop(serve(msgspec.json.decode(sys.argv[1], type=ServerPlan)))
