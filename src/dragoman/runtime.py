@@ -21,9 +21,11 @@ from msgspec.structs import replace
 from dragoman import config
 from dragoman.config import Settings
 from dragoman.engines import get_factory
-from dragoman.engines.adapter import adapt
+from dragoman.engines.adapter import adapt, get_engine_name
+from dragoman.engines.in_process_watch import InProcessWatch
 from dragoman.engines.llamacpp.loading.settings import check_options
 from dragoman.engines.options import EngineOptions
+from dragoman.engines.subprocess.engine import SubprocessEngine
 from dragoman.errors import ModelBroken, Unavailable
 from dragoman.grammar.compiler.compiler_pool import CompilerPool
 from dragoman.keys import AuditLog, KeyFileError, KeyStore, RateLimiter, make_key_settings
@@ -166,6 +168,9 @@ def build_engine_runtime(engine: object, options: Mapping[str, object]) -> Runti
             preset = make_preset(settings, model.renderer, model.id)
             model.preset = fit_preset(preset, model.capabilities)
             check_public_prompts(settings, model.capabilities)
+        if not isinstance(model.engine, SubprocessEngine):  # which watches itself
+            name = get_engine_name(model.engine)
+            model.watch = InProcessWatch(name, get_hang_timeout(settings))
         model.shares_cache = bool(settings.shared_cache)
         model.public_prompts = settings.public_prompt
     return build_runtime(

@@ -16,7 +16,7 @@ import pytest
 
 from dragoman.engines.step_queue import StepQueue
 from dragoman.engines.subprocess.messages import EmbedInputs, TokenizeText
-from dragoman.engines.subprocess.progress import ProgressWatch, RunningCall
+from dragoman.engines.subprocess.progress import ProgressWatch, make_call
 from dragoman.types import Job, Step
 from tests.support.paths import ROOT
 from tests.support.server_process import list_child_pids
@@ -37,7 +37,7 @@ class FakeEngine:
         queue = StepQueue()
         self.queues.append(queue)
         job = Job(id=f"job-{len(self.queues)}", prompt=prompt)
-        self.watch.add(RunningCall(len(self.queues), "generate", job, queue))
+        self.watch.add(make_call(len(self.queues), "generate", job, queue))
         return queue
 
     def run(self, seconds: int, act: Callable[[int], None] = lambda second: None) -> int | None:
@@ -172,7 +172,7 @@ def test_a_cancelled_job_is_forgotten_when_the_engine_makes_progress() -> None:
 def test_calls_without_a_result_are_hangs(content: EmbedInputs | TokenizeText) -> None:
     engine = FakeEngine()
     kind: Any = "embed" if isinstance(content, EmbedInputs) else "tokenize"
-    engine.watch.add(RunningCall(1, kind, content))
+    engine.watch.add(make_call(1, kind, content))
     assert (engine.run(1000) or 0) <= TIMEOUT + 1
 
 

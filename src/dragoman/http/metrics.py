@@ -26,13 +26,13 @@ from dragoman.replay.service import ReplayStats
 from dragoman.telemetry.loop_lag import LoopLag
 from dragoman.telemetry.model_metrics import REQUEST_BOUNDS, Histogram, collect_models
 from dragoman.telemetry.observer import RequestObserver
+from dragoman.types.limits import PRIORITIES, Priority
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 # The field of a model's state, the name of its gauge and what it shows.
 GAUGES = (
     ("up", "dragoman_engine_up", "1 while the engine runs."),
     ("running", "dragoman_requests_running", "Requests that an engine processes."),
-    ("waiting", "dragoman_requests_waiting", "Requests in the queue."),
     ("slots", "dragoman_slots", "Choices that can be generated at the same time."),
     ("busy_slots", "dragoman_slots_busy", "Choices that are generated now."),
     ("tokens", "dragoman_kv_tokens", "Tokens that running requests have in the KV cache."),
@@ -54,7 +54,7 @@ class ModelState(Struct, frozen=True):
     model: str
     up: bool
     running: int
-    waiting: int
+    waiting: dict[Priority, int]
     failure: str | None  # of the engine, while it is not up
     retry_after: float  # in seconds, then
     restarts: Mapping[str, int]  # by what made them necessary
@@ -98,7 +98,8 @@ class Metrics(Collector):
         for model in self._services.models.list_loaded():
             engine: object = model.engine
             # An engine of a program may have attributes of these names that mean something else.
-            up = getattr(engine, "state", None) not in DOWN_STATES
+            is_stalled = model.watch is not None and model.watch.is_stalled
+            up = getattr(engine, "state", None) not in DOWN_STATES and not is_stalled
             by_failure = getattr(engine, "restarts_by_failure", None)
             retry_after = getattr(engine, "retry_after", None)
             gate = self._services.admission.get_gate(model)
@@ -107,8 +108,8 @@ class Metrics(Collector):
                 model=model.id,
                 up=up,
                 running=gate.running,
-                waiting=gate.waiting,
-                failure=None if up else getattr(engine, "failure", None),
+                waiting={name: gate.count_waiting(name) for name in PRIORITIES},
+                failure="stalled" if is_stalled else getattr(engine, "failure", None),
                 retry_after=retry_after if isinstance(retry_after, float) else 1.0,
                 restarts=by_failure if isinstance(by_failure, Counter) else {},
                 slots=gate.slots,
@@ -238,6 +239,13 @@ class Metrics(Collector):
                 if value is not None:
                     gauge.add_metric([state.model], float(value))
             yield gauge
+        waiting = GaugeMetricFamily(
+            "dragoman_requests_waiting", "Requests in the queue.", labels=["model", "priority"]
+        )
+        for state in states:
+            for priority, count in state.waiting.items():
+                waiting.add_metric([state.model, priority], count)
+        yield waiting
         restarts = CounterMetricFamily(
             "dragoman_engine_restarts", "Engine restarts, by reason.", labels=["model", "reason"]
         )

@@ -9,12 +9,13 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from dragoman.engines.in_process_watch import InProcessWatch
 from dragoman.engines.limits import make_context_overflow
 from dragoman.errors import ContextOverflow
 from dragoman.models.output_format import OutputFormat
 from dragoman.presets import Preset
-from dragoman.prompt.tokens.limit import DEFAULT_TOKENS, PromptLimit, make_limit
 from dragoman.prompt.renderer import PromptRenderer
+from dragoman.prompt.tokens.limit import DEFAULT_TOKENS, PromptLimit, make_limit
 from dragoman.tokenizers.tokenizer import AnyTokenizer
 from dragoman.types import Capabilities, Engine, Sampling, TraceLevel
 
@@ -77,6 +78,7 @@ class Model(Struct, kw_only=True, eq=False, weakref=True):
     public_prompts: tuple[str, ...] = ()  # system prompts that all API keys may reuse
     public_prefixes: tuple[float, list[list[int]]] | None = None  # their tokens, and since when
     warned_about_scopes: bool = False
+    watch: InProcessWatch | None = None  # of an engine that runs in this process
     _token_visibility: dict[OutputFormat, TokenVisibility] = msgspec.field(default_factory=dict)
 
     def make_prompt_limit(self, param: str) -> PromptLimit:

@@ -17,6 +17,7 @@ from dragoman.pipeline.validate import (
     check_total_length,
     validate_embedding,
 )
+from dragoman.pipeline.watch import watch_call
 from dragoman.telemetry.record import get_record
 from dragoman.types import Embedder, Prompt
 
@@ -67,6 +68,12 @@ async def encode_inputs(inputs: Sequence[str | list[int]], model: Model) -> list
     return encoded
 
 
+async def embed_slice(inputs: list[EncodedInput], model: Model) -> list[list[float]]:
+    """Return the vectors of inputs."""
+    async with watch_call(model, "embed", count_tokens(inputs)):
+        return await cast(Embedder, model.engine).embed(inputs)
+
+
 async def embed(
     name: str,
     inputs: Sequence[str | list[int]],
@@ -85,7 +92,6 @@ async def embed(
         validate_embedding(model, dimensions)
         with record.measure("render"):
             prompts = await encode_inputs(inputs, model)
-        embedder = cast(Embedder, model.engine)
         tokens = count_tokens(prompts)
         with (
             services.limiter.reserve_tokens(owner, tokens, 0),
@@ -95,9 +101,9 @@ async def embed(
             with record.measure("queue"):
                 claim = await ticket.acquire(prompt_tokens=count_tokens(slices[0]))
             with record.measure("embed"):
-                await deliver(await embedder.embed(slices[0]))
+                await deliver(await embed_slice(slices[0], model))
                 for inputs in slices[1:]:
                     ticket.free(claim)  # others take their turns between two slices
                     claim = await ticket.acquire(prompt_tokens=count_tokens(inputs))
-                    await deliver(await embedder.embed(inputs))
+                    await deliver(await embed_slice(inputs, model))
     return model.id, Usage(prompt=tokens)

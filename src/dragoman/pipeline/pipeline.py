@@ -30,7 +30,6 @@ from dragoman.pipeline.merge import (
     Feed,
     JobRunner,
     check_first_steps,
-    close_at_end,
     explain_step_error,
     reject_missing_finish,
 )
@@ -59,6 +58,7 @@ from dragoman.pipeline.validate import (
     validate_media,
     validate_request,
 )
+from dragoman.pipeline.watch import admit, open_steps
 from dragoman.presets.apply import apply_sampling
 from dragoman.replay import ReplayRecorder
 from dragoman.telemetry.access_log import log_parameters
@@ -137,7 +137,7 @@ async def prepare_jobs(plan: Plan, sent: Request, services: Services) -> None:
         job_id = make_job_id(request, len(plan.jobs))
         job = make_job(job_id, request, prepared, model, tokens_left)
         with attribute_engine_errors(request), record.measure("admit"):
-            await model.engine.admit(job)
+            await admit(job, model)
         prepared.warnings += warn_about_unused(sent, job.sampling)
         prepared.warnings += warn_about_trace(job, record)
         prepared.warnings += warn_about_cache(request, job)
@@ -257,7 +257,7 @@ async def run_jobs(plan: Plan, deliver: Deliver) -> None:
         if record.wants_prompt:
             record_prompts(plan, record)
         with record.measure_generation(readers) as generation:
-            async with close_at_end(start_jobs(plan, runner, readers, record)) as steps:
+            async with open_steps(start_jobs(plan, runner, readers, record), plan) as steps:
                 await read_steps(steps, plan, runner, readers, deliver, generation)
 
 

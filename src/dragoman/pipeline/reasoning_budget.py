@@ -20,6 +20,7 @@ from dragoman.errors import ContextOverflow
 from dragoman.models.model import Model
 from dragoman.pipeline.merge import close_at_end
 from dragoman.pipeline.reader import ChatReader
+from dragoman.pipeline.watch import admit
 from dragoman.types import Job, Step
 
 
@@ -46,7 +47,7 @@ async def generate_within_budget(
             yield Step(finish="length")
             return
         try:
-            await model.engine.admit(job)
+            await admit(job, model)
         except ContextOverflow:  # from an engine that tokenizes text prompts itself
             yield Step(finish="length")
             return

@@ -20,7 +20,7 @@ import msgspec
 
 from dragoman.engines.step_queue import StepQueue
 from dragoman.engines.subprocess import messages
-from dragoman.engines.subprocess.progress import ProgressWatch, RunningCall
+from dragoman.engines.subprocess.progress import ProgressWatch, RunningCall, make_call
 from dragoman.errors import (
     DragomanError,
     EngineDown,
@@ -100,7 +100,7 @@ class ChildConnection:
         """Register a job; yield its number and the queue of its steps. Leaving cancels it."""
         number, queue = next(self._numbers), StepQueue()
         self.queues[number] = queue
-        self.watch.add(RunningCall(number, "generate", job, queue))
+        self.watch.add(make_call(number, "generate", job, queue))
         try:
             yield number, queue
         finally:
@@ -197,11 +197,11 @@ def _make_running_call(
 ) -> RunningCall:
     match message:
         case messages.AdmitJob(number, job):
-            return RunningCall(number, "admit", job)
+            return make_call(number, "admit", job)
         case messages.EmbedInputs(number):
-            return RunningCall(number, "embed", message)
+            return make_call(number, "embed", message)
         case messages.TokenizeText(number):
-            return RunningCall(number, "tokenize", message)
+            return make_call(number, "tokenize", message)
 
 
 def _stopped_while_loading() -> ModelBroken:

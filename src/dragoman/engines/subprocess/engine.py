@@ -193,7 +193,9 @@ class SubprocessEngine:
     def _note_disconnect(self, connection: ChildConnection) -> None:
         if self.state == "ready":
             self.failure = self.failure or "died"
-            self._suspects.blame(call.content for call in connection.watch.involved_calls)
+            self._suspects.blame(
+                call.content for call in connection.watch.involved_calls if call.content is not None
+            )
             self._set_state("restarting")
 
     async def _supervise(self, connection: ChildConnection) -> None:
@@ -317,7 +319,7 @@ class SubprocessEngine:
     @property
     def retry_after(self) -> float:
         """When the next restart may be over, in seconds from now."""
-        return max(1.0, round(self._retry_at - asyncio.get_running_loop().time()))
+        return max(1.0, float(round(self._retry_at - asyncio.get_running_loop().time())))
 
     def _set_state(self, state: EngineState) -> None:
         self.state = state

@@ -21,11 +21,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
-from dragoman.engines.step_queue import Mark, StepQueue
 from dragoman.engines.subprocess import messages
 from dragoman.types import Job
 
@@ -41,34 +40,46 @@ CHARACTERS_PER_TOKEN = 4
 CANCELLED_CALLS = 64  # how many are remembered until the next sign of progress
 
 
+class ProgressSource(Protocol):
+    """Where steps arrive. The mark is a state of it, to find out later whether any have arrived."""
+
+    def get_mark(self) -> Any: ...
+    def has_changed(self, mark: Any) -> bool: ...
+
+
 class RunningCall(Struct, eq=False):
-    """A call that the engine's process has not answered yet."""
+    """A call that the engine has not answered yet."""
 
     number: int
     kind: CallKind
-    content: CallContent
-    queue: StepQueue | None = None  # of a job that generates
-    mark: Mark | None = None  # of the queue, at the last tick
+    size: int  # tokens that it may process before the first step or the result
+    source: ProgressSource | None = None  # of the steps of a job
+    content: CallContent | None = None
+    mark: Any = None  # of the source, at the last tick
     has_stepped: bool = False
     idle: float = 0.0  # seconds since its last step
     age: float = 0.0
-
-    @property
-    def size(self) -> int:
-        """How many tokens must be processed before the first step or the result."""
-        content = self.content
-        if isinstance(content, Job):
-            return count_tokens(content.prompt)
-        if isinstance(content, messages.TokenizeText):
-            return count_tokens(content.text)
-        return sum(map(count_tokens, content.inputs))
 
     def describe(self) -> str:
         """Name the call for the log, without its content."""
         return f"{self.kind} {self.content.id}" if isinstance(self.content, Job) else self.kind
 
 
+def make_call(
+    number: int, kind: CallKind, content: CallContent, source: ProgressSource | None = None
+) -> RunningCall:
+    """Make the entry of a call whose content is known."""
+    if isinstance(content, Job):
+        size = count_tokens(content.prompt)
+    elif isinstance(content, messages.TokenizeText):
+        size = count_tokens(content.text)
+    else:
+        size = sum(map(count_tokens, content.inputs))
+    return RunningCall(number, kind, size, source, content)
+
+
 def count_tokens(prompt: list[int] | str) -> int:
+    """Return how many tokens a prompt has, about."""
     return len(prompt) // CHARACTERS_PER_TOKEN if isinstance(prompt, str) else len(prompt)
 
 
@@ -79,6 +90,7 @@ class ProgressWatch:
         self.calls: dict[int, RunningCall] = {}
         self.has_probe = has_probe
         self.idle = 0.0  # seconds of work without progress
+        self.has_progressed = False  # since the last tick but one
         self._timeout = timeout
         self._cancelled: deque[RunningCall] = deque(maxlen=CANCELLED_CALLS)
         self._has_ended_call = False
@@ -101,13 +113,14 @@ class ProgressWatch:
         return [*self.calls.values(), *self._cancelled]
 
     def add(self, call: RunningCall) -> None:
-        call.mark = None if call.queue is None else call.queue.get_mark()
+        call.mark = None if call.source is None else call.source.get_mark()
         self.calls[call.number] = call
 
     def remove(self, number: int, *, is_cancelled: bool) -> None:
         call = self.calls.pop(number, None)
         if call is None:
             return
+        call.source = call.mark = None
         if is_cancelled:
             self._cancelled.append(call)
             self._was_idle_when_cancelled |= call.idle > 0
@@ -132,7 +145,8 @@ class ProgressWatch:
         """Note that so many seconds have passed."""
         self._probe_age += seconds
         progressed = [call for call in self.calls.values() if self._update(call, seconds)]
-        if progressed or self._has_ended_call or self._is_alive:
+        self.has_progressed = bool(progressed) or self._has_ended_call or self._is_alive
+        if self.has_progressed:
             self.idle = 0.0
             self._cancelled.clear()
         elif self.calls or self._is_probing:
@@ -162,9 +176,12 @@ class ProgressWatch:
         """Update a call; whether steps have arrived since the last tick."""
         call.age += seconds
         call.idle += seconds
-        if call.queue is None or call.mark is None or not call.queue.has_changed(call.mark):
+        if call.source is None:
             return False
-        call.mark = call.queue.get_mark()
+        has_changed = call.source.has_changed(call.mark)
+        call.mark = call.source.get_mark()
+        if not has_changed:
+            return False
         call.idle = 0.0
         if not call.has_stepped:
             call.has_stepped = True

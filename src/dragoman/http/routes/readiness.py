@@ -13,9 +13,10 @@ from dragoman.models.registry import ModelRegistry
 
 # how an engine failed, and what is said about it
 FAILURES = {
-    "died": "stopped unexpectedly and ",
-    "hung": "made no progress and ",
-    "load_failed": "could not be started and ",
+    "died": "stopped unexpectedly and is being restarted",
+    "hung": "made no progress and is being restarted",
+    "load_failed": "could not be started and is being restarted",
+    "stalled": "makes no progress",
 }
 
 
@@ -40,9 +41,8 @@ class Readiness:
         main = self._main_model or self._registry.default_name
         for state in self._metrics.get_model_states():
             if state.model == main and not state.up:
-                reason = FAILURES.get(state.failure or "", "")
+                problem = FAILURES.get(state.failure or "", "is being restarted")
                 return Unavailable(
-                    f"The engine of `{main}` {reason}is being restarted.",
-                    retry_after=state.retry_after,
+                    f"The engine of `{main}` {problem}.", retry_after=state.retry_after
                 )
         return None
