@@ -6,6 +6,7 @@ import httpx
 import pytest
 
 from dragoman.testing import Reply, ScriptedEngine
+from dragoman.types.limits import PRIORITIES
 from tests.support.scripted_chats import PARIS, THINKER, TOOLS
 from tests.support.serving import make_chat, parse_events, poll_until, serve_scripted
 
@@ -50,8 +51,10 @@ def test_models_have_times_calls_finishes_and_warnings() -> None:
         body = make_chat(tools=TOOLS, verbosity="low")
         httpx.post(f"{server.url}/v1/chat/completions", json=body)
         metrics = read_metrics(server.url)
-    for name in ("queue_seconds", "prefill_seconds", "generation_tokens_per_second"):
+    for name in ("prefill_seconds", "generation_tokens_per_second"):
         assert metrics[f'dragoman_{name}_count{{model="scripted"}}'] == 1, name
+    queue = 'dragoman_queue_seconds_count{model="scripted",priority="%s"}'
+    assert [metrics[queue % priority] for priority in PRIORITIES] == [1, 0, 0]
     assert metrics['dragoman_tool_calls_total{model="scripted"}'] == 1
     assert metrics['dragoman_finishes_total{model="scripted",reason="tool_calls"}'] == 1
     assert metrics['dragoman_warnings_total{model="scripted"}'] == 1

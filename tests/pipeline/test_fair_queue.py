@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from dragoman.pipeline.admission.fair_queue import (
     AGED_TURN,
     AGEING_SECONDS,
-    PRIORITIES,
     FairQueue,
     SlotClaim,
     TokenCounts,
 )
-from dragoman.types.limits import Priority
+from dragoman.types.limits import PRIORITIES, Priority
 
 
 class SimulatedJob(SlotClaim):

@@ -1,8 +1,9 @@
 """The runs in progress, and how they are interrupted.
 
-A request is tracked from the moment it is decoded. When its client disconnects or the server must
-stop, the task that works on it is cancelled at once, and closing the pipeline cancels the
-engine. Background runs are tracked, too, so that the server knows of them when it stops.
+A request is tracked from the moment it is decoded. When its client disconnects, its deadline passes
+or the server must stop, the task that works on it is cancelled at once, and closing the pipeline
+cancels the engine. Background runs are tracked, too, so that the server knows of them when it
+stops.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from dragoman.errors import ENGINE_FAILURE, EngineFailed
+from dragoman.errors import ENGINE_FAILURE, DeadlineExceeded, EngineFailed
+from dragoman.telemetry.record import Deadline, now
 
 log = logging.getLogger("dragoman.http")
 
@@ -38,6 +40,13 @@ class ActiveRun:
         self._task = None
 
 
+def start_timer(run: ActiveRun, deadline: Deadline) -> asyncio.TimerHandle:
+    """Interrupt a run when its deadline passes."""
+    seconds = max(0.0, deadline.at - now())
+    error = DeadlineExceeded(f"The request was not finished within {deadline.seconds:g} seconds.")
+    return asyncio.get_running_loop().call_later(seconds, run.interrupt, error)
+
+
 class RunRegistry:
     """All runs in progress."""
 
@@ -57,12 +66,16 @@ class RunRegistry:
             run.interrupt(make_reason())
 
     @asynccontextmanager
-    async def track(self, disconnected: Awaitable[None] | None) -> AsyncGenerator[ActiveRun, None]:
+    async def track(
+        self, disconnected: Awaitable[None] | None, deadline: Deadline | None = None
+    ) -> AsyncGenerator[ActiveRun, None]:
         """Track the work of the current task.
 
-        If `disconnected` completes meanwhile, the work ends with `Disconnected`.
+        If `disconnected` completes meanwhile, the work ends with `Disconnected`; if the deadline
+        passes, with `DeadlineExceeded`.
         """
         run = ActiveRun()
+        timer = None if deadline is None else start_timer(run, deadline)
         waiting = None if disconnected is None else asyncio.ensure_future(disconnected)
         if waiting is not None:
             waiting.add_done_callback(
@@ -76,6 +89,8 @@ class RunRegistry:
             raise self._explain_cancellation(run) from None
         finally:
             run.detach()
+            if timer is not None:
+                timer.cancel()
             if waiting is not None:
                 waiting.cancel()
             self._active.discard(run)

@@ -55,7 +55,7 @@ class ModelState(Struct, frozen=True):
     up: bool
     running: int
     waiting: dict[Priority, int]
-    failure: str | None  # of the engine, while it is not up
+    failure: str  # of the engine, while it is not up
     retry_after: float  # in seconds, then
     restarts: Mapping[str, int]  # by what made them necessary
     slots: int | None
@@ -109,7 +109,7 @@ class Metrics(Collector):
                 up=up,
                 running=gate.running,
                 waiting={name: gate.count_waiting(name) for name in PRIORITIES},
-                failure="stalled" if is_stalled else getattr(engine, "failure", None),
+                failure="stalled" if is_stalled else str(getattr(engine, "failure", None)),
                 retry_after=retry_after if isinstance(retry_after, float) else 1.0,
                 restarts=by_failure if isinstance(by_failure, Counter) else {},
                 slots=gate.slots,

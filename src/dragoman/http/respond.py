@@ -8,22 +8,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    asynccontextmanager,
+    closing,
+    contextmanager,
+    suppress,
+)
 
-from dragoman.errors import ENGINE_FAILURE, DragomanError, Draining, EngineFailed
+from dragoman.errors import DragomanError, Draining, InvalidValue, convert_engine_exception
 from dragoman.events import Delta
 from dragoman.http.asgi import Header, RequestContext
-from dragoman.http.cancellation import Disconnected, RunRegistry
+from dragoman.http.cancellation import ActiveRun, Disconnected, RunRegistry
 from dragoman.http.stream import Stream, StreamClock
 from dragoman.replay import PromptReuse
 from dragoman.responses.run import Run, Sink
 from dragoman.telemetry.observer import RequestObserver
-from dragoman.telemetry.record import RequestRecord, get_record
+from dragoman.telemetry.record import Deadline, RequestRecord, get_record
 
 log = logging.getLogger("dragoman.http")
 ERROR_FRAMES_TIMEOUT = 1.0  # seconds to send the frames that report an error
+TIMEOUT_HEADER = "x-request-timeout"  # seconds
+NO_TIMEOUT = -1.0
 
 
 class AnswerTimer:
@@ -60,6 +69,7 @@ class Responder:
         self._observer = observer
         self.runs = RunRegistry()
         self.drain_seconds: float | None = None  # set once the server is stopping
+        self.request_timeout = NO_TIMEOUT  # seconds, of every request
 
     def make_draining_error(self) -> Draining:
         return Draining("The server is stopping.", retry_after=self.drain_seconds)
@@ -70,13 +80,25 @@ class Responder:
 
     @asynccontextmanager
     async def track(
-        self, wait_disconnected: Callable[[], Awaitable[None]]
+        self,
+        request: RequestContext,
+        wait_disconnected: Callable[[], Awaitable[None]] | None = None,
     ) -> AsyncGenerator[None, None]:
-        """Track work for a client; disconnecting cancels it. A stopping server rejects it."""
+        """Track work for a client; disconnecting or its deadline cancels it.
+
+        A stopping server rejects it.
+        """
         if self.drain_seconds is not None:
             raise self.make_draining_error()
-        async with self.runs.track(wait_disconnected()):
+        record = get_record()
+        record.deadline = make_deadline(request, record, self.request_timeout)
+        wait = wait_disconnected or request.wait_disconnected
+        async with self.runs.track(wait(), record.deadline):
             yield
+
+    def track_background(self) -> AbstractAsyncContextManager[ActiveRun]:
+        """Track work that outlives its request, up to the deadline of that request."""
+        return self.runs.track(None, get_record().deadline)
 
     async def respond(self, request: RequestContext, prepare: Callable[[], Awaitable[Run]]) -> None:
         """Prepare a run, which may fail with an error status, and send its answer."""
@@ -84,7 +106,7 @@ class Responder:
         stream: Stream | None = None
         run: Run | None = None
         try:
-            async with self.track(request.wait_disconnected):
+            async with self.track(request):
                 run = await prepare()
                 # first: the number of headers is limited, and unknown fields may be many
                 request.warnings[:0] = run.warnings
@@ -114,14 +136,36 @@ class Responder:
 
 @contextmanager
 def convert_engine_errors(work: str) -> Iterator[None]:
-    """Turn exceptions that are not ours into `EngineFailed`: they come from the engine."""
+    """Convert exceptions that are not ours: they come from the engine."""
     try:
         yield
     except (DragomanError, Disconnected):
         raise
     except Exception as error:
         log.exception("%s: the engine failed", work)
-        raise EngineFailed(ENGINE_FAILURE) from error
+        raise convert_engine_exception(error) from error
+
+
+def make_deadline(request: RequestContext, record: RequestRecord, limit: float) -> Deadline | None:
+    """Return when a request must have ended: by the operator's limit, or earlier by the client."""
+    text = request.get_header_text(TIMEOUT_HEADER)
+    seconds = limit if text is None else parse_timeout(text)
+    if NO_TIMEOUT != limit < seconds:
+        request.warnings.append(f"`{TIMEOUT_HEADER}`: the limit is {limit:g} seconds.")
+        seconds = limit
+    return None if seconds == NO_TIMEOUT else Deadline(record.started + seconds, seconds)
+
+
+def parse_timeout(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise InvalidValue(
+            f"`{TIMEOUT_HEADER}` must be a number of seconds greater than 0.", param=TIMEOUT_HEADER
+        )
+    return seconds
 
 
 def make_reuse_headers(reuse: PromptReuse | None) -> list[Header]:

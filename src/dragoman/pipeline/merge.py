@@ -111,8 +111,8 @@ class JobRunner:
             first = pending.first + pending.started
             choices = self._choices[first : first + claim.slots]
             probed = tokens if job.prompt_logprobs is not None else 0  # token by token
-            claim.count_generated = lambda: probed + sum(
-                choice.completion_tokens for choice in choices
+            claim.count_generated = lambda: (
+                probed + sum(choice.completion_tokens for choice in choices)
             )
             part = RunningPart(
                 pending.make_part(claim.slots), first, claim, choices, not pending.started

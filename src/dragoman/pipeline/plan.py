@@ -17,7 +17,7 @@ from dragoman.pipeline.cache_scope import get_job_scope, may_reuse
 from dragoman.pipeline.constrain import UNCONSTRAINED
 from dragoman.pipeline.sampling import add_stop_tokens
 from dragoman.replay import PromptReuse, ReplayService
-from dragoman.telemetry.record import get_record
+from dragoman.telemetry.record import RequestRecord, get_record
 from dragoman.types import DEFAULT_SAMPLING, Chat, Job, Request, Sampling
 
 CHARACTERS_PER_TOKEN = 4  # of texts, where the tokenizer is unknown
@@ -172,3 +172,10 @@ def make_job(
         priority=request.priority,
         trace=trace if trace is not None and model.can_trace(trace) else None,
     )
+
+
+def warn_about_trace(job: Job, record: RequestRecord) -> tuple[str, ...]:
+    level = record.options.trace
+    if level in (None, "step", job.trace):
+        return ()
+    return (f"`{level}` trace: this engine does not trace itself, so only stages are reported.",)

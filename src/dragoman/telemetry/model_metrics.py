@@ -15,6 +15,7 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 
 from dragoman.events import Usage
 from dragoman.telemetry.record import RequestRecord
+from dragoman.types.limits import PRIORITIES
 
 # Bounds of the histograms, in seconds.
 TOKEN_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
@@ -52,7 +53,7 @@ class ModelMetrics:
         self.finishes: Counter[str] = Counter()  # by reason
         self.first_token = Histogram(REQUEST_BOUNDS)
         self.inter_token = Histogram(TOKEN_BOUNDS)
-        self.queue = Histogram(REQUEST_BOUNDS)
+        self.queue = {priority: Histogram(REQUEST_BOUNDS) for priority in PRIORITIES}
         self.prefill = Histogram(REQUEST_BOUNDS)
         self.speed = Histogram(SPEED_BOUNDS)
         self.load = Histogram(REQUEST_BOUNDS)
@@ -65,7 +66,8 @@ class ModelMetrics:
         self.tool_calls += len(record.call_names)
         self.finishes.update(record.finishes)
         if "queue" in stages:
-            self.queue.observe(stages["queue"])
+            priority = PRIORITIES[0] if record.request is None else record.request.priority
+            self.queue[priority].observe(stages["queue"])
         if "prefill" in stages:
             self.prefill.observe(stages["prefill"])
         if speed is not None:
@@ -80,7 +82,6 @@ HISTOGRAMS = (
         "Time from the request to its first token.",
     ),
     ("inter_token", "dragoman_inter_token_seconds", "Time between two deltas of an answer."),
-    ("queue", "dragoman_queue_seconds", "Time that requests waited for a slot."),
     ("prefill", "dragoman_prefill_seconds", "Time that engines took to read the prompt."),
     (
         "speed",
@@ -125,6 +126,15 @@ def collect_models(models: Mapping[str, ModelMetrics]) -> Iterator[Metric]:
         for model, metrics in models.items():
             counter.add_metric([model], getattr(metrics, attribute))
         yield counter
+    queue = HistogramMetricFamily(
+        "dragoman_queue_seconds",
+        "Time that requests waited for a slot.",
+        labels=["model", "priority"],
+    )
+    for model, metrics in models.items():
+        for priority, waits in metrics.queue.items():
+            queue.add_metric([model, priority], waits.make_rows(), waits.sum)
+    yield queue
     for attribute, name, description in HISTOGRAMS:
         family = HistogramMetricFamily(name, description, labels=["model"])
         for model, metrics in models.items():

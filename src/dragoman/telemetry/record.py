@@ -66,6 +66,13 @@ class Generation:
         return [StageTime("prefill", self._start, first), StageTime("generate", first, end)]
 
 
+class Deadline(Struct, frozen=True):
+    """When a request must have ended."""
+
+    at: float  # on the clock of `now`
+    seconds: float  # from its start
+
+
 class RequestRecord(Struct, eq=False):
     """What is known about one request so far."""
 
@@ -82,6 +89,7 @@ class RequestRecord(Struct, eq=False):
     started_ns: int = msgspec.field(default_factory=time.time_ns)
     seconds: float = 0.0  # how long it took, once it has ended
     traceparent: str | None = None  # of this request, for calls to other servers
+    deadline: Deadline | None = None
     # What was asked
     api: str = ""  # the name of the wire API
     options: ReportOptions = ReportOptions()
@@ -109,7 +117,7 @@ class RequestRecord(Struct, eq=False):
         """Make the record of work that this request starts and that is observed by itself."""
         child = RequestRecord(self.request_id, method, self.path)
         child.route, child.owner, child.api = self.route, self.owner, self.api
-        child.key_name = self.key_name
+        child.key_name, child.deadline = self.key_name, self.deadline
         child.options, child.request = self.options, self.request
         child.requested_model, child.model = self.requested_model, self.model
         child.response_id = self.response_id

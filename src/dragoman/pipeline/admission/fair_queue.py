@@ -27,13 +27,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable
-from typing import get_args
 
 from msgspec import Struct
 
-from dragoman.types.limits import Priority
+from dragoman.types.limits import PRIORITIES, Priority
 
-PRIORITIES: tuple[Priority, ...] = get_args(Priority)  # the first is served first
 AGEING_SECONDS = 60.0  # after which a claim of a lower priority gets some turns
 AGED_TURN = 4  # one turn in so many
 PROMPT_TOKEN_COST = 0.1  # of a generated token

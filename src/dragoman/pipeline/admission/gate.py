@@ -29,12 +29,11 @@ from typing import Self
 
 from dragoman.errors import EngineDown, Overloaded
 from dragoman.pipeline.admission.fair_queue import (
-    PRIORITIES,
     SMOOTHING,
     FairQueue,
     SlotClaim,
 )
-from dragoman.types.limits import FindLimits, Priority, find_no_limits
+from dragoman.types.limits import PRIORITIES, FindLimits, Priority, find_no_limits
 
 MAX_RETRY_AFTER = 60  # seconds
 MAX_KEEP_SECONDS = 0.05  # that a slot is kept for an owner whose answer has just ended
@@ -86,6 +85,11 @@ class Ticket:
         """Wait while the engine restarts; `EngineDown` if that takes too long."""
         await self._gate.wait_until_open()
 
+    @property
+    def others_were_running(self) -> bool:
+        """Whether jobs were running when the engine stopped, so that one of them may be why."""
+        return self._gate.lost_slots > 0
+
     def release(self) -> None:
         self._gate.leave(self)
 
@@ -120,6 +124,7 @@ class Gate:
         self._is_open = asyncio.Event()  # the engine does not restart
         self._is_open.set()
         self._problem: str | None = None  # why the engine cannot be used
+        self.lost_slots = 0  # that were busy when the engine last stopped
         self._restart_timer: asyncio.TimerHandle | None = None
         self._mean_seconds = 1.0  # how long a job runs, a moving average
 
@@ -142,9 +147,7 @@ class Gate:
         self._places = queue
 
     def count_waiting(self, priority: Priority) -> int:
-        return sum(
-            count for (_, name), count in self._waiting_counts.items() if name == priority
-        )
+        return sum(count for (_, name), count in self._waiting_counts.items() if name == priority)
 
     def count_tokens(self) -> int:
         """Count the tokens of the running jobs: their prompts, and their answers so far."""
@@ -264,7 +267,9 @@ class Gate:
 
     def pause(self, timeout: float) -> None:
         """Start nothing until `resume`. After `timeout` seconds, what waits fails."""
-        if self._restart_timer is None and self._is_open.is_set():
+        if self._restart_timer is None:
+            self._problem = None
+            self.lost_slots = self._busy_slots
             self._is_open.clear()
             loop = asyncio.get_running_loop()
             self._restart_timer = loop.call_later(timeout, self.close, RESTARTING)

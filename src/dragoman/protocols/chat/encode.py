@@ -49,6 +49,7 @@ class ChatCompletion(Struct):
     model: str
     choices: list[ChatChoice]
     usage: openai.CompletionUsage
+    service_tier: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatChunkChoice(Struct):
@@ -126,6 +127,7 @@ class ChatEncoder(openai.ChunkEncoder):
             envelope.model,
             [self._make_choice(choice) for choice in completion.build_choices()],
             openai.encode_usage(completion.usage),
+            envelope.service_tier,
         )
         return add_report(encode(answer), self.make_report())
 

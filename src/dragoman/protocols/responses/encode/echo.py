@@ -49,7 +49,7 @@ def make_echoed_fields(request: DecodedRequest, model: str, sampling: Sampling) 
         "truncation": fields.truncation or "disabled",
         "store": request.is_stored,
         "background": bool(fields.background),
-        "service_tier": "default",
+        "service_tier": "flex" if fields.service_tier == "flex" else "default",
         "metadata": fields.metadata or {},
         "safety_identifier": fields.safety_identifier,
         "prompt_cache_key": fields.prompt_cache_key,
