@@ -6,13 +6,12 @@ is cut into slices, and tokenizing stops as soon as there are too many tokens.
 Tokenizers cut a text into words before they do anything else, so a slice may end where a word does.
 Which places those are depends on the tokenizer. Candidates are places where the kind of character
 changes; before one is used, the tokenizer must give the same ids for the text around it in one
-piece and in two. A word that is longer than `MAX_BYTES` is cut between two of its tokens, if the
-tokenizer gives the same ids for the tokens on both sides in one piece; for byte-pair encoding this
-is enough. If there is no such place, the word is cut anyway: its ids then differ there from those
-in one piece, but its cost is bounded.
+piece and in two. A word that is longer than `MAX_BYTES` is cut between two of its tokens, if what
+follows them has the same ids by itself. If there is no such place, the word is cut anyway: its ids
+then differ there from those in one piece, but its cost is bounded.
 
 A tokenizer that puts a space before every text reads a slice without its first space in the same
-way as the whole text with it.
+way as the whole text with it. It can only be cut at spaces.
 """
 
 from __future__ import annotations
@@ -25,12 +24,15 @@ from dragoman.prompt.tokens.text_encoder import TextEncoder
 
 SLICE = 1 << 14  # characters
 MAX_BYTES = 1 << 17  # of a slice, in UTF-8
-MAX_TRIES = 8  # places that are tried in one slice
+MAX_TRIES = 4  # places of one kind that are tried in a slice
 CONTEXT = 48  # characters on each side of a place that are tokenized to check it
-CONTEXT_TOKENS = 8  # likewise, on the left of a place inside a word
-# A letter before a space, a line end, a digit or punctuation other than an apostrophe, or a digit
-# before a letter
-_WORD_END = re.compile("[^\\W\\d_](?= \\S|[\\n\\d]|[^\\w\\s'\u2019])|\\d(?=[^\\W\\d_])")
+CHECKED_BYTES = 2_048  # likewise, after a place inside a word
+# Where words probably end: before a space; between a letter and a line end, a digit or punctuation
+# other than an apostrophe, or between a digit and a letter
+_WORD_ENDS = (
+    re.compile(r"\S(?= \S)"),
+    re.compile("[^\\W\\d_](?=[\\n\\d]|[^\\w\\s'\u2019])|\\d(?=[^\\W\\d_])"),
+)
 
 
 async def encode_text(
@@ -91,11 +93,12 @@ async def _find_word_end(
 
 def _list_word_ends(text: str, first: int, last: int) -> Iterator[int]:
     """Yield some places between the two indices where a word probably ends, the last ones first."""
-    for begin in (max(first, last - 512), first):
-        places = [match.end() for match in _WORD_END.finditer(text, begin, last)]
-        if places:
-            yield from reversed(places[-MAX_TRIES:])
-            return
+    for pattern in _WORD_ENDS:
+        for begin in (max(first, last - 512), first):
+            places = [match.end() for match in pattern.finditer(text, begin, last)]
+            if places:
+                yield from reversed(places[-MAX_TRIES:])
+                break
 
 
 async def _check_place(text: str, place: int, tokenizer: TextEncoder) -> int | None:
@@ -109,31 +112,22 @@ async def _check_place(text: str, place: int, tokenizer: TextEncoder) -> int | N
 
 
 async def _cut_word(text: str, ids: list[int], tokenizer: TextEncoder) -> tuple[list[int], int]:
-    """Cut a slice inside a word: its ids up to a place, and the place."""
+    """Cut a slice inside a word: its ids up to a place, and the place.
+
+    What follows the place is tokenized by itself and must have the ids that it has in the slice.
+    """
     data = text.encode("utf-8", "replace")
-    size = sum(len(tokenizer.pieces[token]) for token in ids)
-    if size == len(data):  # else the tokenizer changes texts, and places are not known
-        end, tried = size, 0
-        for index in range(len(ids) - 1, len(ids) // 2, -1):
-            end -= len(tokenizer.pieces[ids[index]])
-            if data[end] & 0xC0 == 0x80 or size - end < CONTEXT:
-                continue
-            left = b"".join(
-                tokenizer.pieces[token] for token in ids[index - CONTEXT_TOKENS : index]
-            )
-            right = data[end : end + CONTEXT].decode(errors="ignore")
-            if await _is_token_boundary(left, right, ids[index - 2 : index], tokenizer):
-                return ids[:index], len(data[:end].decode())
-            tried += 1
-            if tried == MAX_TRIES:
-                break
+    end = sum(len(tokenizer.pieces[token]) for token in ids)
+    if end != len(data):  # the tokenizer changes texts, so it is not known where tokens are
+        return ids, len(text)
+    tried = 0
+    for index in range(len(ids) - 1, 0, -1):
+        end -= len(tokenizer.pieces[ids[index]])
+        if len(data) - end < CHECKED_BYTES or data[end] & 0xC0 == 0x80:
+            continue
+        if await tokenizer.encode(data[end:].decode()) == ids[index:]:
+            return ids[:index], len(data[:end].decode())
+        tried += 1
+        if tried == MAX_TRIES:
+            break
     return ids, len(text)
-
-
-async def _is_token_boundary(
-    left: bytes, right: str, last_ids: list[int], tokenizer: TextEncoder
-) -> bool:
-    """Whether tokens stay the same if what follows them is tokenized by itself."""
-    whole = await tokenizer.encode(left.decode(errors="ignore") + right)
-    separate = last_ids + await tokenizer.encode(right)
-    return whole[-len(separate) :] == separate
