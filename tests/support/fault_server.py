@@ -9,6 +9,7 @@ server leaves behind.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -59,6 +60,12 @@ class FaultServer:
         if process.stderr is not None:
             self._reader.start()
 
+    def wait_for_end(self) -> None:
+        """Wait until the process has ended and its log is read."""
+        self.process.wait(30)
+        if self._reader.is_alive():
+            self._reader.join(30)
+
     def _read_log(self) -> None:
         assert self.process.stderr is not None
         self.lines.extend(iter(self.process.stderr.readline, ""))
@@ -81,6 +88,14 @@ class FaultServer:
 
     def post(self, path: str, body: dict[str, Any], **fields: Any) -> httpx.Response:
         return self.client.post(path, json=body, **fields)
+
+    def count_tasks(self) -> int:
+        """Ask the server how many tasks its event loop has."""
+        before = len(self.lines)
+        self.send_signal(signal.SIGUSR1)
+        poll_until(lambda: "tasks: " in "".join(self.lines[before:]))
+        line = next(line for line in self.lines[before:] if line.startswith("tasks: "))
+        return int(line.split()[1])
 
     def count_restarts(self) -> int:
         """Return how often the engine was restarted."""
@@ -135,9 +150,15 @@ def run_plan(
             server.client.close()
             if process.poll() is None:
                 process.kill()
+            server.wait_for_end()
+
+
+def report_tasks() -> None:
+    print(f"tasks: {len(asyncio.all_tasks())}", file=sys.stderr, flush=True)
 
 
 async def serve(plan: ServerPlan) -> None:
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, report_tasks)
     options = {"name": "scripted", "port": 0, **plan.options}
     if not plan.in_child:
         await serve_engine.serve(scripted.create(**plan.engine), options, raises_signals=False)

@@ -36,7 +36,7 @@ WORDS = " ".join(f"word{number}" for number in range(40))
 SCRIPT: list[dict[str, Any]] = [
     {"text": "Hello.", "when": "quick"},
     {"text": "One, two", "when": "hang", "hang_at": 2},
-    {"text": WORDS, "pace": 0.04},
+    {"text": WORDS, "pace": 0.025},
 ]
 ENGINE = {"script": SCRIPT}
 USER, NEW = "user-key-of-enough-length", "new-key-of-enough-length"
@@ -312,18 +312,9 @@ def test_fault_18_server_needs_no_file_system_to_write_to(tmp_path: Path) -> Non
 
 
 @needs_mount
-@pytest.mark.parametrize("exists", [True, False], ids=["database", "no database"])
-def test_fault_18_store_on_a_read_only_file_system_is_an_error_at_start(
-    tmp_path: Path, exists: bool
-) -> None:
-    store = f"sqlite:///{tmp_path / 'store.db'}"
-    if exists:
-        with run_plan(ServerPlan(engine=ENGINE, options={"store": store})) as server:
-            store_response(server)
-            server.send_signal(signal.SIGTERM)
-            assert server.wait() == 0
-    serve = [*DRAGOMAN, "serve", "a", "--port", "0", "--store", store]
-    serve += ["--models-dir", str(write_models(tmp_path))]
+def test_fault_18_store_on_a_read_only_file_system_is_an_error_at_start(tmp_path: Path) -> None:
+    serve = [*DRAGOMAN, "serve", "a", "--port", "0", "--models-dir", str(write_models(tmp_path))]
+    serve += ["--store", f"sqlite:///{tmp_path / 'store.db'}"]
     result = subprocess.run(
         [*MOUNT, MAKE_READ_ONLY, str(tmp_path), *serve],
         capture_output=True,
@@ -339,7 +330,7 @@ def test_fault_18_store_on_a_read_only_file_system_is_an_error_at_start(
 
 def test_fault_19_blocked_output_delays_no_request(count_cases: Callable[[int], None]) -> None:
     """Nobody reads the log: the pipe is full after a few hundred requests."""
-    count = 3000
+    count = 900
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
     plan = ServerPlan(engine=ENGINE)
@@ -358,7 +349,7 @@ def test_fault_19_blocked_output_delays_no_request(count_cases: Callable[[int], 
 def test_fault_21_flood_of_metrics_delays_no_stream(count_cases: Callable[[int], None]) -> None:
     """As many requests for /metrics as four clients can send, while streams run."""
     plan = ServerPlan(engine=ENGINE)
-    count = 800
+    count = 300
     with run_plan(plan) as server:
 
         def flood(_: int) -> set[int]:
@@ -397,8 +388,7 @@ int clock_gettime(clockid_t clock, struct timespec *moment) {
 """
 
 
-@pytest.mark.parametrize("hours", [1, -1])
-def test_fault_20_clock_jumps(tmp_path: Path, hours: int) -> None:
+def test_fault_20_clock_jumps(tmp_path: Path) -> None:
     """The clock of the system jumps while streams run: nothing ends early, late or not at all."""
     offset, source, library = (tmp_path / name for name in ("offset", "clock.c", "clock.so"))
     source.write_text(CLOCK_SHIM)
@@ -412,11 +402,12 @@ def test_fault_20_clock_jumps(tmp_path: Path, hours: int) -> None:
     prefix = ("env", f"LD_PRELOAD={library}")
     with run_plan(plan, prefix=prefix) as server:
         before = get_created(server)
-        with hold_streams(server.url, 8, "tell me") as streams:
-            offset.write_text(str(3600 * hours))
-            ends = [stream.result(60) for stream in streams]
-        assert {(end.text, end.error) for end in ends} == {(WORDS, None)}
-        assert abs(get_created(server) - before - 3600 * hours) < 300  # it did jump
+        for hours in (1, -1):
+            with hold_streams(server.url, 8, "tell me") as streams:
+                offset.write_text(str(3600 * hours))
+                ends = [stream.result(60) for stream in streams]
+            assert {(end.text, end.error) for end in ends} == {(WORDS, None)}
+            assert abs(get_created(server) - before - 3600 * hours) < 300  # it did jump
         assert server.client.get(READY).status_code == 200
         stored = store_response(server).json()
         offset.write_text("0")

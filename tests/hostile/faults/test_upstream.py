@@ -35,7 +35,7 @@ from tests.support.model_files import make_gguf
 from tests.support.server_process import DRAGOMAN
 
 pytestmark = pytest.mark.slow
-TIMEOUT = 1.0  # seconds for an MCP server to answer
+TIMEOUT = 0.6  # seconds for an MCP server to answer
 PATH = "/v1/responses"
 KEY = "Bearer secret-of-the-tool-server"
 TOOL = {"name": "add", "description": "Add.", "inputSchema": {"type": "object"}}
@@ -59,7 +59,7 @@ def ask(server: HostileServer, url: str, text: str = "Hi", **fields: Any) -> Any
     tool |= {"require_approval": "never", "headers": {"authorization": KEY}}
     started_at = time.monotonic()
     response = server.send("POST", PATH, json=make_body(PATH, text, tools=[tool], **fields))
-    assert time.monotonic() - started_at < 15 * TIMEOUT
+    assert time.monotonic() - started_at < 20 * TIMEOUT
     assert response.status_code == 200, response.text
     assert "secret-of" not in response.text
     check_no_leaks(response.text)
@@ -186,7 +186,7 @@ def test_fault_39_call_that_may_have_run_is_not_repeated(
     fault: Fault, count_cases: Callable[[int], None]
 ) -> None:
     """The answer is lost after the tool has run: one more try would run it twice."""
-    count = 2 if fault == "stall" else 10
+    count = 2 if fault == "stall" else 5
     with serve_through_proxy(fault, 0) as (server, tools, url):
         for _ in range(count):
             assert find_item(ask(server, url, "Add them."), "mcp_call")["error"]
@@ -205,8 +205,7 @@ def make_environment(home: Path, **variables: str) -> dict[str, str]:
     return {**known, "HF_HOME": str(home / "hf"), **variables}
 
 
-@pytest.mark.parametrize("outage", UNREACHABLE)
-def test_fault_40_downloaded_model_needs_no_hub(tmp_path: Path, outage: str) -> None:
+def test_fault_40_downloaded_model_needs_no_hub(tmp_path: Path) -> None:
     """A model that was pulled is found again; only pulling another one needs the hub."""
     models = ["--models-dir", str(tmp_path / "models")]
 
@@ -223,16 +222,14 @@ def test_fault_40_downloaded_model_needs_no_hub(tmp_path: Path, outage: str) -> 
 
     with serve_hub({"m.Q4_K_M.gguf": make_gguf(1, {})}) as hub:
         assert run("pull", "owner/repo", **hub).returncode == 0
-    assert run("pull", "owner/repo", **UNREACHABLE[outage]).returncode in (0, 1)
-    listed = run("list", **UNREACHABLE[outage])
+    listed = run("list", **UNREACHABLE["no DNS"])
     assert listed.returncode == 0
     assert "Q4_K_M" in listed.stdout
-    explained = run("explain", "owner/repo", **UNREACHABLE[outage])
-    assert "cannot be reached" not in explained.stdout + explained.stderr
-    other = run("pull", "owner/other", **UNREACHABLE[outage])
-    assert other.returncode == 1
-    assert len(other.stderr.splitlines()) == 1
-    assert "cannot be reached" in other.stderr
+    for outage in UNREACHABLE.values():
+        other = run("pull", "owner/other", **outage)
+        assert other.returncode == 1
+        assert len(other.stderr.splitlines()) == 1
+        assert "cannot be reached" in other.stderr
 
 
 @pytest.mark.real_model

@@ -1,0 +1,341 @@
+"""Mixed load by several keys while faults are injected: `make test-soak` (SECONDS=600).
+
+One server has a scripted engine in a child process, so that every answer is known; its engine is
+killed and stopped, its database locked, its configuration reloaded. Another one serves the default
+model at the same time, whose engine is killed, too. At the end, nothing may be left behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from dragoman.engines.subprocess.engine import Timing
+from tests.responses.remote_tools import THINKER
+from tests.support.fault_clients import make_body, read_stream
+from tests.support.fault_server import FaultServer, ServerPlan, run_plan
+from tests.support.hostile_load import find_engine_pid
+from tests.support.mutations import MutationContext
+from tests.support.recorded_requests import list_recorded
+from tests.support.server_process import read_until, run_server
+from tests.support.serving import make_scripted_app, poll_until
+from tests.support.soak import SCRIPT, SoakLoad
+
+SECONDS = float(os.environ.get("SOAK_SECONDS", "0"))
+SEED = int(os.environ.get("SOAK_SEED", "1"))
+WORKERS = 12
+FAULT_INTERVAL = 12.0  # seconds
+WARM_UP = 0.2  # of the time, before memory is measured
+LOCK_SECONDS = 3.0
+RECOVERY_SECONDS = 120.0
+MODEL = "smollm2-135m"
+KEYS = {name: f"{name}-has-a-key-of-enough-length" for name in ("anna", "ben", "carl")}
+pytestmark = [
+    pytest.mark.real_model,
+    pytest.mark.skipif(not SECONDS, reason="takes minutes: `make test-soak`"),
+]
+
+
+class Usage:
+    """What a process uses, sampled over time."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._samples: list[tuple[float, int]] = []  # time, and bytes in memory
+
+    def sample(self) -> None:
+        pages = int(Path(f"/proc/{self._pid}/statm").read_text().split()[1])
+        self._samples.append((time.monotonic(), pages * os.sysconf("SC_PAGE_SIZE")))
+
+    def find_slope(self) -> float:
+        """Return the growth in MB per minute after the warm-up, by least squares."""
+        samples = self._samples[int(len(self._samples) * WARM_UP) :]
+        mean_x = sum(x for x, _ in samples) / len(samples)
+        mean_y = sum(y for _, y in samples) / len(samples)
+        spread = sum((x - mean_x) ** 2 for x, _ in samples) or 1.0
+        slope = sum((x - mean_x) * (y - mean_y) for x, y in samples) / spread
+        return slope * 60 / (1 << 20)
+
+    def count_files(self) -> int:
+        return len(list(Path(f"/proc/{self._pid}/fd").iterdir()))
+
+    def count_threads(self) -> int:
+        return len(list(Path(f"/proc/{self._pid}/task").iterdir()))
+
+
+class FaultInjector:
+    """Injects one fault after the other into the server with the scripted engine."""
+
+    def __init__(self, server: FaultServer, load: SoakLoad, store: Path, config: Path) -> None:
+        self.counts: dict[str, int] = {}
+        self.recoveries: list[float] = []  # seconds from a fault of the engine to readiness
+        self._server = server
+        self._load = load
+        self._store = store
+        self._config = config
+        self._faults: list[Callable[[], None]] = [
+            self.kill_engine,
+            self.lock_database,
+            self.stop_engine,
+            self.reload,
+        ]
+
+    def inject_next(self) -> None:
+        number = sum(self.counts.values())
+        fault = self._faults[number % len(self._faults)]
+        self.counts[fault.__name__] = self.counts.get(fault.__name__, 0) + 1
+        self._load.fault_at = float("inf")  # in effect
+        try:
+            fault()
+        finally:
+            self._load.fault_at = time.monotonic()
+
+    def kill_engine(self) -> None:
+        self._signal_engine(signal.SIGKILL)
+
+    def stop_engine(self) -> None:
+        self._signal_engine(signal.SIGSTOP)
+
+    def _signal_engine(self, number: signal.Signals) -> None:
+        """Send a signal to the engine, and wait until another one has taken its place."""
+        before, started_at = self._list_engines(), time.monotonic()
+        for pid in before:
+            os.kill(pid, number)
+        while not set(self._list_engines()) - set(before) or not self._is_ready():
+            assert time.monotonic() - started_at < RECOVERY_SECONDS, "the engine is not replaced"
+            time.sleep(0.1)  # there is no event to wait for
+        self.recoveries.append(time.monotonic() - started_at)
+
+    def _list_engines(self) -> list[int]:
+        return [pid for pid in self._server.list_children() if is_engine(pid)]
+
+    def _is_ready(self) -> bool:
+        return httpx.get(f"{self._server.url}/health/ready", timeout=30).status_code == 200
+
+    def lock_database(self) -> None:
+        connection = sqlite3.connect(self._store, timeout=10)
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            time.sleep(LOCK_SECONDS)  # the fault itself
+            connection.rollback()
+        finally:
+            connection.close()
+
+    def reload(self) -> None:
+        """Reload another configuration with the same keys."""
+        write_keys(self._config, 100_000 + sum(self.counts.values()))
+        self._server.send_signal(signal.SIGHUP)
+
+
+def is_engine(pid: int) -> bool:
+    return b"engines.subprocess" in Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def write_keys(path: Path, limit: int) -> None:
+    entries = "".join(
+        f"\n    - {{name: {name}, key: {key}, limits: {{requests_per_minute: {limit}}}}}"
+        for name, key in KEYS.items()
+    )
+    replacement = path.with_suffix(".new")
+    replacement.write_text(f"keys:\n  entries:{entries}\n")
+    replacement.replace(path)
+
+
+class RealLoad:
+    """Streams and answers of the default model, one after the other; its engine is killed."""
+
+    def __init__(self, url: str) -> None:
+        self.counts = {"answered": 0, "failed": 0, "lost": 0}
+        self._url = url
+        self._stopped = threading.Event()
+        self._threads = [threading.Thread(target=self._work, args=(n,)) for n in range(2)]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        for thread in self._threads:
+            thread.join(120)
+
+    def _work(self, number: int) -> None:
+        path = "/v1/chat/completions"
+        with httpx.Client(base_url=self._url, timeout=120) as client:
+            while not self._stopped.is_set():
+                streamed = number == 0
+                body = make_body(path, "Tell me about the sea.", stream=streamed)
+                try:
+                    response = client.post(path, json=body | {"model": MODEL, "max_tokens": 24})
+                except httpx.TransportError:
+                    self.counts["lost"] += 1
+                    continue
+                self.counts[self._classify(path, response, streamed)] += 1
+
+    @staticmethod
+    def _classify(path: str, response: httpx.Response, streamed: bool) -> str:
+        if response.status_code == 503 and "retry-after" in response.headers:
+            return "failed"
+        if response.status_code != 200:
+            return "lost"
+        if not streamed:
+            return "answered" if response.json()["usage"]["completion_tokens"] else "lost"
+        end = read_stream(path, response.text)
+        if not end.is_complete:
+            return "lost"
+        return "answered" if end.error is None else "failed"
+
+
+@contextmanager
+def serve_default_model(model: Path) -> Iterator[tuple[int, RealLoad]]:
+    flags = ("--context", "1024", "--slots", "2", "--threads", "1", "--store", "sqlite://")
+    with run_server(MODEL, *flags, "--models-dir", str(model.parent.parent)) as (process, url):
+        read_until(process, "Serving")
+        reader = threading.Thread(target=lambda: list(process.stdout or ()))  # keeps the pipe empty
+        reader.start()
+        load = RealLoad(url)
+        load.start()
+        try:
+            yield process.pid, load
+        finally:
+            load.stop()
+            process.terminate()
+            process.wait(60)
+            reader.join(10)
+
+
+def test_soak(default_model: Path, tmp_path: Path, add_figures: Callable[..., None]) -> None:
+    store, config = tmp_path / "store.db", tmp_path / "dragoman.yaml"
+    write_keys(config, 100_000)
+    plan = ServerPlan(
+        engine={"script": SCRIPT, "slots": 8, "grammars": True, "context": 100_000},
+        in_child=True,
+        timing=Timing(hang_timeout=2.0, first_restart_delay=0.1),
+        options={
+            "store": f"sqlite:///{store}",
+            "store_size": 64 << 20,
+            "config": str(config),
+            "chat_template": str(THINKER),
+            "log_level": "warning",
+        },
+    )
+    with ExitStack() as stack:
+        server = stack.enter_context(run_plan(plan))
+        real_pid, real_load = stack.enter_context(serve_default_model(default_model))
+        load = SoakLoad(server.url, KEYS, SEED)
+        recorded = list_recorded(make_scripted_app().router.routes)
+        load.mutations = MutationContext(recorded, ["model", "stream", "input"], ["resp_1", "a"])
+        injector = FaultInjector(server, load, store, config)
+        usages = {"server": Usage(server.process.pid), "real": Usage(real_pid)}
+        asyncio.run(load.run(WORKERS, min(5.0, SECONDS / 10)))  # fills caches and pools
+        before = measure(server, usages["server"])
+        asyncio.run(run_load(load, injector, usages, real_pid))
+        real_load.stop()
+        wait_until_idle(server)
+        after = measure(server, usages["server"])
+        figures = collect_figures(load, injector, usages, real_load, before, after)
+        figures["engine restarts"] = read_metric(server, "engine_restarts_total")
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(60) == 0
+    report(figures, load)
+    add_figures("soak", **figures)
+    assert load.outcomes["lost"] == load.outcomes["wrong"] == 0, load.problems[:5]
+    assert real_load.counts["lost"] == 0
+    assert load.outcomes["answered"] > SECONDS
+    assert after["slots in use"] == after["requests in the queue"] == 0
+    for name in ("open files", "tasks", "threads"):
+        assert after[name] <= before[name] + 10, name
+    if SECONDS >= 300:  # else it is the noise of caches that fill
+        assert usages["server"].find_slope() < 3
+    assert "Traceback" not in server.log, server.log[-3000:]
+
+
+async def run_load(
+    load: SoakLoad, injector: FaultInjector, usages: dict[str, Usage], real_pid: int
+) -> None:
+    """Run the load; inject a fault now and then, until shortly before the end."""
+    running = asyncio.create_task(load.run(WORKERS, SECONDS))
+    started_at, next_fault_at = time.monotonic(), time.monotonic() + FAULT_INTERVAL / 2
+    while not running.done():
+        for usage in usages.values():
+            usage.sample()
+        now = time.monotonic()
+        if next_fault_at <= now < started_at + SECONDS - FAULT_INTERVAL / 2:
+            await asyncio.to_thread(injector.inject_next)
+            if sum(injector.counts.values()) % 8 == 1:
+                os.kill(find_engine_pid(real_pid), signal.SIGKILL)
+            next_fault_at = time.monotonic() + FAULT_INTERVAL
+        await asyncio.wait({running}, timeout=1.0)
+    await running
+
+
+def read_metric(server: FaultServer, name: str) -> int:
+    headers = {"authorization": f"Bearer {KEYS['anna']}"}
+    lines = server.client.get("/metrics", headers=headers).text.splitlines()
+    values = [line.split()[-1] for line in lines if line.startswith(f"dragoman_{name}")]
+    assert values, name
+    return round(sum(map(float, values)))
+
+
+def wait_until_idle(server: FaultServer) -> None:
+    """Wait for background responses that are still being generated."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if not read_metric(server, "requests_running") + read_metric(server, "requests_waiting"):
+            return
+        time.sleep(0.5)  # there is no event to wait for
+
+
+def measure(server: FaultServer, usage: Usage) -> dict[str, int]:
+    wait_until_idle(server)
+    poll_until(lambda: server.client.get("/health/ready").status_code == 200)
+    return {
+        "slots in use": read_metric(server, "requests_running"),
+        "requests in the queue": read_metric(server, "requests_waiting"),
+        "open files": usage.count_files(),
+        "tasks": server.count_tasks(),
+        "threads": usage.count_threads(),
+    }
+
+
+def collect_figures(
+    load: SoakLoad,
+    injector: FaultInjector,
+    usages: dict[str, Usage],
+    real_load: RealLoad,
+    before: dict[str, int],
+    after: dict[str, int],
+) -> dict[str, Any]:
+    figures: dict[str, Any] = {"seconds": round(SECONDS)}
+    figures["requests"] = sum(load.outcomes.values())
+    for name in ("answered", "lost", "wrong"):
+        figures[name] = load.outcomes[name]
+    figures |= dict(sorted(load.outcomes.items()))
+    figures |= {f"fault: {name}".replace("_", " "): n for name, n in injector.counts.items()}
+    figures["longest recovery of the engine in seconds"] = round(max(injector.recoveries), 1)
+    figures |= {f"leaked {name}": max(0, after[name] - before[name]) for name in after}
+    slopes = {name: round(usage.find_slope(), 2) for name, usage in usages.items()}
+    figures["memory slope in MB per minute"] = slopes["server"]
+    figures["memory slope with the default model"] = slopes["real"]
+    figures |= {f"default model: {name}": count for name, count in real_load.counts.items()}
+    return figures
+
+
+def report(figures: dict[str, Any], load: SoakLoad) -> None:
+    print()
+    for name, value in figures.items():
+        print(f"{name:45} {value:>12,}")
+    print(", ".join(f"{count} {name}" for name, count in load.operations.most_common()))
+    for problem in load.problems[:20]:
+        print(problem)
