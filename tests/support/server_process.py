@@ -66,3 +66,25 @@ def list_listening_addresses(*pids: int) -> list[str]:
         for row in Path(f"/proc/net/{table}").read_text().splitlines()[1:]
     ]
     return [row[1] for row in rows if row[3] == "0A" and row[9] in inodes]
+
+
+@contextmanager
+def run_engine_server(
+    options: str = "", *, open_files: int | None = None
+) -> Iterator[ServerProcess]:
+    """Run a program that serves a scripted engine; `options` are those of `dragoman.serve`.
+
+    `open_files` limits its file descriptors.
+    """
+    program = f"import os, sys, time, dragoman, dragoman.testing as t; dragoman.serve({options})"
+    command = [sys.executable, "-c", program]
+    if open_files is not None:
+        command = ["sh", "-c", f'ulimit -n {open_files} && exec "$@"', "sh", *command]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        try:
+            yield ServerProcess(process, read_until(process, r"Listening on (\S+)"))
+        finally:
+            if process.poll() is None:
+                process.kill()

@@ -33,6 +33,7 @@ from dragoman.http.websocket_connection import WebSocketConnection, parse_handsh
 from dragoman.telemetry.access_log import log_rejection
 
 MAX_HEADERS = 100
+TIMER_TOLERANCE = 0.005  # seconds by which a timer may be early
 UPGRADE_HEADERS = (b"upgrade", b"connection", b"http2-settings")
 
 
@@ -320,7 +321,7 @@ class Connection(HttpToolsProtocol):
         self._deadline = self.loop.call_at(self._late_at, self._on_deadline)
 
     def _is_late(self) -> bool:
-        return self._phase != "idle" and self.loop.time() >= self._late_at
+        return self._phase != "idle" and self.loop.time() >= self._late_at - TIMER_TOLERANCE
 
     def _stop_deadline(self) -> None:
         if self._deadline is not None:

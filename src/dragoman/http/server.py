@@ -70,13 +70,12 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await self.lifespan.startup()
-        self._idle = IdleConnections(self.server_state.connections)  # type: ignore[arg-type]
         options = AcceptOptions(
             settings=self._app.settings,
-            make_protocol=self._make_connection,
+            make_connection=self._make_connection,
             certificate=self._certificate,
             reserve=DescriptorReserve(),
-            idle=self._idle,
+            idle=IdleConnections(self.server_state.connections),  # type: ignore[arg-type]
         )
         opened = sockets or bind_sockets(self.config.host, self.config.port)
         self.servers = [Listener(listening, options) for listening in opened]
@@ -88,13 +87,11 @@ class Server(uvicorn.Server):
             scheme = "http" if self._certificate is None else "https"
             self._on_listening(f"{scheme}://{format_host(self.config.host)}:{self.port}")
 
-    def _make_connection(self, health_only: bool) -> asyncio.Protocol:
+    def _make_connection(self, health_only: bool) -> Connection:
         connection: Connection = self.config.http_protocol_class(  # type: ignore[call-arg, assignment]
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
-        if health_only:
-            connection.health_only = True
-            self._idle.add_restricted(connection)
+        connection.health_only = health_only
         return connection
 
     @contextmanager

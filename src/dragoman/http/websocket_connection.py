@@ -60,6 +60,7 @@ class WebSocketConnection(asyncio.Protocol):
         self._app: Callable[..., Awaitable[Any]] = connection.app
         self._loop = connection.loop
         self._state = connection.server_state
+        self.idle_since = self._loop.time()
         self.transport = connection.transport
         self._protocol, self._response = handshake
         self._scope = scope
@@ -328,6 +329,11 @@ class WebSocketConnection(asyncio.Protocol):
         self._lingering.stop()
         if self._close_timer is not None:
             self._close_timer.cancel()
+
+    @property
+    def is_idle(self) -> bool:
+        """Never: its session decides how long it may be silent."""
+        return False
 
     def retire(self) -> None:
         """Nothing to do here: the session closes the WebSocket when it is idle."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dragoman.cli.serving.log_handler import log_to_stderr
+from dragoman.http.network.handover import notify_service_manager
 from dragoman.http.network.sockets import open_sockets
 from dragoman.http.server import make_app, make_server, run_event_loop, tune_process
 from dragoman.runtime import build_engine_runtime
@@ -32,6 +33,7 @@ async def serve(
     def announce(url: str) -> None:
         print(f"Listening on {url}", flush=True)
         print(f"Serving {name}. Press Ctrl-C to stop.", flush=True)
+        notify_service_manager("READY=1")
         if sockets.predecessor is not None:
             sockets.predecessor.confirm()
 

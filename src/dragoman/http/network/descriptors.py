@@ -1,22 +1,28 @@
 """A reserve of file descriptors, so that a server that runs out of them still answers probes.
 
-The system gives a new connection the lowest number that is free. So the number tells how many are
-in use, whoever uses them: connections, engines, the database. When fewer than `reserve` are left,
-a new connection may only ask for the health of the server, and when half of these are gone, it is
-refused at once. What remains is for engines that restart and for the database. Meanwhile the
-connections that have been idle the longest are closed.
+When fewer than `reserve` are left, a new connection may only ask for the health of the server. When
+half of these are gone, it takes the place of one that has not asked yet, or is refused at once.
+What remains is for engines that restart and for the database. Meanwhile the connections that have
+been idle the longest are closed.
+
+Connections are counted; what others have opened (engines, the database, log files) is listed by
+the system, once in a while, because that takes time where there are many.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import resource
 import time
+from contextlib import suppress
 from typing import Literal, TypeAlias
 
 log = logging.getLogger("dragoman.server")
 MIN_RESERVE, MAX_RESERVE = 16, 256
+LIST_INTERVAL = 1.0  # seconds between two lists
 LOG_INTERVAL = 10.0  # seconds between two lines of the log about the same shortage
+LISTS = ("/proc/self/fd", "/dev/fd")  # of Linux, and of other systems
 Supply: TypeAlias = Literal["plenty", "reserve", "none"]
 
 
@@ -24,19 +30,34 @@ class DescriptorReserve:
     """Tells how many file descriptors are left, and logs when they run out."""
 
     def __init__(self) -> None:
-        self._logged_at = float("-inf")
+        self._logged_at = self._listed_at = float("-inf")
+        self._others = 0  # descriptors that are not connections
 
-    def check(self, descriptor: int) -> Supply:
-        """What is left, as the number of a new descriptor tells it."""
+    def check(self, descriptor: int, connections: int) -> Supply:
+        """What is left after a connection that has this descriptor; the others are counted."""
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if limit == resource.RLIM_INFINITY:
             return "plenty"
+        # The lowest free number is given to a new descriptor, so at least that many are in use.
+        is_near = 2 * max(descriptor, connections + self._others) >= limit
+        if is_near or limit <= 1024:
+            self._list_others(connections)
         reserve = min(max(MIN_RESERVE, limit // 8), MAX_RESERVE)
-        left = limit - descriptor - 1
+        left = limit - max(descriptor + 1, connections + self._others)
         if left >= reserve:
             return "plenty"
-        self.log_shortage(f"{left} of {limit} file descriptors are left")
+        self.log_shortage(f"{max(left, 0)} of {limit} file descriptors are left")
         return "reserve" if left >= reserve // 2 else "none"
+
+    def _list_others(self, connections: int) -> None:
+        now = time.monotonic()
+        if now - self._listed_at < LIST_INTERVAL:
+            return
+        self._listed_at = now
+        path = next((path for path in LISTS if os.path.isdir(path)), None)
+        if path is not None:
+            with suppress(OSError):  # there is no descriptor left to list them
+                self._others = max(0, len(os.listdir(path)) - 1 - connections)
 
     def log_shortage(self, problem: str) -> None:
         """Log that descriptors run out, unless it was logged a moment ago."""

@@ -33,7 +33,8 @@ class Predecessor:
         self._connection = connection
 
     def confirm(self) -> None:
-        """Tell it that this process accepts connections now."""
+        """Tell it, and a service manager, that this process accepts connections now."""
+        notify_service_manager(f"MAINPID={os.getpid()}")
         with suppress(OSError):  # it has exited meanwhile
             self._connection.sendall(READY)
         self.close()

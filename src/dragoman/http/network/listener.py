@@ -21,7 +21,9 @@ from msgspec import Struct
 from dragoman.config import Settings
 from dragoman.errors import DragomanError, InvalidHttp, TooManyConnections
 from dragoman.http.closing import encode_rejection
+from dragoman.http.connection import Connection
 from dragoman.http.network.descriptors import DescriptorReserve
+from dragoman.http.network.idle_connections import IdleConnections, Restricted
 from dragoman.http.network.tls import TlsCertificate
 
 log = logging.getLogger("dragoman.server")
@@ -34,17 +36,17 @@ HANDSHAKE_RECORD = b"\x16"  # the first byte of TLS
 KEEP_ALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 REFUSAL_READS = 16  # of what a refused client has sent
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-MakeProtocol = Callable[[bool], asyncio.Protocol]  # True: it may only serve health checks
+MakeConnection = Callable[[bool], Connection]  # True: it may only serve health checks
 
 
 class AcceptOptions(Struct, frozen=True, eq=False):
     """What the listeners of a server share."""
 
     settings: Settings
-    make_protocol: MakeProtocol
+    make_connection: MakeConnection
     certificate: TlsCertificate | None
     reserve: DescriptorReserve
-    close_idle: Callable[[], None]  # closes connections that nobody uses
+    idle: IdleConnections
 
 
 class Listener:
@@ -54,7 +56,6 @@ class Listener:
         self._socket = listening
         self._options = options
         self._loop = asyncio.get_running_loop()
-        self._tasks: set[asyncio.Task[None]] = set()
         self._retry: asyncio.TimerHandle | None = None
         self._spare: int | None = None  # a descriptor that is given up to refuse a connection
         self.is_open = False
@@ -80,7 +81,7 @@ class Listener:
         self._loop.remove_reader(self._socket)
         self._socket.close()
         self._close_spare()
-        for task in self._tasks:
+        for task in self._options.idle.starting:
             task.cancel()
 
     async def wait_closed(self) -> None:
@@ -88,6 +89,8 @@ class Listener:
 
     def _accept_waiting(self) -> None:
         for _ in range(ACCEPTS_PER_WAKEUP):
+            if self._options.idle.is_replacing:
+                return  # the next wake-up comes at once
             try:
                 connection, _ = self._socket.accept()
             except (BlockingIOError, InterruptedError):
@@ -100,17 +103,19 @@ class Listener:
             self._serve(connection)
 
     def _serve(self, connection: socket.socket) -> None:
-        supply = self._options.reserve.check(connection.fileno())
+        idle = self._options.idle
+        supply = self._options.reserve.check(connection.fileno(), idle.count_open() + 1)
         if supply != "plenty":
-            self._options.close_idle()
-        if supply == "none":
+            idle.close_oldest()
+        if supply == "none" and not idle.replace_restricted():
             self._refuse(connection, _make_refusal())
             return
         connection.setblocking(False)
         self._set_probes(connection)
-        task = self._loop.create_task(self._connect(connection, supply == "reserve"))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        restricted = None if supply == "plenty" else idle.restrict(connection)
+        task = self._loop.create_task(self._connect(connection, restricted))
+        idle.starting.add(task)
+        task.add_done_callback(idle.starting.discard)
 
     def _set_probes(self, connection: socket.socket) -> None:
         """Let the system notice a peer that has vanished."""
@@ -121,19 +126,22 @@ class Listener:
                 if hasattr(socket, name):  # else, another system than Linux
                     connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
-    async def _connect(self, connection: socket.socket, health_only: bool) -> None:
+    async def _connect(self, accepted: socket.socket, restricted: Restricted | None) -> None:
         options, loop = self._options, self._loop
 
-        def make_protocol() -> asyncio.Protocol:
-            return options.make_protocol(health_only)
+        def make_connection() -> Connection:
+            connection = options.make_connection(restricted is not None)
+            if restricted is not None:
+                restricted.connection = connection
+            return connection
 
         try:
             if options.certificate is None:
-                await loop.connect_accepted_socket(make_protocol, connection)
-            elif await self._starts_handshake(connection):
+                await loop.connect_accepted_socket(make_connection, accepted)
+            elif await self._starts_handshake(accepted):
                 await loop.connect_accepted_socket(
-                    make_protocol,
-                    connection,
+                    make_connection,
+                    accepted,
                     ssl=options.certificate.context,
                     ssl_handshake_timeout=options.settings.receive_timeout,
                     ssl_shutdown_timeout=TLS_SHUTDOWN_SECONDS,
@@ -169,7 +177,7 @@ class Listener:
             self._pause()
             return
         self._options.reserve.log_shortage(f"cannot accept a connection: {error.strerror}")
-        self._options.close_idle()
+        self._options.idle.close_oldest()
         self._close_spare()
         try:
             connection, _ = self._socket.accept()
