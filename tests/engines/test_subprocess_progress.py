@@ -134,8 +134,10 @@ def test_slow_steps_extend_the_limit(step_seconds: float, noticed: int) -> None:
     assert engine.run(100) in (noticed, noticed + 1)
 
 
-def test_a_probe_is_sent_only_for_calls_that_wait() -> None:
+def test_a_probe_is_sent_at_the_start_and_for_calls_that_wait() -> None:
     engine = FakeEngine(has_probe=True)
+    assert engine.watch.start_probe()
+    engine.watch.end_probe(0.0)
     queue = engine.start()
     for _ in range(10):
         step(queue)

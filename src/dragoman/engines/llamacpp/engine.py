@@ -131,6 +131,7 @@ class LlamaCppEngine:
         self._closed = False
         self._embedder_start = asyncio.Lock()
         self._embedding = asyncio.Lock()
+        self._embedding_due = 0.0  # when the current input should be done
         self._piece_index: PieceIndex | None = None
         self._verifier = GrammarVerifier(self)
         has_pieces = vocabulary.pieces is not None
@@ -242,6 +243,7 @@ class LlamaCppEngine:
             return [await self._embed_one(native, content) for content in contents]
 
     async def _embed_one(self, native: NativeServer, ids: list[int]) -> list[float]:
+        self._embedding_due = time.monotonic() + self.speed.allow_seconds(len(ids))
         status, body = await native.client.post("/v1/embeddings", {"input": [ids]})
         if status != 200:
             raise self.parse_error(body)
@@ -252,9 +254,9 @@ class LlamaCppEngine:
 
     async def probe(self) -> float:
         """Return once the native threads have answered: how long a step takes, in seconds."""
-        for native in (self._native, self._embedder):
-            if native is not None:
-                await native.client.get(PROBE_PATH)
+        await self._native.client.get(PROBE_PATH)
+        if self._embedder is not None and time.monotonic() > self._embedding_due:
+            await self._embedder.client.get(PROBE_PATH)
         return self.speed.step_seconds
 
     async def aclose(self) -> None:
@@ -284,8 +286,6 @@ class LlamaCppEngine:
         async with self._embedder_start:
             if self._embedder is None:
                 self._embedder = await asyncio.to_thread(launch, self._plan, embedding=True)
-                limit = min(self.context, self._settings.embed_context)
-                self.speed.batch = max(self.speed.batch, limit)  # an input is one batch
             return self._embedder
 
     async def _encode_input(self, content: list[int] | str) -> list[int]:

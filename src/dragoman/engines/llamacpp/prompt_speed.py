@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dragoman.engines.llamacpp.params import PromptProgress
 
+PATIENCE = 3.0  # how many times longer than expected something may take
 DECAY = 0.7  # of the time per token with each batch, so that a slow moment is forgotten
 
 
@@ -15,13 +16,17 @@ class PromptSpeed:
     """Measures how long prompts take; `token_seconds` is a first guess."""
 
     def __init__(self, batch: int, token_seconds: float) -> None:
-        self.batch = batch  # prompt tokens in one step, at most
+        self._batch = batch  # prompt tokens in one step, at most
         self._token_seconds = token_seconds
 
     @property
     def step_seconds(self) -> float:
         """How long a full batch takes."""
-        return self.batch * self._token_seconds
+        return self._batch * self._token_seconds
+
+    def allow_seconds(self, tokens: int) -> float:
+        """How long a step with so many tokens may take at most."""
+        return PATIENCE * tokens * self._token_seconds
 
     def add(self, progress: PromptProgress) -> None:
         """Add what the server reports after each batch."""

@@ -4,9 +4,9 @@ An engine can hang while its process lives and its event loop answers: a native 
 lock, a device or a debugger. So the parent watches the work itself, once for each `tick`:
 
 - **Progress** is a step of a job, the end of a call, or the answer to a probe. A probe is a call
-  that passes through the thread that generates; engines that have one are asked whenever a call
-  waits. Nothing is counted for each token: a queue of steps looks different at the next tick if any
-  have arrived, whether the client reads them or not, so a slow client is no hang.
+  that passes through the thread that generates; an engine that has one is asked at the start, and
+  whenever a call waits. Nothing is counted for each token: a queue of steps looks different at the
+  next tick if any have arrived, whether the client reads them or not, so a slow client is no hang.
 - **A hang** is work without progress for `limit` seconds. The limit is `timeout`, or several times
   what one step of the engine takes on a slow machine, as the engine estimates and probes measure.
   For an engine without a probe, whose prompts are processed unseen, the limit grows with the
@@ -95,7 +95,7 @@ class ProgressWatch:
         self._cancelled: deque[RunningCall] = deque(maxlen=CANCELLED_CALLS)
         self._has_ended_call = False
         self._was_idle_when_cancelled = False
-        self._is_probing = False
+        self._was_probed = self._is_probing = False
         self._is_alive = False  # a probe was answered since the last tick
         self._probe_age = 0.0
         self._step_seconds = 0.0
@@ -130,10 +130,12 @@ class ProgressWatch:
     def start_probe(self) -> bool:
         """Whether the engine should be probed now; `end_probe` must follow."""
         is_waiting = any(call.idle > 0 for call in self.calls.values())
-        should_probe = self.has_probe and (is_waiting or self._was_idle_when_cancelled)
+        is_first = not self._was_probed  # so that its first step is not taken for a hang
+        should_probe = self.has_probe and (is_waiting or is_first or self._was_idle_when_cancelled)
         if self._is_probing or not should_probe:
             return False
-        self._is_probing, self._probe_age = True, 0.0
+        self._was_probed = self._is_probing = True
+        self._probe_age = 0.0
         return True
 
     def end_probe(self, step_seconds: float) -> None:

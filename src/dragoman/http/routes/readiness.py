@@ -41,7 +41,7 @@ class Readiness:
         main = self._main_model or self._registry.default_name
         for state in self._metrics.get_model_states():
             if state.model == main and not state.up:
-                problem = FAILURES.get(state.failure or "", "is being restarted")
+                problem = FAILURES.get(state.failure, "is being restarted")
                 return Unavailable(
                     f"The engine of `{main}` {problem}.", retry_after=state.retry_after
                 )
