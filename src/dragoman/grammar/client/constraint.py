@@ -44,7 +44,7 @@ _GBNF_QUOTED = re.compile(rf"{_STRING}|{_CLASS}|#[^\n]*")
 _IMPORT = re.compile(r"%import([^\n]*)")
 _HEADER = re.compile(r"\s*%llguidance(?=\s*\{)")
 _CONDITION = re.compile(r"[^|\n]*")
-_JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"|[{}]')
+_JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"?|[{}]')
 
 WriteSchema: TypeAlias = Callable[[Json], str]  # adds the rules of a schema, returns an expression
 

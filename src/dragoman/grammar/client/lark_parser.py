@@ -17,9 +17,9 @@ from dragoman.grammar.regex.regex_builder import RegexBuilder, RegexId
 from dragoman.grammar.regex.regex_parser import RegexParser, UnsupportedSyntax
 
 _TOKEN = re.compile(
-    r"""(?P<text>"(?:[^"\\\n]|\\.)*"i?)
+    r"""(?P<text>"(?:[^"\\\n]|\\.)*+"i?)
     |(?P<comment>//[^\n]*|\#[^\n]*)
-    |(?P<regex>/(?:[^/\\\n]|\\.)+/[a-z]*)
+    |(?P<regex>/(?:[^/\\\n]|\\.)++/[a-z]*)
     |(?P<line>\n)
     |(?P<space>[ \t\r]+)
     |(?P<name>[A-Za-z_][A-Za-z0-9_\-]*)

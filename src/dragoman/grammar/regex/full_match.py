@@ -31,7 +31,7 @@ UNICODE_CLASSES: ClassDefinitions = {
     "W": (f"[^{_UNICODE_WORD}]", f"[^{_UNICODE_WORD}]"),
 }
 _ESCAPE = r"\\(?s:.)"
-_CLASS = rf"\[\^?\]?(?:{_ESCAPE}|[^\]\\])*\]"
+_CLASS = rf"\[\^?\]?(?:{_ESCAPE}|[^\]\\])*+(?:\]|\Z)"  # or unclosed, which is invalid
 _TOKEN = re.compile(rf"{_ESCAPE}|{_CLASS}|(?s:.)")
 _CLASS_MEMBER = re.compile(r"\\([dDwW])(-(?!\]))?|\\(?s:.)")
 _QUANTIFIER = re.compile(r"(?:[*+?]|\{[0-9]+(?:,[0-9]*)?\})[?+]?")

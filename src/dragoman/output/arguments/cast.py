@@ -23,7 +23,7 @@ from dragoman.types import Json
 TYPE_ORDER = ("null", "boolean", "integer", "number", "object", "array")
 _JSON_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)")
 _INTEGER = re.compile(r"[-+]?[0-9]+")
-_NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?")
+_NUMBER = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?")
 
 
 def cast(text: str, types: Types) -> str:

@@ -1,0 +1,361 @@
+"""What the source must not contain, whoever writes it: read from its syntax tree."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pkgutil
+import re
+import time
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import dragoman
+from tests.support.paths import ROOT
+
+SOURCE = ROOT / "src" / "dragoman"
+FILES = sorted(SOURCE.rglob("*.py"))
+PINS = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+
+
+@cache
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(SOURCE))
+
+
+@cache
+def find_calls() -> list[tuple[str, ast.Call, str]]:
+    """Every call: its file, its node, and the name of what is called."""
+    return [
+        (name_of(path), node, name_callee(node.func))
+        for path in FILES
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.Call)
+    ]
+
+
+def name_callee(node: ast.expr) -> str:
+    """Return a dotted name; what is no name, such as the result of a call, becomes a dot."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        return f"{name_callee(node.value)}.{node.attr}"
+    return ""
+
+
+@cache
+def find_imports() -> dict[str, set[str]]:
+    """The files that import each module, with its parents."""
+    files: dict[str, set[str]] = {}
+    for path in FILES:
+        for node in ast.walk(parse(path)):
+            names: list[str] = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                names = [node.module or "", *(f"{node.module}.{a.name}" for a in node.names)]
+            for name in names:
+                for end in range(1, name.count(".") + 2):
+                    prefix = ".".join(name.split(".")[:end])
+                    files.setdefault(prefix, set()).add(name_of(path))
+    return files
+
+
+def find_importers(*modules: str) -> set[str]:
+    return {file for module in modules for file in find_imports().get(module, set())}
+
+
+def test_source_is_found() -> None:
+    """The gates below would pass without it."""
+    assert len(FILES) > 300
+    assert find_importers("msgspec")
+    assert any(name == "open" or name.endswith(".open") for _, _, name in find_calls())
+
+
+ENVIRONMENTS = {"Environment", "Template", "SandboxedEnvironment", "NativeEnvironment"}
+ENVIRONMENTS |= {
+    "ImmutableSandboxedEnvironment",
+    "NativeTemplate",
+    "from_string",
+    "TemplateSandbox",
+}
+
+
+def test_hole_2_one_module_compiles_templates() -> None:
+    files = {file for file, _, name in find_calls() if name.rpartition(".")[2] in ENVIRONMENTS}
+    assert files == {"prompt/template/template.py"}
+    assert find_importers("jinja2") <= {
+        f"prompt/template/{name}.py"
+        for name in ("template", "filters", "budget", "capabilities", "jinja_codegen")
+    } | {"detection/render_probe.py", "detection/reasoning_switch.py"} | find_importers(
+        "jinja2.nodes", "jinja2.exceptions"
+    )
+
+
+CODE_CALLS = {"eval", "exec", "compile", "__import__", "builtins.eval", "builtins.exec"}
+CODE_CALLS |= {"ast.literal_eval", "literal_eval", "runpy.run_path", "runpy.run_module"}
+
+
+def test_hole_24_nothing_is_evaluated() -> None:
+    assert not [(file, name) for file, _, name in find_calls() if name in CODE_CALLS]
+
+
+UNSAFE_LOADERS = {
+    "torch.load",
+    "numpy.load",
+    "np.load",
+    "joblib.load",
+    "yaml.load",
+    "yaml.unsafe_load",
+}
+UNSAFE_LOADERS |= {"yaml.full_load", "shelve.open", "pandas.read_pickle", "np.fromfile"}
+UNSAFE_MODULES = [
+    "pickle",
+    "cPickle",
+    "dill",
+    "cloudpickle",
+    "marshal",
+    "shelve",
+    "joblib",
+    "torch",
+]
+UNSAFE_MODULES += ["copyreg", "multiprocessing.managers", "multiprocessing.connection", "xmlrpc"]
+
+
+def test_hole_57_no_bytes_are_loaded_as_objects() -> None:
+    assert not find_importers(*UNSAFE_MODULES)
+    assert not [(file, name) for file, _, name in find_calls() if name in UNSAFE_LOADERS]
+
+
+def test_hole_84_processes_exchange_plain_data() -> None:
+    """Child processes talk over inherited sockets in frames of msgspec; nothing is pickled."""
+    assert not find_importers("multiprocessing", "zmq", *UNSAFE_MODULES)
+    assert not [(file, name) for file, _, name in find_calls() if name in CODE_CALLS]
+    shells = [
+        (file, name)
+        for file, node, name in find_calls()
+        if name in ("os.system", "os.popen", "asyncio.create_subprocess_shell")
+        or any(keyword.arg == "shell" for keyword in node.keywords)
+    ]
+    assert not shells
+
+
+# The files that may connect to other machines, and why.
+FETCHERS = {
+    "mcp/transport.py",  # remote tools: every URL passes the guard
+    "mcp/session.py",
+    "models/hub_download.py",  # `pull`, a command of the operator
+    "cli/client/server_transport.py",  # commands that talk to the operator's own server
+    "telemetry/spans.py",  # the operator's collector
+}
+CLIENTS = [
+    "httpx",
+    "httpx2",
+    "requests",
+    "aiohttp",
+    "urllib.request",
+    "urllib3",
+    "http.client",
+    "pycurl",
+]
+CLIENTS += ["ftplib", "smtplib", "huggingface_hub", "websockets.client", "websockets.sync.client"]
+CLIENTS += ["websockets.asyncio.client", "mcp.client", "opentelemetry.exporter", "socks", "grpc"]
+
+
+def test_hole_48_only_known_modules_connect_to_other_machines() -> None:
+    assert find_importers(*CLIENTS) == FETCHERS
+    connects = {
+        file
+        for file, node, name in find_calls()
+        if name.rpartition(".")[2] in ("create_connection", "open_connection")
+        and not any(keyword.arg == "sock" for keyword in node.keywords)
+    }
+    assert not connects
+
+
+def test_hole_63_keys_are_compared_as_digests() -> None:
+    """No `==` with a key or a digest anywhere; what compares is `hmac.compare_digest`."""
+    suspects = re.compile(r"\b\w*(api_key|digest|secret|signature|password)\w*\b")
+    found = []
+    for path in FILES:
+        for node in ast.walk(parse(path)):
+            if isinstance(node, ast.Compare) and any(
+                isinstance(operator, ast.Eq | ast.NotEq) for operator in node.ops
+            ):
+                sides = [node.left, *node.comparators]
+                names = [ast.unparse(side) for side in sides if not isinstance(side, ast.Constant)]
+                if any(suspects.search(name) and "(" not in name for name in names):
+                    found.append((name_of(path), ast.unparse(node)))
+    assert not [pair for pair in found if pair not in KNOWN_COMPARISONS], found
+    assert any(name == "hmac.compare_digest" for _, _, name in find_calls())
+
+
+# Comparisons that no client can time: digests of content, which are no secrets.
+KNOWN_COMPARISONS = {
+    ("replay/service.py", "self._answer_digest == entry.answer_digest"),
+    ("store/key_values.py", "secrets.c.name == name"),
+}
+
+
+MODEL_CODE = [
+    "transformers",
+    "vllm",
+    "sglang",
+    "torch",
+    "PIL",
+    "cv2",
+    "imageio",
+    "soundfile",
+    "librosa",
+]
+
+
+def test_hole_89_vllm_is_not_an_engine() -> None:
+    """Fails once it is: then its version must be at least the first that checks GGUF files."""
+    from dragoman.engines import FACTORIES
+
+    assert "vllm" not in FACTORIES
+    assert not find_importers("vllm")
+
+
+def test_hole_90_no_code_of_a_model_is_imported() -> None:
+    assert not find_importers(*MODEL_CODE)
+    assert "transformers" not in PROJECT.partition("[project.optional-dependencies]")[0]
+    dynamic = {
+        file
+        for file, _, name in find_calls()
+        if name.rpartition(".")[2] in ("import_module", "spec_from_file_location", "load_module")
+    }
+    assert dynamic <= DYNAMIC_IMPORTS
+
+
+DYNAMIC_IMPORTS = {
+    "engines/__init__.py",  # an engine by name, from our own table or the operator's flag
+    "cli/main.py",  # commands
+    "cli/serving/serve_engine.py",  # `serve --engine module:attribute`, a flag
+    "formats/__init__.py",
+    "__init__.py",
+    "processes/child.py",
+    "engines/subprocess/child.py",
+    "grammar/compiler/worker.py",  # the tokenizer that the server names
+}
+
+
+def test_hole_92_diskcache_is_not_a_dependency() -> None:
+    assert not re.search(r"^(diskcache|joblib|cloudpickle|dill)\b", PINS, re.MULTILINE)
+    assert "diskcache" not in PROJECT
+    assert not find_importers("diskcache")
+
+
+def test_hole_95_dependencies_are_pinned_and_come_from_one_index() -> None:
+    pins = [line for line in PINS.splitlines() if line and not line.startswith("#")]
+    assert all(re.fullmatch(r"[\w.\[\]-]+==[\w.+!-]+( *;.*)?", line) for line in pins)
+    for path in [
+        ROOT / "Makefile",
+        ROOT / "pyproject.toml",
+        *ROOT.glob("deploy/*"),
+        *ROOT.glob("docs/*.md"),
+    ]:
+        if path.is_file():
+            assert "--extra-index-url" not in path.read_text(encoding="utf-8"), path
+    wheel = PROJECT.partition("[tool.hatch.build.targets.wheel]")[2].partition("[tool")[0]
+    assert wheel.strip() == 'packages = ["src/dragoman"]'
+    assert not list(SOURCE.rglob("*.pth"))
+    assert not (ROOT / "setup.py").exists()
+    assert "hatch.build.hooks" not in PROJECT
+
+
+# Regular expressions
+
+SEEDS = ["a", "0", " ", "\n", "<", "{", "[", '"', "\\", '\\"', "aa "]
+SIZE = 2_000  # characters
+LIMIT = 0.05  # seconds of CPU time; a pattern of quadratic time takes more, a linear one far less
+METHODS = {"search", "match", "fullmatch", "sub", "findall", "finditer", "split"}
+# Patterns for texts of the operator alone.
+OPERATORS_TEXT = {
+    "dragoman.cli.conversation.attachments.IMAGE_PATH",
+    "dragoman.options.units.DURATION_PART",
+}
+
+
+@cache
+def find_patterns() -> dict[str, tuple[re.Pattern[str], frozenset[str]]]:
+    """All patterns at the top level of the package's modules, and the methods used there."""
+    patterns = {}
+    for module in pkgutil.walk_packages(dragoman.__path__, "dragoman."):
+        if module.name.endswith("__main__") or module.name.startswith("dragoman.testing"):
+            continue
+        imported = importlib.import_module(module.name)
+        tree = parse(Path(str(imported.__file__)))
+        for name, value in vars(imported).items():
+            if isinstance(value, re.Pattern) and isinstance(value.pattern, str):
+                used = {
+                    node.attr
+                    for node in ast.walk(tree)
+                    if isinstance(node, ast.Attribute)
+                    and isinstance(node.value, ast.Name)
+                    and node.value.id == name
+                }
+                patterns[f"{module.name}.{name}"] = value, frozenset(used & METHODS)
+    return patterns
+
+
+def make_attacks(pattern: str) -> Iterator[str]:
+    """Texts that a backtracking matcher may need long for: repeated pieces, then a mismatch."""
+    literals = re.findall(r"[A-Za-z0-9<>|_:\" -]{1,12}", re.sub(r"\\[a-zA-Z]", "", pattern))
+    prefix = literals[0] if literals else ""
+    for seed in [*SEEDS, *dict.fromkeys(literals[:4])]:
+        yield prefix + seed * (SIZE // len(seed)) + "\0"
+
+
+def measure(pattern: re.Pattern[str], methods: frozenset[str], text: str) -> float:
+    started = time.process_time()
+    for method in methods:
+        if method == "sub":
+            pattern.sub("", text)
+        elif method == "finditer":
+            list(pattern.finditer(text))
+        else:
+            getattr(pattern, method)(text)
+    return time.process_time() - started
+
+
+def is_slow(pattern: re.Pattern[str], methods: frozenset[str], text: str) -> bool:
+    return all(measure(pattern, methods, text) > LIMIT for _ in range(3))
+
+
+def test_hole_22_every_pattern_takes_linear_time(count_cases: Callable[[int], None]) -> None:
+    patterns = find_patterns()
+    assert len(patterns) > 60
+    slow, count = [], 0
+    for name, (pattern, methods) in patterns.items():
+        for text in () if name in OPERATORS_TEXT else make_attacks(pattern.pattern):
+            count += 1
+            if is_slow(pattern, methods, text):
+                slow.append((name, text[:30]))
+                break
+    assert not slow
+    count_cases(count)
+
+
+def test_hole_22_the_test_finds_slow_patterns() -> None:
+    """A number as it was once matched, with two ways to read every digit."""
+    pattern = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?")
+    assert is_slow(pattern, frozenset({"fullmatch"}), "0" * 2 * SIZE + "\0")
+
+
+@pytest.mark.parametrize("word", ["pickle", "eval", "yaml.load", "shell=True"])
+def test_gates_recognise_what_they_look_for(word: str) -> None:
+    """Each gate must be able to fail."""
+    tree = ast.parse("import pickle\neval('1')\nyaml.load('')\nsubprocess.run('', shell=True)\n")
+    calls = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    assert {"eval", "yaml.load"} <= calls
+    assert word in ast.unparse(tree)
