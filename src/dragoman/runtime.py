@@ -21,11 +21,12 @@ from msgspec.structs import replace
 from dragoman import config
 from dragoman.config import Settings
 from dragoman.engines import get_factory
-from dragoman.engines.adapter import adapt, get_engine_name
+from dragoman.engines.adapter import adapt
 from dragoman.engines.in_process_watch import InProcessWatch
 from dragoman.engines.llamacpp.loading.settings import check_options
 from dragoman.engines.options import EngineOptions
 from dragoman.engines.subprocess.engine import SubprocessEngine
+from dragoman.engines.system_memory import read_available_memory
 from dragoman.errors import ModelBroken, Unavailable
 from dragoman.grammar.compiler.compiler_pool import CompilerPool
 from dragoman.keys import AuditLog, KeyFileError, KeyStore, RateLimiter, make_key_settings
@@ -80,6 +81,7 @@ class Runtime(Struct, frozen=True, kw_only=True, eq=False):
     remote_tools: RemoteToolsConfig
     keys: KeyStore
     audit: AuditLog
+    memory: int  # bytes that the process could use when it started
     load_settings: Callable[[], Settings]  # reads them again, or raises `SettingsError`
     tracer_provider: object | None = None  # of OpenTelemetry; None is that of the program
     owns_tracer_provider: bool = False  # and so closes it
@@ -117,6 +119,7 @@ def build_runtime(
         remote_tools=make_remote_tools(settings),
         keys=keys,
         audit=AuditLog(Path(settings.audit_log) if settings.audit_log else None),
+        memory=read_available_memory(),
         load_settings=load_settings,
         tracer_provider=tracer_provider or own_provider,
         owns_tracer_provider=own_provider is not None,
@@ -169,8 +172,7 @@ def build_engine_runtime(engine: object, options: Mapping[str, object]) -> Runti
             model.preset = fit_preset(preset, model.capabilities)
             check_public_prompts(settings, model.capabilities)
         if not isinstance(model.engine, SubprocessEngine):  # which watches itself
-            name = get_engine_name(model.engine)
-            model.watch = InProcessWatch(name, get_hang_timeout(settings))
+            model.watch = InProcessWatch(model.engine, get_hang_timeout(settings))
         model.shares_cache = bool(settings.shared_cache)
         model.public_prompts = settings.public_prompt
     return build_runtime(

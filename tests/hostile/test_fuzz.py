@@ -46,6 +46,8 @@ ONLY = os.environ.get("FUZZ_ONLY")  # the number of one mutant, to send it alone
 AT_ONCE = 8
 REQUEST_SECONDS = 30.0
 GROWTH = 100 << 20  # bytes of memory, however many mutants there are
+CANARY = "what the other key has stored"
+SOCKET_SHARE = 25  # one in so many mutants is sent over a socket, the others to the app itself
 FINAL_TYPES = ("response.completed", "response.failed", "response.incomplete", "error")
 CLOSE_CODES = (1003, 1007, 1008, 1009)  # for what is no text, no policy and too much
 STREAM_PATHS = {"/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"}
@@ -70,11 +72,13 @@ def make_context(server: HostileServer) -> MutationContext:
 def create_ids(server: HostileServer) -> Iterator[str]:
     """Create objects of two owners; yield the ids of both."""
     for key in (USER, OTHER):
-        chat = SAMPLES["/v1/chat/completions"] | {"store": True}
+        text = CANARY if key == OTHER else "Hi"
+        metadata = {"metadata": {"text": text}}
+        chat = SAMPLES["/v1/chat/completions"] | {"store": True} | metadata
         for path, body in (
             ("/v1/chat/completions", chat),
-            ("/v1/responses", SAMPLES["/v1/responses"]),
-            ("/v1/conversations", SAMPLES["/v1/conversations"]),
+            ("/v1/responses", SAMPLES["/v1/responses"] | metadata),
+            ("/v1/conversations", SAMPLES["/v1/conversations"] | metadata),
         ):
             created = server.send("POST", path, key=key, json=body).json()
             yield created["id"]
@@ -114,13 +118,14 @@ def test_mutated_requests(
 def send_all(server: HostileServer, context: MutationContext, numbers: list[int]) -> Counter[str]:
     """Send mutants, some at once; return how often each status was the answer."""
     statuses: Counter[str] = Counter()
-    websocket_numbers = []
+    websocket_mutants: list[Mutant] = []
+    socket_mutants: list[Mutant] = []
 
     async def work(waiting: Iterator[int]) -> None:
         for number in waiting:
             mutant = make_mutant(SEED, number, context)
-            if mutant.is_websocket:
-                websocket_numbers.append(number)
+            if mutant.is_websocket or number % SOCKET_SHARE == 0:
+                (websocket_mutants if mutant.is_websocket else socket_mutants).append(mutant)
                 continue
             try:
                 async with asyncio.timeout(REQUEST_SECONDS):
@@ -138,8 +143,9 @@ def send_all(server: HostileServer, context: MutationContext, numbers: list[int]
                 group.create_task(work(waiting))
 
     asyncio.run_coroutine_threadsafe(work_together(), server.running.loop).result()
-    statuses += send_over_websockets(server, context, websocket_numbers)
-    return statuses
+    for mutant in socket_mutants:
+        statuses[send_over_socket(server, mutant)] += 1
+    return statuses + send_over_websockets(server, websocket_mutants)
 
 
 def report(mutant: Mutant) -> None:
@@ -186,10 +192,27 @@ async def call_app(server: HostileServer, mutant: Mutant) -> RawResponse:
     return RawResponse(sent[0]["status"], fields, body)
 
 
+def send_over_socket(server: HostileServer, mutant: Mutant) -> str:
+    key = ADMIN if "/admin" in mutant.path else USER
+    own = {name for name, _ in mutant.headers}
+    headers = list(mutant.headers)
+    headers += [] if "authorization" in own else [("authorization", f"Bearer {key}")]
+    try:
+        response = server.send_raw(
+            mutant.method, mutant.path, headers, mutant.body, has_host="host" in own, allowed={503}
+        )
+    except BaseException:
+        report(mutant)
+        raise
+    assert CANARY.encode() not in response.body
+    return str(response.status)
+
+
 def check_response(server: HostileServer, mutant: Mutant, response: RawResponse) -> None:
     """Check an answer: its error object, or the stream or JSON that it is."""
     allowed = {503} if "retry-after" in response.headers else set()
     server.check(response, mutant.method, mutant.path, mutant.sent_text, allowed)
+    assert CANARY.encode() not in response.body
     kind = response.headers.get("content-type", "")
     if response.status != 200 or mutant.method == "HEAD":
         return
@@ -206,23 +229,20 @@ def check_response(server: HostileServer, mutant: Mutant, response: RawResponse)
 # WebSockets
 
 
-def send_over_websockets(
-    server: HostileServer, context: MutationContext, numbers: list[int]
-) -> Counter[str]:
+def send_over_websockets(server: HostileServer, mutants: list[Mutant]) -> Counter[str]:
     """Send mutated messages, many over one connection while the server keeps it open."""
     statuses: Counter[str] = Counter()
-    waiting = iter(numbers)
-    number = next(waiting, None)
-    while number is not None:
+    waiting = iter(mutants)
+    mutant = next(waiting, None)
+    while mutant is not None:
         with open_websocket(server) as connection:
-            while number is not None and connection.close_code is None:
-                mutant = make_mutant(SEED, number, context)
-                number = next(waiting, None)
+            while mutant is not None and connection.close_code is None:
                 try:
                     statuses[f"WebSocket {send_message(connection, mutant)}"] += 1
                 except BaseException:
                     report(mutant)
                     raise
+                mutant = next(waiting, None)
     return statuses
 
 

@@ -9,8 +9,10 @@ from contextlib import ExitStack
 import httpx
 import pytest
 
+from dragoman.engines.system_memory import read_available_memory
+from dragoman.errors import OutOfMemory
 from dragoman.http.network import body_budget
-from dragoman.http.network.body_budget import MAXIMUM, SHARE, find_budget
+from dragoman.http.network.body_budget import MAXIMUM, SHARE, BodyBudget
 from dragoman.testing import Reply, ScriptedEngine
 from tests.support.fault_clients import connect, encode_request, make_body, read_until
 from tests.support.serving import poll_until, serve_scripted
@@ -21,13 +23,13 @@ SIZE = 200_000
 
 @pytest.fixture(autouse=True)
 def _small_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(body_budget, "find_budget", lambda: 5 * SIZE)
+    monkeypatch.setattr(body_budget, "MAXIMUM", 5 * SIZE)
 
 
 @pytest.mark.parametrize("chunked", [False, True])
 def test_requests_over_the_budget_are_refused_and_others_continue(chunked: bool) -> None:
     engine = ScriptedEngine([Reply("x", when="wait", hang_at=0), Reply("Hello.")])
-    body = make_body(PATH, "wait " + "x" * SIZE)
+    body = make_body(PATH, "x" * SIZE + " wait")
     with serve_scripted(engine) as server, ExitStack() as stack:
         clients = [stack.enter_context(connect(server.port)) for _ in range(4)]
         for client in clients:  # 4 of 5 shares, until they end
@@ -60,17 +62,23 @@ def test_announced_bytes_that_do_not_arrive_take_nothing() -> None:
         assert b" 200 OK" in read_until(client, b"\r\n\r\n")
 
 
-@pytest.mark.parametrize(
-    ("available", "limit", "expected"),
-    [
-        (1 << 40, -1, MAXIMUM),
-        (800 << 20, -1, (800 << 20) // SHARE),
-        (1 << 40, 512 << 20, (512 << 20) // SHARE),
-    ],
-)
-def test_budget_follows_from_the_memory_of_the_process(
-    monkeypatch: pytest.MonkeyPatch, available: int, limit: int, expected: int
+@pytest.mark.parametrize("kind", [resource.RLIMIT_AS, resource.RLIMIT_DATA])
+def test_memory_of_a_process_is_what_its_limits_allow(
+    monkeypatch: pytest.MonkeyPatch, kind: int
 ) -> None:
-    monkeypatch.setattr(body_budget, "read_available_memory", lambda: available)
-    monkeypatch.setattr(resource, "getrlimit", lambda kind: (limit, limit))
-    assert find_budget() == expected
+    limits = {kind: 64 << 20}
+    unlimited = resource.RLIM_INFINITY
+    monkeypatch.setattr(resource, "getrlimit", lambda asked: (limits.get(asked, unlimited),) * 2)
+    assert read_available_memory() == 64 << 20
+
+
+def test_budget_is_a_share_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(body_budget, "MAXIMUM", MAXIMUM)
+    small, large = BodyBudget(800), BodyBudget(1 << 50)
+    small.take(800 // SHARE)
+    large.take(MAXIMUM)
+    for budget in (small, large):
+        with pytest.raises(OutOfMemory):
+            budget.take(1)
+        budget.give_back(1)
+        budget.take(1)

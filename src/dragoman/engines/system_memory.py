@@ -1,13 +1,14 @@
 """How much memory this process can still use.
 
-That is what the kernel calls available, or less if the process is in a control group (a container,
-a systemd unit) with a limit. The page cache counts as available in both.
+That is what the kernel calls available, or less if the process has a limit, its own (`ulimit`) or
+that of a control group (a container, a systemd unit). The page cache counts as available.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,7 +25,7 @@ FALLBACK_SHARE = 0.75  # of the physical memory, where the kernel does not say w
 
 def read_available_memory(root: Path = Path("/")) -> int:
     """Return the bytes that are available; `root` is where /proc and /sys are."""
-    limits = [_read_kernel_memory(root), *_read_group_limits(root)]
+    limits = [_read_kernel_memory(root), *_read_group_limits(root), *_read_process_limits()]
     return max(0, min(limits))
 
 
@@ -34,6 +35,17 @@ def _read_kernel_memory(root: Path) -> int:
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
     return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * FALLBACK_SHARE)
+
+
+def _read_process_limits() -> Iterator[int]:
+    """Return the limits of this process, for its address space and for its data."""
+    if sys.platform != "win32":
+        import resource
+
+        for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA):
+            limit = resource.getrlimit(kind)[0]
+            if limit != resource.RLIM_INFINITY:
+                yield limit
 
 
 def _read_group_limits(root: Path) -> Iterator[int]:

@@ -21,6 +21,7 @@ from dragoman.http.auth import KeyGuard
 from dragoman.http.body import BodyLimit, BodyReader
 from dragoman.http.metrics import Metrics
 from dragoman.http.middleware import HostGuard, HostPolicy, RequestMiddleware, get_request
+from dragoman.http.network.body_budget import BodyBudget
 from dragoman.http.respond import Responder
 from dragoman.http.router import Router
 from dragoman.http.routes import (
@@ -102,7 +103,9 @@ class App:
         self.context = RouteContext(
             runtime=runtime,
             responses=self.responses,
-            reader=BodyReader(settings, self.body_limit, runtime.state.get_signer),
+            reader=BodyReader(
+                settings, self.body_limit, BodyBudget(runtime.memory), runtime.state.get_signer
+            ),
             responder=responder,
             websockets=self.websockets,
             metrics=self.metrics,

@@ -63,12 +63,13 @@ class BodyReader:
         self,
         settings: Settings,
         limit: BodyLimit,
+        budget: BodyBudget,
         get_signer: Callable[[], Awaitable[Signer]],
     ) -> None:
         self._settings = settings
         self._limit = limit
         self._get_signer = get_signer
-        self._budget = BodyBudget()
+        self._budget = budget
 
     async def read(self, request: RequestContext) -> bytes:
         content_type = request.get_header(b"content-type")

@@ -8,27 +8,17 @@ Retry-After, before the system runs out of memory at a place that nobody chose.
 
 from __future__ import annotations
 
-import resource
-
-from dragoman.engines.system_memory import read_available_memory
 from dragoman.errors import OutOfMemory
 
 MAXIMUM = 1 << 30  # bytes
 SHARE = 8  # of the memory for this process; a body is in memory more than once while it is decoded
 
 
-def find_budget() -> int:
-    """Return the budget in bytes that suits the machine and the limits of the process."""
-    limits = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
-    known = [read_available_memory(), *(limit for limit in limits if limit > 0)]
-    return min(MAXIMUM, min(known) // SHARE)
-
-
 class BodyBudget:
-    """The bytes that bodies may still take."""
+    """The bytes that bodies may still take, of a process with so much memory."""
 
-    def __init__(self, size: int | None = None) -> None:
-        self._left = find_budget() if size is None else size
+    def __init__(self, memory: int) -> None:
+        self._left = min(MAXIMUM, memory // SHARE)
 
     def open_hold(self) -> BodyHold:
         return BodyHold(self)
