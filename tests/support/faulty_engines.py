@@ -12,8 +12,11 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import msgspec
+
 from dragoman.errors import ModelBroken
-from dragoman.types import Capabilities, Job, Step
+from dragoman.testing import Reply, ScriptedEngine
+from dragoman.types import Capabilities, Job, Json, Step
 
 PRINTED_LINE = "printed to standard error"
 
@@ -135,7 +138,7 @@ class PromptedEngine(MinimalEngine):
                 os._exit(7)
 
 
-class ProbedEngine(PromptedEngine):
+class ProbedPromptedEngine(PromptedEngine):
     """Answers probes unless a job hangs."""
 
     def __init__(self) -> None:
@@ -156,8 +159,8 @@ def create_prompted() -> PromptedEngine:
     return PromptedEngine()
 
 
-def create_probed() -> ProbedEngine:
-    return ProbedEngine()
+def create_probed_prompted() -> ProbedPromptedEngine:
+    return ProbedPromptedEngine()
 
 
 def create_minimal() -> MinimalEngine:
@@ -236,3 +239,14 @@ def block_event_loop() -> None:
 
 def create_crashing() -> CrashingEngine:
     return CrashingEngine()
+
+
+class ProbedScript(ScriptedEngine):
+    """A scripted engine with a sign of life, as the default engine has it."""
+
+    async def probe(self) -> float:
+        return 0.0
+
+
+def create_probed_script(script: list[dict[str, Json]], **settings: Json) -> ProbedScript:
+    return ProbedScript([msgspec.convert(reply, Reply) for reply in script], **settings)

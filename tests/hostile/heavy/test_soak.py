@@ -220,6 +220,7 @@ def test_soak(default_model: Path, tmp_path: Path, add_figures: Callable[..., No
     write_keys(config, 100_000)
     plan = ServerPlan(
         engine={"script": SCRIPT, "slots": 8, "grammars": True, "context": 100_000},
+        factory="tests.support.faulty_engines:create_probed_script",
         in_child=True,
         timing=Timing(hang_timeout=2.0, first_restart_delay=0.1),
         options={
