@@ -346,13 +346,6 @@ def test_without_a_template_the_prompt_is_the_contents() -> None:
     assert render(PromptRenderer(None, None), none).text == "Count."
 
 
-def test_counting_tokens() -> None:
-    renderer = PromptRenderer("ab{{ messages[0].content }}", BytesTokenizer())
-    assert asyncio.run(renderer.count_tokens(make_chat(USER))) == 8
-    with pytest.raises(Unsupported):
-        asyncio.run(PromptRenderer("ab", None).count_tokens(make_chat(USER)))
-
-
 @pytest.mark.parametrize(
     ("content", "add_bos", "parse", "expected"),
     [

@@ -130,9 +130,8 @@ async def prepare_jobs(plan: Plan, sent: Request, services: Services) -> None:
         prepared = await render_prompt(prompt, model, request, services)
         param = "messages" if isinstance(prompt, Chat) else "prompt"
         tokens_left = check_context_length(prepared.content, model, param)
-        if isinstance(prepared.content, list):
-            total += len(prepared.content)
-            check_total_length(total, model, param)
+        total += len(prepared.content) if isinstance(prepared.content, list) else 0
+        check_total_length(total, model, param)
         prepared.public_tokens = await count_public_tokens(prepared.content, model)
         job_id = make_job_id(request, len(plan.jobs))
         job = make_job(job_id, request, prepared, model, tokens_left)

@@ -35,6 +35,7 @@ from dragoman.prompt.conversation import (
     prepare_tools,
     to_template_message,
 )
+from dragoman.prompt.open_message import append_prompt_end, cut_prompt
 from dragoman.prompt.opening import find_opening
 from dragoman.prompt.pieces import PromptPieces, Splicer, join_pieces
 from dragoman.prompt.reasoning_options import (
@@ -44,12 +45,11 @@ from dragoman.prompt.reasoning_options import (
     reasoning_variables,
     rename_switch,
 )
-from dragoman.prompt.special_tokens import PROMPT_END, MarkedText, SpecialTokenGuard, remove_breaks
+from dragoman.prompt.special_tokens import MarkedText, SpecialTokenGuard, remove_breaks
 from dragoman.prompt.stop_strings import find_stop_strings
 from dragoman.prompt.template.budget import DEFAULT_LIMITS, RenderBudget, RenderLimits
 from dragoman.prompt.template.capabilities import (
     TemplateCapabilities,
-    TemplateMessage,
     make_tools_variable,
     probe_capabilities,
 )
@@ -178,12 +178,6 @@ class PromptRenderer:
     def can_splice(self) -> bool:
         """Whether a splicer can put earlier turns into these prompts."""
         return self._template is not None and self.tokenizer is not None
-
-    async def count_tokens(self, chat: Chat) -> int:
-        rendered = await self.render(chat)
-        if rendered.ids is None:
-            raise Unsupported("This model's tokens cannot be counted without its tokenizer.")
-        return len(rendered.ids)
 
     async def render_opening(self, chat: Chat) -> str:
         """Return the text with which the template starts the answer to a chat."""
@@ -314,7 +308,7 @@ class PromptRenderer:
                 message = variables["messages"][index]
                 insert_markers(message, number, self.capabilities.reasoning_fields)
             budget = RenderBudget(limits, marked.size, marked.known_sizes)
-            return self._guard.split(_cut_prompt(chat, template.render(variables, budget)))
+            return self._guard.split(cut_prompt(chat, template.render(variables, budget)))
 
         try:
             marked = MarkedText(self._guard)
@@ -356,7 +350,7 @@ class PromptRenderer:
         tools = variables.pop("tools")
         variables |= make_tools_variable(tools, self.capabilities.no_tools, facts)
         if chat.continue_final_message:
-            _append_prompt_end(variables["messages"][-1])
+            append_prompt_end(variables["messages"][-1])
         variables["add_generation_prompt"] = chat.add_generation_prompt
         if "datetime" in facts.variables:
             now = datetime.datetime.now(datetime.UTC)
@@ -389,28 +383,6 @@ def _check_messages(chat: Chat) -> None:
             f"`{param}` requires that the last message is text from the assistant.",
             param=param,
         )
-
-
-def _append_prompt_end(message: TemplateMessage) -> None:
-    """Mark where the prompt ends, in a last message that the model continues."""
-    content = message.get("content")
-    if isinstance(content, list):
-        content[-1]["text"] += PROMPT_END
-    else:
-        message["content"] = (content or "") + PROMPT_END
-
-
-def _cut_prompt(chat: Chat, text: str) -> str:
-    """Cut off the text after a last message that the model continues."""
-    if not chat.continue_final_message:
-        return text
-    text, end_marker, _ = text.rpartition(PROMPT_END)
-    if not end_marker:
-        raise Unsupported(
-            "This model's chat template cannot leave the last message open.",
-            param=chat.get_client_field_name("continue_final_message"),
-        )
-    return text.replace(PROMPT_END, "")
 
 
 def _check_ids(ids: list[int], size: int | None) -> None:

@@ -19,10 +19,12 @@ from dragoman.pipeline import pipeline
 from dragoman.pipeline.plan import Plan
 from dragoman.protocols import responses
 from dragoman.protocols.responses import DecodedRequest
+from dragoman.responses.build_request import build_request
 from dragoman.responses.response_run import ResponseContext
 from dragoman.responses.run import Observe
 from dragoman.responses.truncation import prepare_truncated
 from dragoman.types import Chat, Message, Request, text_content
+from dragoman.types.worker_threads import run_in_worker
 
 MAX_SUMMARY = 1024  # tokens, unless the request says otherwise
 INSTRUCTION = (
@@ -45,7 +47,7 @@ async def compact(
 
     `observe` is called with every delta of the summary.
     """
-    request = responses.to_request(
+    request = await build_request(
         decoded, context.history, owner=context.owner, packer=context.signer
     )
     plan = await prepare_truncated(_make_summary_request(request), context.services)
@@ -68,7 +70,10 @@ async def compact(
     warnings = _list_warnings(
         plan, cast(Chat, request.prompts[0]), cut_off=choice.finish == "length"
     )
-    return responses.encode_compaction(response_id, now, output, completion.usage), warnings
+    body = await run_in_worker(
+        responses.encode_compaction, response_id, now, output, completion.usage
+    )
+    return body, warnings
 
 
 def _make_summary_request(request: Request) -> Request:

@@ -25,6 +25,7 @@ from dragoman.protocols import responses
 from dragoman.protocols.responses import DecodedRequest, ResponseEncoder, ResponseInfo
 from dragoman.protocols.responses.types import Item
 from dragoman.replay import PromptReuse
+from dragoman.responses.build_request import build_request
 from dragoman.responses.run import Observe, Sink
 from dragoman.responses.tool_rounds import NO_REMOTE_TOOLS, RemoteTools
 from dragoman.responses.truncation import prepare_truncated
@@ -246,7 +247,7 @@ async def _prepare_round(
     prepare = prepare_truncated if decoded.fields.truncation == "auto" else pipeline.prepare
     tools = context.remote_tools
     while True:
-        request = responses.to_request(
+        request = await build_request(
             responses.continue_request(decoded, output) if output else decoded,
             context.history,
             owner=context.owner,

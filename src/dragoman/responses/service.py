@@ -22,6 +22,7 @@ from dragoman.protocols import responses
 from dragoman.protocols.responses import DecodedRequest, McpTool
 from dragoman.protocols.responses.types import Item
 from dragoman.responses.background import BackgroundRuns
+from dragoman.responses.build_request import build_request
 from dragoman.responses.history import (
     ConnectionHistory,
     drop_repeated_items,
@@ -41,6 +42,7 @@ from dragoman.responses.tool_rounds import (
     find_approved_calls,
 )
 from dragoman.store.rows import RUNNING, StoredResponse
+from dragoman.types.worker_threads import run_in_worker
 
 if TYPE_CHECKING:
     from dragoman.pipeline.services import Services
@@ -162,7 +164,7 @@ class ResponseService:
     async def count_tokens(self, request: DecodedRequest, owner: str) -> int:
         """The number of tokens of a request's prompt."""
         request, context = await self.load_context(request, owner, {})
-        prompt = responses.to_request(request, context.history, owner=owner, packer=context.signer)
+        prompt = await build_request(request, context.history, owner=owner, packer=context.signer)
         return await pipeline.count_prompt_tokens(prompt, self._services)
 
     # stored responses
@@ -189,7 +191,8 @@ class ResponseService:
         return StoredRun(row, await self._state.get_store(), after)
 
     async def get_input_items(self, owner: str, response: str) -> list[Item]:
-        items: list[Item] = msgspec.json.decode((await self._load_row(owner, response)).input)
+        row = await self._load_row(owner, response)
+        items: list[Item] = await run_in_worker(msgspec.json.decode, row.input)
         return items
 
     async def delete(self, owner: str, response: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -20,6 +20,7 @@ from dragoman.protocols.dialect import pass_strict
 from dragoman.protocols.responses.types import Item
 from dragoman.responses.history import make_duplicate_error
 from dragoman.store.rows import StoredConversation, StoredItem
+from dragoman.types.worker_threads import run_in_worker
 
 T = TypeVar("T")
 MAX_ID_IN_ERROR = 80
@@ -45,7 +46,8 @@ class ConversationHandlers:
             created=int(time.time()),
             metadata=encode_json(content.metadata),
         )
-        store, items = await self._open_store(), _make_rows(content.items)
+        store = await self._open_store()
+        items = await run_in_worker(_make_rows, content.items)
         await store.write(lambda tx: tx.conversations.add(row, items))
         await self._send(request, row)
 
@@ -89,14 +91,12 @@ class ConversationHandlers:
         )
         if rows is None:
             raise _make_not_found(request)
-        items = [msgspec.json.decode(row.body) for row in rows[:limit]]
-        body = conversations.encode_item_list(items, more=len(rows) > limit)
-        await request.send_response(200, body)
+        await request.send_response(200, await run_in_worker(_encode_rows, rows, limit))
 
     async def add_items(self, request: RequestContext) -> None:
         items = await self._read(request, conversations.decode_items)
         store, owner, conversation = await self._open_store(), request.owner, request.params["id"]
-        rows = _make_rows(items)
+        rows = await run_in_worker(_make_rows, items)
         ids = [row.id for row in rows]
         existing = await store.read(lambda tx: tx.conversations.get_items(owner, conversation, ids))
         for index, row in enumerate(rows):
@@ -104,7 +104,8 @@ class ConversationHandlers:
                 raise make_duplicate_error(row.id, f"items[{index}].id")
         if not await store.write(lambda tx: tx.conversations.add_items(owner, conversation, rows)):
             raise _make_not_found(request)
-        await request.send_response(200, conversations.encode_item_list(items, more=False))
+        body = await run_in_worker(conversations.encode_item_list, items, more=False)
+        await request.send_response(200, body)
 
     async def get_item(self, request: RequestContext) -> None:
         store, owner = await self._open_store(), request.owner
@@ -152,6 +153,11 @@ def make_routes(context: RouteContext) -> list[Route]:
             "Delete an item of a conversation.",
         ),
     ]
+
+
+def _encode_rows(rows: Sequence[StoredItem], limit: int) -> bytes:
+    items = [msgspec.json.decode(row.body) for row in rows[:limit]]
+    return conversations.encode_item_list(items, more=len(rows) > limit)
 
 
 def _make_rows(items: list[Item]) -> list[StoredItem]:

@@ -20,12 +20,13 @@ from dragoman.protocols.conversations import encode_item_list
 from dragoman.protocols.dialect import pass_strict
 from dragoman.protocols.responses import DIALECT
 from dragoman.protocols.responses.types import Item
-from dragoman.protocols.shared.json_body import collect_warnings
+from dragoman.protocols.shared.json_body import LARGE_BODY, collect_warnings
 from dragoman.responses.compaction import compact
 from dragoman.responses.history import ConnectionHistory
 from dragoman.responses.response_run import ResponseRun
 from dragoman.responses.run import Sink
 from dragoman.telemetry.record import get_record
+from dragoman.types.worker_threads import run_in_worker
 
 encode_json = msgspec.json.Encoder().encode
 
@@ -152,7 +153,10 @@ class WebSocketResponse:
     async def _respond(self, text: bytes, local: ConnectionHistory) -> ResponseRun:
         strict = self._context.runtime.settings.strict_params
         with collect_warnings(self._warnings), get_record().measure("decode"):
-            decoded = responses.decode_websocket_request(text, strict)
+            if len(text) <= LARGE_BODY:
+                decoded = responses.decode_websocket_request(text, strict)
+            else:
+                decoded = await run_in_worker(responses.decode_websocket_request, text, strict)
         self._previous = decoded.fields.previous_response_id
         responder, wait_closed = self._context.responder, self._session.wait_closed
         async with responder.track(self._request, wait_closed):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import cast
 
 from dragoman.errors import BadRequest, Unsupported
@@ -27,6 +26,7 @@ from dragoman.protocols.tokenize import (
 )
 from dragoman.tokenizers.tokenizer import AnyTokenizer
 from dragoman.types import Chat
+from dragoman.types.worker_threads import run_in_worker
 
 
 class TokenizeHandlers:
@@ -56,13 +56,9 @@ class TokenizeHandlers:
             else:
                 limit = model.make_count_limit("prompt")
                 ids = cast("list[int]", await model.renderer.encode_prompt(prompt, limit))
-            response = TokenizeResponse(len(ids), model.capabilities.context, [*ids])
-            pieces = tokenizer.pieces
-            if decoded.with_pieces:
-                response.tokens = [encode_piece(token, pieces[token]) for token in ids]
-            if decoded.return_token_strs:
-                response.token_strs = [pieces[token].decode(errors="replace") for token in ids]
-        await request.send_response(200, await asyncio.to_thread(encode, response))
+            context = model.capabilities.context
+            body = await run_in_worker(_encode_tokens, decoded, ids, tokenizer.pieces, context)
+        await request.send_response(200, body)
 
     async def detokenize(self, request: RequestContext) -> None:
         decode = pass_strict(decode_detokenize_request)
@@ -70,10 +66,8 @@ class TokenizeHandlers:
         with await self._acquire(request, decoded.model) as model:
             request.record.model = model.id
             tokenizer = get_tokenizer(model)
-            if any(token >= tokenizer.vocab_size for token in decoded.tokens):
-                raise BadRequest("A token is not in the model's vocabulary.", param="tokens")
-            text = await asyncio.to_thread(tokenizer.decode, decoded.tokens)
-        await request.send_response(200, encode(DetokenizeResponse(text, text)))
+            body = await run_in_worker(_encode_text, decoded.tokens, tokenizer)
+        await request.send_response(200, body)
 
     async def get_tokenizer_info(self, request: RequestContext) -> None:
         with await self._acquire(request) as model:
@@ -116,6 +110,24 @@ def make_routes(context: RouteContext) -> list[Route]:
             response_type=TokenizerInfo,
         ),
     ]
+
+
+def _encode_tokens(
+    request: TokenizeRequest, ids: list[int], pieces: list[bytes], context: int | None
+) -> bytes:
+    response = TokenizeResponse(len(ids), context, ids)
+    if request.with_pieces:
+        response.tokens = [encode_piece(token, pieces[token]) for token in ids]
+    if request.return_token_strs:
+        response.token_strs = [pieces[token].decode(errors="replace") for token in ids]
+    return encode(response)
+
+
+def _encode_text(ids: list[int], tokenizer: AnyTokenizer) -> bytes:
+    if any(token >= tokenizer.vocab_size for token in ids):
+        raise BadRequest("A token is not in the model's vocabulary.", param="tokens")
+    text = tokenizer.decode(ids)
+    return encode(DetokenizeResponse(text, text))
 
 
 def get_tokenizer(model: Model) -> AnyTokenizer:
