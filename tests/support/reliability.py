@@ -14,6 +14,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pytest
@@ -39,6 +40,7 @@ def read_entries(kind: str) -> dict[int, dict[str, Any]]:
     return entries
 
 
+@cache  # the source does not change during a session
 def list_test_names(kind: str) -> dict[int, set[str]]:
     """List the names of the tests in the source, by number."""
     names: dict[int, set[str]] = defaultdict(set)

@@ -330,7 +330,7 @@ def test_fault_18_store_on_a_read_only_file_system_is_an_error_at_start(tmp_path
 
 def test_fault_19_blocked_output_delays_no_request(count_cases: Callable[[int], None]) -> None:
     """Nobody reads the log: the pipe is full after a few hundred requests."""
-    count = 900
+    count = 750
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
     plan = ServerPlan(engine=ENGINE)
