@@ -1,6 +1,6 @@
-"""Runs the benchmarks and writes their tables: `python -m bench [a b c d e f] [--rounds N]`.
+"""Runs the benchmarks and writes their tables: `python -m bench [a b c d e f g] [--rounds N]`.
 
-All parts together take about a quarter of an hour on two cores. A busy machine distorts the
+All parts together take about twenty minutes on two cores. A busy machine distorts the
 numbers, so the program waits a while for an idle one and reports how busy it was.
 """
 
@@ -14,7 +14,7 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
-from bench import constraints, http_serving, next_turn, parsing
+from bench import admission, constraints, http_serving, next_turn, parsing
 from bench.measure import ROOT
 from bench.report import BenchOptions
 
@@ -25,6 +25,7 @@ PARTS = {
     "d": next_turn.measure_next_turn,
     "e": parsing.measure_parsing,
     "f": constraints.measure_constraints,
+    "g": admission.measure_admission,
 }
 MAX_BUSY_CORES = 0.3  # an idle machine has no more
 LIBRARIES = ("dragoman", "uvicorn", "uvloop", "httptools", "fastapi", "pydantic", "msgspec")
@@ -93,7 +94,7 @@ def find_model_file() -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     parser.add_argument(
-        "parts", nargs="*", choices=[[], *PARTS], metavar="PART", help="a to f (default: all)"
+        "parts", nargs="*", choices=[[], *PARTS], metavar="PART", help="a to g (default: all)"
     )
     parser.add_argument("--rounds", type=int, default=5, help="number of rounds")
     parser.add_argument("--window", type=float, default=3.0, help="seconds of one measurement")

@@ -244,7 +244,7 @@ class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `id` is the id of the response. Where that takes several jobs it is numbered: `-0`, `-1` for the
     prompts of a list, `-r1` for the next round after remote tool calls, `-c1` for the continuation
-    of an answer whose reasoning was cut short.
+    of an answer whose reasoning was cut short, `-n1` for the choices from number 1 on.
     """
 
     id: str
@@ -329,8 +329,10 @@ class Engine(Protocol):
     """Prompt in, tokens out. Knows nothing of HTTP, chat, tools or JSON.
 
     An engine may also have `capabilities` (a `Capabilities`), `embed(inputs, adapters)`,
-    `tokenize(text, special)` and `aclose()`; `engines.adapter` fills in the missing ones. One with
-    `should_trace(level)` is asked whether it traces itself (`Job.trace`, `Step.trace`).
+    `tokenize(text, special)`, `probe()` and `aclose()`; `engines.adapter` fills in the missing
+    ones. One with `should_trace(level)` is asked whether it traces itself (`Job.trace`,
+    `Step.trace`). `probe()` returns once the thread that generates has answered, and how long one
+    step of it takes, in seconds; see `engines.subprocess.progress`.
     """
 
     async def admit(self, job: Job) -> None:

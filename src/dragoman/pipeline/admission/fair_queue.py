@@ -83,9 +83,14 @@ class OwnerAccount:
         self.weight = 1.0
         self.virtual_time = 0.0
         self.slots = 0  # that its claims hold
-        self.mean_tokens = EXPECTED_TOKENS  # of a choice, a moving average
+        self.mean_tokens: float | None = None  # of a choice, a moving average
         self.waiting: dict[Priority, dict[SlotClaim, None]] = {name: {} for name in PRIORITIES}
         self.running: dict[SlotClaim, None] = {}
+
+    @property
+    def expected_tokens(self) -> float:
+        """How long the next answer may become."""
+        return EXPECTED_TOKENS if self.mean_tokens is None else self.mean_tokens
 
     @property
     def has_work(self) -> bool:
@@ -150,7 +155,7 @@ class FairQueue:
         account = self._choose_account(priority)
         claim = next(claim for claim in account.waiting[priority] if claim.slots < claim.wanted)
         self._virtual_time = max(self._virtual_time, account.virtual_time)
-        expected = min(claim.max_tokens, account.mean_tokens)
+        expected = min(claim.max_tokens, account.expected_tokens)
         prompt = 0 if claim.slots else PROMPT_TOKEN_COST * claim.prompt_tokens
         account.charge(claim, expected + prompt)
         claim.slots += 1
@@ -178,14 +183,20 @@ class FairQueue:
         if not any(other.has_work for other in self._accounts.values()):
             self._accounts, self._virtual_time = {}, 0.0  # nobody is ahead or behind any more
 
-    def is_behind(self, owner: str) -> bool:
-        """Whether an owner without claims could run one more job before those who wait."""
+    def goes_first(self, owner: str) -> bool:
+        """Whether another live job of an owner without claims would run before all that wait."""
         account = self._accounts.get(owner)
-        if account is None or account.has_work:
+        waiting = [
+            other
+            for other in self._accounts.values()
+            for claims in other.waiting.values()
+            if claims
+        ]
+        if account is None or account.has_work or not waiting:
             return False
-        end = account.virtual_time + account.mean_tokens / account.weight
-        waiting = [other for other in self._accounts.values() if other.waiting[PRIORITIES[0]]]
-        return bool(waiting) and all(other.compute_turn_time() > end for other in waiting)
+        end = account.virtual_time + account.expected_tokens / account.weight
+        rivals = [other for other in waiting if other.waiting[PRIORITIES[0]]]
+        return all(rival.compute_turn_time() >= end for rival in rivals)
 
     def compute_share(self, owner: str, weight: float) -> float:
         """Return the part of all slots that an owner gets while the present ones have work."""
@@ -201,8 +212,9 @@ class FairQueue:
         """Replace the charges of a claim by what it has used."""
         counts = claim.count_tokens()
         account.charge(claim, counts.cost - claim.charged)
-        mean = counts.generated / max(1, claim.slots)
-        account.mean_tokens += SMOOTHING * (mean - account.mean_tokens)
+        tokens = counts.generated / max(1, claim.slots)
+        mean = tokens if account.mean_tokens is None else account.mean_tokens
+        account.mean_tokens = mean + SMOOTHING * (tokens - mean)
 
     def _choose_priority(self, now: float) -> Priority | None:
         """Return the priority of the next turn."""

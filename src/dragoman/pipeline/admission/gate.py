@@ -14,8 +14,8 @@ a time limit. Releasing a ticket that still waits removes it from the queue; the
 that request.
 
 An owner with one request at a time would lose its turn whenever its answer ends, because its next
-request is not there yet. So if it has used less than those who wait, its slot is kept for it for a
-moment.
+request is not there yet. So if its next request would go before all that waits, because it has used
+less or because what waits has a lower priority, its slot is kept for it for a moment.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from dragoman.pipeline.admission.fair_queue import (
 from dragoman.types.limits import PRIORITIES, FindLimits, Priority, find_no_limits
 
 MAX_RETRY_AFTER = 60  # seconds
-MAX_KEEP_SECONDS = 0.05  # that a slot is kept for an owner whose answer has just ended
-KEEP_FRACTION = 0.25  # likewise, of how long jobs take
+MAX_KEEP_SECONDS = 0.25  # that a slot is kept for an owner whose answer has just ended
+KEEP_FRACTION = 0.1  # likewise, of how long jobs take
 DOWN_RETRY_AFTER = 5.0  # seconds
 RESTARTING = "The engine is being restarted."
 STOPPED = "The engine has been stopped."
@@ -231,7 +231,8 @@ class Gate:
             self._busy_slots -= slots
             seconds = self._clock() - claim.started
             self._mean_seconds += SMOOTHING * (seconds - self._mean_seconds)
-            if self.slots is not None and self._queue.is_behind(claim.owner):
+            is_live = claim.priority == PRIORITIES[0]
+            if self.slots is not None and is_live and self._queue.goes_first(claim.owner):
                 self._keep_slot(claim.owner)
         self._assign_slots()
 
