@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from dragoman import config
 from dragoman.keys.digests import format_hash, make_key_owner
 from dragoman.keys.entries import EntryOptions, LimitOptions
 from dragoman.options import list_fields
@@ -108,6 +109,15 @@ def test_keys_of_the_environment_draw_no_warning_about_the_command_line(tmp_path
     )
     assert "on the command line" not in done.stderr
     assert "guessed" not in done.stderr
+
+
+def test_the_documentation_names_the_settings_that_change_while_the_server_runs() -> None:
+    page = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
+    section = page.partition("### Changing keys")[2].partition("\n### ")[0]
+    sentence = section.partition("change while the server runs:")[2].partition("\n\n")[0]
+    fields = config.list_settings().values()
+    live = {f.name for f in fields if f.setting.live and f.setting.group != "keys"}
+    assert set(re.findall(r"`(\w+)`", sentence)) == live
 
 
 def test_the_documentation_has_every_field_of_an_entry() -> None:

@@ -389,6 +389,27 @@ def test_concurrent_requests_count_streams_websockets_and_background() -> None:
         poll_until(lambda: not is_refused())
 
 
+def test_messages_on_a_websocket_count_one_by_one() -> None:
+    with serve_tokens(requests_per_minute=4, tokens_per_minute=1000) as server:
+        url = server.url.replace("http", "ws") + "/v1/responses"
+        with connect(url, additional_headers=ANN) as websocket:
+
+            def create(**fields: Any) -> Any:
+                body = {"model": "scripted", "input": "Hi", "max_output_tokens": 50, **fields}
+                websocket.send(json.dumps(make_websocket_message(body)))
+                while True:
+                    event = json.loads(websocket.recv(timeout=20))
+                    if event["type"] in ("response.completed", "error"):
+                        return event
+
+            assert create()["type"] == "response.completed"
+            assert create(temperature=-1)["status"] == 400  # counts as a request
+            refusal = create(max_output_tokens=5000)
+            assert (refusal["status"], refusal["error"]["code"]) == (429, "rate_limit_exceeded")
+            assert create()["status"] == 429  # the handshake was the first of four
+            assert server.send("GET", "/v1/models", headers=ANN).status_code == 429
+
+
 def test_media_is_limited_per_request() -> None:
     data = base64.b64encode(bytes(900)).decode()
     image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
@@ -524,6 +545,7 @@ def test_admin_actions_and_refusals_are_in_the_audit_log(tmp_path: Path) -> None
         server.send("GET", "/v1/models", key="ann-key")
         server.send("GET", "/v1/models", key="ann-key")
         server.send("GET", "/v1/secret-canary", key="wrong-canary")
+        server.send("GET", "/v1/models", headers={"host": "canary.example"})
     events = [json.loads(line) for line in file.read_text().splitlines()]
     shown = [
         (e["event"], e.get("key"), e["method"], e["route"], e.get("model"), e["status"])
@@ -535,6 +557,7 @@ def test_admin_actions_and_refusals_are_in_the_audit_log(tmp_path: Path) -> None
         ("refusal", "ann", "POST", "/admin/models/load", None, 403),
         ("refusal", "ann", "GET", "/v1/models", None, 429),
         ("refusal", None, "GET", "none", None, 401),
+        ("refusal", None, "GET", "/v1/models", None, 403),
     ]
     assert all(event["address"] == "127.0.0.1" and event["request_id"] for event in events)
     assert not re.search(r"canary|\w+-key", file.read_text())

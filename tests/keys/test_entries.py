@@ -143,6 +143,12 @@ def test_one_key_per_line_is_still_a_file_of_keys(tmp_path: Path) -> None:
     assert [entry.is_weak for entry in entries] == [False, True]
 
 
+@pytest.mark.parametrize("line", ["entries:", "- name: alice", "  hash: sha256:12", "limits: {}"])
+def test_lines_of_yaml_never_become_keys(tmp_path: Path, line: str) -> None:
+    with pytest.raises(KeyFileError, match=r"keys:2: this looks like YAML"):
+        read(tmp_path / "keys", f"# keys\n{line}\n")
+
+
 def test_random_keys_are_long_and_never_the_same() -> None:
     keys = {make_key() for _ in range(100)}
     assert len(keys) == 100

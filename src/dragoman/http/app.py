@@ -129,7 +129,9 @@ class App:
         )
         policy = HostPolicy(settings) if local else None
         guarded = HostGuard(key_guard, policy, lambda: runtime.keys.required)
-        self._app = RequestMiddleware(guarded, self.metrics, self.router, self.observer)
+        self._app = RequestMiddleware(
+            guarded, self.metrics, self.router, self.observer, key_guard.report_error
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.metrics.loop_lag.start()

@@ -61,7 +61,6 @@ class KeyGuard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = get_request(scope)
-        request.report_error = lambda error: self._report_error(request, error)
         request.authorize = lambda: self._authorize(request)
         async with self._authorize(request):
             if not request.is_websocket:
@@ -144,7 +143,8 @@ class KeyGuard:
 
     # The audit log
 
-    def _report_error(self, request: RequestContext, error: DragomanError) -> None:
+    def report_error(self, request: RequestContext, error: DragomanError) -> None:
+        """Record an error in the audit log, if it is a refusal."""
         if error.status in REFUSALS:
             source = request.owner or get_address(request)
             fields = make_audit_fields(request) | {"status": error.status, "code": error.code}

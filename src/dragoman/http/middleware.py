@@ -66,9 +66,16 @@ class RequestMiddleware:
     """Creates the request context, sends errors, counts and logs."""
 
     def __init__(
-        self, app: AsgiApp, metrics: Metrics, router: Router, observer: RequestObserver
+        self,
+        app: AsgiApp,
+        metrics: Metrics,
+        router: Router,
+        observer: RequestObserver,
+        report_error: Callable[[RequestContext, DragomanError], None],
     ) -> None:
+        """`report_error` is called with every error that a client gets."""
         self._app = app
+        self._report_error = report_error
         self._metrics = metrics
         self._observer = observer
         self._router = router
@@ -76,6 +83,7 @@ class RequestMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = RequestContext(scope, receive, send, choose_request_id(scope))
         scope["dragoman"] = request
+        request.report_error = lambda error: self._report_error(request, error)
         self._router.resolve(request)
         with self._observer.observe(request.record, request.trace_headers) as record:
             if record.traceparent is not None:

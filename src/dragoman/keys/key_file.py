@@ -7,6 +7,7 @@ admin routes; lines that begin with `#` are comments.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from dragoman.keys.entries import KeyEntry, KeyFileError, make_plain_entry, parse_entries
@@ -14,6 +15,8 @@ from dragoman.options import suggest
 from dragoman.options.yaml_file import YamlFileError, read_yaml_file
 
 ENTRIES = "entries"
+# A line of YAML must not become a key that anyone can guess.
+_LIKE_YAML = re.compile(r"\s*(?:-\s+)?(?:entries|name|hash|key|routes|models|limits|admin)\s*:")
 
 
 def read_key_file(path: Path) -> list[KeyEntry]:
@@ -26,6 +29,11 @@ def read_key_file(path: Path) -> list[KeyEntry]:
         raise KeyFileError(f"cannot read {str(path)!r}: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise KeyFileError(f"cannot read {str(path)!r}: it is not text in UTF-8") from None
+    for number, line in enumerate(lines, 1):
+        if _LIKE_YAML.match(line):
+            raise KeyFileError(
+                f"{path}:{number}: this looks like YAML; let the name of the file end with .yaml"
+            )
     return [
         make_plain_entry(line, where=f"{path}:{number}")
         for number, line in enumerate(lines, 1)

@@ -62,6 +62,7 @@ class KeyTable:
     def __init__(self, entries: Iterable[KeyEntry] = ()) -> None:
         self.by_digest: dict[bytes, KeyEntry] = {}
         self.by_owner: dict[str, KeyEntry] = {}
+        self.has_admin = False
         for entry in entries:
             self._add(entry)
 
@@ -81,6 +82,7 @@ class KeyTable:
                 self.by_digest[digest] = entry
         if known is None or entry.is_admin:
             self.by_owner[entry.owner] = entry
+        self.has_admin |= entry.is_admin
 
     def find(self, key: bytes) -> KeyEntry | None:
         digest = hash_key(key)
@@ -88,10 +90,6 @@ class KeyTable:
         if entry is None or not any(hmac.compare_digest(digest, own) for own in entry.digests):
             return None
         return entry
-
-    @property
-    def has_admin(self) -> bool:
-        return any(entry.is_admin for entry in self.by_owner.values())
 
 
 class KeyStore:
@@ -189,15 +187,16 @@ class KeyStore:
     async def _reload(self) -> KeyChanges | None:
         try:
             self._stamps = self._stat_files()
-            settings = await asyncio.to_thread(self._load)
-            table = await asyncio.to_thread(self._read, settings)
+            settings, table, changes = await asyncio.to_thread(self._read_again)
         except ValueError as error:  # of the settings, too
             log.error("the keys stay as they were: %s", error)
+            return None
+        except Exception:
+            log.exception("the keys stay as they were")
             return None
         finally:
             self._checked_at = time.monotonic()
             self._loading = None
-        changes = _compare(self._table, table)
         self._settings, self._table = settings, table
         self.required = self.required or settings.has_api_keys
         if changes:
@@ -205,6 +204,11 @@ class KeyStore:
             self.log_warnings()
         self.on_change(changes)
         return changes
+
+    def _read_again(self) -> tuple[KeySettings, KeyTable, KeyChanges]:
+        settings = self._load()
+        table = self._read(settings)
+        return settings, table, _compare(self._table, table)
 
     async def _wait_until_settled(self) -> None:
         """Wait while a file that has just changed may still be written."""

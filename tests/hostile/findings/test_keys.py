@@ -22,7 +22,7 @@ import pytest
 from dragoman.keys.digests import format_hash
 from tests.support.hostile_http import HANDSHAKE, HostileServer, make_path
 from tests.support.hostile_samples import SAMPLES
-from tests.support.logs import collect_logs
+from tests.support.logs import LogLines, collect_logs
 from tests.support.server_process import ServerProcess, read_until
 from tests.support.serving import make_chat, serve_scripted
 
@@ -172,6 +172,20 @@ def test_a_broken_file_and_settings_that_need_a_restart_are_logged(tmp_path: Pat
 CANARY = "sk-canary-7f3a9c51e2"
 
 
+@contextmanager
+def collect_all_logs() -> Iterator[LogLines]:
+    """Collect the lines of all loggers of the process, those of libraries too, at level debug."""
+    root, level = logging.getLogger(), logging.getLogger().level
+    with collect_logs(level=logging.DEBUG) as logs:
+        root.addHandler(logs)
+        root.setLevel(logging.DEBUG)
+        try:
+            yield logs
+        finally:
+            root.removeHandler(logs)
+            root.setLevel(level)
+
+
 def test_no_key_is_ever_shown(tmp_path: Path) -> None:
     """Valid, wrong, expired and misplaced keys appear in no log, metric, audit line or answer."""
     audit = tmp_path / "audit.jsonl"
@@ -186,7 +200,7 @@ def test_no_key_is_ever_shown(tmp_path: Path) -> None:
         "audit_log": str(audit),
         "store": "sqlite://",
     }
-    with collect_logs(level=logging.DEBUG) as logs, serve_scripted(**options) as running:
+    with collect_all_logs() as logs, serve_scripted(**options) as running:
         server = HostileServer(running)
         bodies = []
         for key in ("ann", "old", "boss", "plain", "wrong"):
@@ -211,10 +225,14 @@ def test_no_key_is_ever_shown(tmp_path: Path) -> None:
             bodies.append(answer.body.decode())
         answer = server.send_raw("GET", f"/v1/models?key={CANARY}", [])
         bodies.append(answer.body.decode())
-        page = httpx.get(f"{server.url}/metrics", headers={"x-api-key": f"{CANARY}-boss"}).text
+        metrics = server.send_raw("GET", "/metrics", [("x-api-key", f"{CANARY}-boss")])
         server.client.close()
-    shown = {"answers": "\n".join(bodies), "log": "\n".join(logs.lines), "metrics": page}
-    shown["audit"] = audit.read_text()
+    shown = {
+        "answers": "\n".join(bodies),
+        "log": "\n".join(logs.lines),
+        "metrics": metrics.body.decode(),
+        "audit": audit.read_text(),
+    }
     assert all(shown.values())
     assert [place for place, text in shown.items() if CANARY in text] == []
     assert len(bodies) > 300
