@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.faulty_engines import PromptedEngine
+from tests.support.faulty_engines import ProbedPromptedEngine, PromptedEngine
 from tests.support.serving import parse_events, poll_until, serve_scripted
 
 HANG_TIMEOUT = 0.6
@@ -17,18 +17,17 @@ WAIT = HANG_TIMEOUT / 2
 
 
 @contextmanager
-def serve_prompted(**options: Any) -> Iterator[httpx.Client]:
-    options = {"hang_timeout": HANG_TIMEOUT} | options
+def serve_engine(engine: PromptedEngine) -> Iterator[httpx.Client]:
     with (
-        serve_scripted(PromptedEngine(), **options) as server,
-        httpx.Client(base_url=server.url, timeout=60) as client,
+        serve_scripted(engine, hang_timeout=HANG_TIMEOUT) as server,
+        httpx.Client(base_url=server.url, timeout=20) as client,
     ):
         yield client
 
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[httpx.Client]:
-    with serve_prompted() as client:
+    with serve_engine(PromptedEngine()) as client:
         yield client
 
 
@@ -81,3 +80,13 @@ def test_slow_work_is_no_hang(client: httpx.Client, prompt: str | list[str]) -> 
 
 def test_an_engine_may_compute_the_whole_answer_first(client: httpx.Client) -> None:
     assert complete(client, f"wait:{2 * HANG_TIMEOUT} step", max_tokens=100).status_code == 200
+
+
+def test_an_engine_that_answers_probes_may_take_long_and_a_stuck_job_fails_alone() -> None:
+    with serve_engine(ProbedPromptedEngine()) as client:
+        assert complete(client, f"wait:{3 * HANG_TIMEOUT} step").status_code == 200
+        failed = complete(client, "step alone")
+        assert (failed.status_code, failed.json()["error"]["code"]) == (503, "engine_down")
+        assert is_ready(client)
+        assert complete(client, "step hang").status_code == 503
+        assert not is_ready(client)

@@ -213,7 +213,7 @@ def server() -> Iterator[SupervisedServer]:
 
 @pytest.fixture(scope="module")
 def probed() -> Iterator[SupervisedServer]:
-    with serve_supervised("create_probed") as server:
+    with serve_supervised("create_probed_prompted") as server:
         yield server
 
 

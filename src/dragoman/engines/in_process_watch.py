@@ -2,8 +2,8 @@
 
 It cannot be restarted, so a hang (see `subprocess.progress`) fails the calls that wait for it, is
 logged with the name of the engine, and makes the server not ready until the engine makes progress
-or some time has passed. Whether a job has yielded a step is seen from outside: between two steps,
-an asynchronous generator waits for the same object. Nothing is done for each token.
+or some time has passed. Whether a job has yielded a step is seen from outside: its reader has more
+tokens, or the asynchronous generator waits for another object. Nothing is done for each token.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterable
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
+from dragoman.engines.adapter import get_engine_name
 from dragoman.engines.subprocess.progress import (
     CallKind,
-    ProgressSource,
     ProgressWatch,
     RunningCall,
 )
@@ -30,33 +30,37 @@ MAX_TICK = 1.0  # seconds
 TICKS_PER_TIMEOUT = 10
 
 
-class GeneratorSource:
-    """The steps of an asynchronous generator, which are counted by nobody."""
+class GeneratedSteps:
+    """The steps of an asynchronous generator, and how many tokens its reader has got from it."""
 
-    def __init__(self, steps: AsyncIterable[object]) -> None:
+    def __init__(self, steps: AsyncIterable[object], count_tokens: Callable[[], int]) -> None:
         self._steps = steps
+        self._count_tokens = count_tokens
 
-    def get_mark(self) -> object:
-        """Return what the generator waits for."""
-        return getattr(self._steps, "ag_await", None)
+    def get_mark(self) -> tuple[int, object]:
+        """Return how many tokens came, and what the generator waits for."""
+        return self._count_tokens(), getattr(self._steps, "ag_await", None)
 
-    def has_changed(self, mark: object) -> bool:
-        """Whether it may have yielded since: it waits for something else, or for its reader.
+    def has_changed(self, mark: tuple[int, object]) -> bool:
+        """Whether it has yielded since: tokens came, or it waits for something else or its reader.
 
-        Without a mark it was not running then, and may have just started.
+        If it waited for nothing, it may have just started.
         """
-        if not getattr(self._steps, "ag_running", False):
+        tokens, waits_for = mark
+        if not getattr(self._steps, "ag_running", False) or self._count_tokens() != tokens:
             return True
-        return mark is not None and self.get_mark() is not mark
+        return waits_for is not None and getattr(self._steps, "ag_await", None) is not waits_for
 
 
 class InProcessWatch:
     """Watches the calls of one engine."""
 
-    def __init__(self, name: str, timeout: float) -> None:
-        self._name = name  # of the engine, for the log
+    def __init__(self, engine: object, timeout: float) -> None:
+        self._name = get_engine_name(engine)
         self._timeout = timeout
-        self._watch = ProgressWatch(timeout)
+        probe = getattr(engine, "probe", None)
+        self._probe: Callable[[], Awaitable[float]] | None = probe if callable(probe) else None
+        self._watch = ProgressWatch(timeout, has_probe=self._probe is not None)
         self._numbers = itertools.count(1)
         self._limits: dict[int, asyncio.Timeout] = {}
         self._ticking: asyncio.Task[None] | None = None
@@ -73,15 +77,14 @@ class InProcessWatch:
         kind: CallKind,
         size: int,
         job: Job | None = None,
-        steps: AsyncIterable[object] | None = None,
+        steps: GeneratedSteps | None = None,
     ) -> AsyncGenerator[None, None]:
         """Fail the call inside this block with `EngineDown` if the engine hangs.
 
         `size` is how many tokens it may process before the first step or the result.
         """
         number = next(self._numbers)
-        source: ProgressSource | None = None if steps is None else GeneratorSource(steps)
-        self._watch.add(RunningCall(number, kind, size, source, job))
+        self._watch.add(RunningCall(number, kind, size, steps, job))
         if self._ticking is None:
             self._ticking = asyncio.create_task(self._tick())
         try:
@@ -101,29 +104,46 @@ class InProcessWatch:
     async def _tick(self) -> None:
         """Look at the calls until there are none."""
         interval = min(MAX_TICK, self._timeout / TICKS_PER_TIMEOUT)
+        probing: asyncio.Task[None] | None = None
         try:
             while self._watch.calls:
                 started_at = time.monotonic()
+                if self._probe is not None and self._watch.start_probe():
+                    probing = asyncio.create_task(self._probe_engine(self._probe))
                 await asyncio.sleep(interval)
                 # a longer pause is one of this process
                 self._watch.tick(min(time.monotonic() - started_at, 2 * interval))
                 if self._watch.has_progressed:
                     self._stalled_until = 0.0
                 elif self._watch.is_hung():
-                    self._fail_calls()
+                    self._stalled_until = time.monotonic() + self._timeout
+                    self._fail_calls([*self._watch.calls.values()], self._watch.idle)
+                    self._watch.idle = 0.0
+                self._fail_calls(self._watch.find_stuck_calls(), self._watch.limit)
         finally:
             self._ticking = None
+            if probing is not None:
+                probing.cancel()
+                self._watch.abandon_probe()
 
-    def _fail_calls(self) -> None:
+    async def _probe_engine(self, probe: Callable[[], Awaitable[float]]) -> None:
+        """Ask the engine for a sign of life. An engine whose probe fails gets no more of them."""
+        try:
+            self._watch.end_probe(float(await probe()))
+        except Exception:
+            log.exception("engine %s: `probe` failed", self._name)
+            self._watch.has_probe = False
+
+    def _fail_calls(self, calls: Sequence[RunningCall], seconds: float) -> None:
+        if not calls:
+            return
         log.error(
-            "engine %s hangs: no progress for %.1f s; failing %d calls: %s",
+            "engine %s hangs: no progress for %.1f s; failing %s",
             self._name,
-            self._watch.idle,
-            len(self._watch.calls),
-            ", ".join(call.describe() for call in self._watch.calls.values()),
+            seconds,
+            ", ".join(call.describe() for call in calls),
         )
-        self._stalled_until = time.monotonic() + self._timeout
-        self._watch.idle = 0.0
-        for limit in self._limits.values():
+        for call in calls:
+            limit = self._limits[call.number]
             if not limit.expired():
                 limit.reschedule(asyncio.get_running_loop().time())

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
+from dragoman.engines.in_process_watch import GeneratedSteps
 from dragoman.engines.subprocess.progress import CallKind, count_tokens
 from dragoman.models.model import Model
 from dragoman.pipeline.merge import close_at_end
@@ -41,5 +42,6 @@ async def open_steps(
             return
         answer = plan.max_answer_tokens or plan.model.capabilities.context or 0
         size = plan.estimated_prompt_tokens + answer
-        async with watch.watch("generate", size, plan.jobs[0], source):
+        generated = GeneratedSteps(source, plan.count_used_tokens)
+        async with watch.watch("generate", size, plan.jobs[0], generated):
             yield source

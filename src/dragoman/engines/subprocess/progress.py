@@ -143,6 +143,10 @@ class ProgressWatch:
         self._is_probing, self._is_alive, self._was_idle_when_cancelled = False, True, False
         self._step_seconds = max(step_seconds, self._probe_age, DECAY * self._step_seconds)
 
+    def abandon_probe(self) -> None:
+        """Note that the answer of a probe is not awaited any more."""
+        self._is_probing = False
+
     def tick(self, seconds: float) -> None:
         """Note that so many seconds have passed."""
         self._probe_age += seconds

@@ -1,0 +1,179 @@
+"""Which requests are suspected of killing an engine, for how long, and how they are tried."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from dragoman.engines.subprocess.messages import EmbedInputs, TokenizeText
+from dragoman.engines.subprocess.suspects import (
+    JOB_FIELDS,
+    MAX_SUSPECTS,
+    REMEMBER_SECONDS,
+    CrashSuspects,
+    compute_digest,
+)
+from dragoman.errors import PoisonRequest
+from dragoman.types import Adapter, Job, Sampling
+
+JOB = Job(id="a", prompt=[1, 2, 3])
+# fields of a job that do not change what the engine computes, or may differ with each try
+IGNORED_FIELDS = {"id", "cache_scope", "public_prefix", "priority", "trace"}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"prompt": [1, 2, 4]},
+        {"prompt": "text"},
+        {"sampling": Sampling(temperature=0.5)},
+        {"n": 2},
+        {"logprobs": 1},
+        {"prompt_logprobs": 1},
+        {"grammar": "%llguidance {}\nstart: /a/"},
+        {"lora": (Adapter("a"),)},
+        {"cache_prompt": False},
+    ],
+    ids=str,
+)
+def test_another_request_has_another_digest(fields: dict[str, Any]) -> None:
+    assert compute_digest(Job(**{"id": "a", "prompt": [1, 2, 3]} | fields)) != compute_digest(JOB)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"id": "b"},
+        {"cache_scope": "other"},
+        {"priority": "batch"},
+        {"trace": "step"},
+        {"sampling": Sampling(seed=7).with_defaults(JOB.sampling)},
+    ],
+    ids=str,
+)
+def test_the_same_request_has_the_same_digest(fields: dict[str, Any]) -> None:
+    assert compute_digest(Job(**{"id": "a", "prompt": [1, 2, 3]} | fields)) == compute_digest(JOB)
+
+
+def test_every_field_of_a_job_counts_or_is_ignored_on_purpose() -> None:
+    assert {*JOB_FIELDS} | IGNORED_FIELDS == {*Job.__struct_fields__}
+
+
+def test_calls_have_digests_too() -> None:
+    contents: list[EmbedInputs | TokenizeText] = [
+        EmbedInputs(1, ["a"]),
+        EmbedInputs(1, ["b"]),
+        EmbedInputs(1, [[1]]),
+        TokenizeText(1, "a", True),
+        TokenizeText(1, "a", False),
+    ]
+    assert len({compute_digest(content) for content in contents}) == len(contents)
+    assert compute_digest(EmbedInputs(1, ["a"])) == compute_digest(EmbedInputs(2, ["a"]))
+
+
+class Trial:
+    """Suspects with a clock that tests move."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.suspects = CrashSuspects(lambda: self.now)
+
+    async def run(self, job: Job, *, is_harmless: bool = True) -> None:
+        async with self.suspects.try_call(job) as outcome:
+            outcome.is_harmless = is_harmless
+
+    async def is_refused(self, job: Job) -> bool:
+        try:
+            await self.run(job, is_harmless=False)
+        except PoisonRequest:
+            return True
+        return False
+
+
+def run_trial(use: Callable[[Trial], Awaitable[None]]) -> None:
+    async def go() -> None:
+        await use(Trial())
+
+    asyncio.run(go())
+
+
+def test_the_second_death_counts_and_is_forgotten_after_an_hour() -> None:
+    async def use(trial: Trial) -> None:
+        for deaths in range(3):
+            assert await trial.is_refused(JOB) == (deaths >= 2)
+            trial.suspects.blame([JOB])
+        trial.now += REMEMBER_SECONDS - 1
+        assert await trial.is_refused(JOB)
+        trial.now += 2
+        assert not await trial.is_refused(JOB)
+        trial.suspects.blame([JOB])
+        assert not await trial.is_refused(JOB), "it starts again"
+
+    run_trial(use)
+
+
+def test_a_request_that_runs_twice_at_once_is_blamed_once() -> None:
+    async def use(trial: Trial) -> None:
+        trial.suspects.blame([JOB, JOB, JOB])
+        assert not await trial.is_refused(JOB)
+
+    run_trial(use)
+
+
+def test_a_harmless_run_clears_a_suspect() -> None:
+    async def use(trial: Trial) -> None:
+        for _ in range(5):
+            trial.suspects.blame([JOB])
+            await trial.run(JOB)
+        assert not await trial.is_refused(JOB)
+
+    run_trial(use)
+
+
+def test_suspects_run_one_at_a_time_and_others_beside_them() -> None:
+    async def use(trial: Trial) -> None:
+        jobs = [Job(id="a", prompt=[number]) for number in range(5)]
+        trial.suspects.blame(jobs[:3])
+        running: set[int] = set()
+        together: list[set[int]] = []
+
+        async def run(number: int, job: Job) -> None:
+            async with trial.suspects.try_call(job):
+                running.add(number)
+                for _ in range(10):
+                    await asyncio.sleep(0)
+                    together.append({*running})
+                running.discard(number)
+
+        await asyncio.gather(*(run(number, job) for number, job in enumerate(jobs)))
+        assert max(len(numbers & {0, 1, 2}) for numbers in together) == 1
+        assert any(numbers >= {0, 3, 4} for numbers in together)
+
+    run_trial(use)
+
+
+def test_a_suspect_that_waits_is_refused_if_the_same_request_kills_the_engine_meanwhile() -> None:
+    async def use(trial: Trial) -> None:
+        trial.suspects.blame([JOB])
+
+        async def crash() -> None:
+            async with trial.suspects.try_call(JOB):
+                await asyncio.sleep(0)
+                trial.suspects.blame([JOB])
+
+        _, refused = await asyncio.gather(crash(), trial.is_refused(JOB))
+        assert refused
+
+    run_trial(use)
+
+
+def test_memory_is_bounded() -> None:
+    async def use(trial: Trial) -> None:
+        for number in range(2 * MAX_SUSPECTS):
+            trial.suspects.blame([Job(id="a", prompt=[number])])
+        assert len(trial.suspects._suspects) == MAX_SUSPECTS
+
+    run_trial(use)
