@@ -9,8 +9,8 @@ from dragoman.config.file import locate_key, make_locator, name_key
 from dragoman.config.live import update_live_settings
 from dragoman.config.paths import cache_dir, config_dir, state_dir
 from dragoman.config.service_manager import (
-    HANDOVER,
     get_notify_socket,
+    make_handover_environment,
     take_handover,
     take_listen_fds,
 )
@@ -31,7 +31,6 @@ from dragoman.config.terminal import uses_color
 
 __all__ = [
     "GROUPS",
-    "HANDOVER",
     "LOOPBACK",
     "PREFIX",
     "Configuration",
@@ -46,6 +45,7 @@ __all__ = [
     "load_configuration",
     "locate_key",
     "log_warnings",
+    "make_handover_environment",
     "make_locator",
     "name_flag",
     "name_key",

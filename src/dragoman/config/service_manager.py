@@ -1,15 +1,15 @@
-"""Variables of the environment by which whoever started this process passes sockets to it.
+"""Variables of the environment that pass sockets to this process.
 
 systemd passes listening sockets (`LISTEN_FDS`, for this process only) and the address of a socket
 for its notifications (`NOTIFY_SOCKET`). A server that is upgraded passes its listening sockets, and
-one to talk to it, to its successor (`DRAGOMAN_HANDOVER`). Variables that are taken are removed, so
-that child processes do not get them.
+one for messages to it, to its successor (`DRAGOMAN_HANDOVER`). Variables that are taken are
+removed, so that child processes do not get them.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import MutableMapping
+from collections.abc import Iterable, MutableMapping
 
 HANDOVER = "DRAGOMAN_HANDOVER"
 FIRST_LISTEN_FD = 3
@@ -25,9 +25,14 @@ def take_listen_fds(environment: MutableMapping[str, str] = os.environ) -> list[
 
 
 def take_handover(environment: MutableMapping[str, str] = os.environ) -> list[int]:
-    """Return the descriptors that the previous server passes; the first one is to talk to it."""
+    """Return the descriptors that the previous server passes; the first is for messages to it."""
     numbers = environment.pop(HANDOVER, "").split(",")
     return [int(number) for number in numbers if number.isdecimal()]
+
+
+def make_handover_environment(descriptors: Iterable[int]) -> dict[str, str]:
+    """Return the environment of a process that gets these descriptors from this one."""
+    return {**os.environ, HANDOVER: ",".join(map(str, descriptors))}
 
 
 def get_notify_socket(environment: MutableMapping[str, str] = os.environ) -> str | None:

@@ -6,7 +6,7 @@ stops accepting, finishes the requests it has, and exits. Both accept from the s
 system, so that no connection is refused. A successor that fails or exits before that changes
 nothing: the old server continues.
 
-A service manager is told which process is the main one (`notify_service_manager`).
+`notify_service_manager` reports to systemd which process is the main one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from dragoman.config import HANDOVER, get_notify_socket
+from dragoman.config import get_notify_socket, make_handover_environment
 
 log = logging.getLogger("dragoman.server")
 READY = b"ready\n"
@@ -54,7 +54,7 @@ class Successor:
         self._connection.setblocking(False)
         self.is_starting = True
         descriptors = [theirs.fileno(), *(opened.fileno() for opened in sockets)]
-        environment = os.environ | {HANDOVER: ",".join(map(str, descriptors))}
+        environment = make_handover_environment(descriptors)
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, *sys.orig_argv[1:]], env=environment, pass_fds=descriptors
@@ -80,7 +80,7 @@ class Successor:
         self._connection.close()
 
     def stop(self) -> None:
-        """Stop a process that has not taken over yet: this server was told to stop."""
+        """Stop a process that has not taken over yet: this server stops itself."""
         if self.is_starting:
             self._close()
             self._process.terminate()

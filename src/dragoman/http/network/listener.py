@@ -1,9 +1,9 @@
 """Accepts the connections of one listening socket.
 
 A connection gets TLS if the server has a certificate, within a time limit; a client that speaks
-plain HTTP to such a server is told so. A connection that takes one of the last file descriptors is
-restricted or refused, see `descriptors`. Peers that vanish without a word are noticed by the
-system, which probes connections that are silent.
+plain HTTP to such a server gets an error that says so. A connection that takes one of the last file
+descriptors is restricted or refused, see `descriptors`. Peers that vanish without a word are
+noticed by the system, which probes connections that are silent.
 """
 
 from __future__ import annotations
