@@ -22,7 +22,6 @@ from dragoman.events import Completion, Delta
 from dragoman.models.model import Model
 from dragoman.models.output_format import AnswerStart, OutputFormat
 from dragoman.pipeline.best_of import select_best
-from dragoman.pipeline.cache_scope import count_public_tokens, warn_about_cache
 from dragoman.pipeline.constrain import attribute_engine_errors, constrain
 from dragoman.pipeline.detokenize import Detokenizer
 from dragoman.pipeline.merge import (
@@ -39,12 +38,14 @@ from dragoman.pipeline.plan import (
     PreparedPrompt,
     make_job,
     make_job_id,
+    warn_about_cache,
     warn_about_trace,
 )
 from dragoman.pipeline.reader import ChatReader, Reader, ReaderOptions
 from dragoman.pipeline.reasoning_budget import extend_prompt, generate_within_budget
 from dragoman.pipeline.render import (
     adapt_chat,
+    count_public_tokens,
     encode_raw_prompt,
     make_replay_scope,
     render_with_replay,
@@ -138,8 +139,7 @@ async def prepare_jobs(plan: Plan, sent: Request, services: Services) -> None:
         with attribute_engine_errors(request), record.measure("admit"):
             await admit(job, model)
         prepared.warnings += warn_about_unused(sent, job.sampling)
-        prepared.warnings += warn_about_trace(job, record)
-        prepared.warnings += warn_about_cache(request, job)
+        prepared.warnings += warn_about_trace(job, record) + warn_about_cache(request, job)
         plan.jobs.append(job)
         plan.prompts.append(prepared)
 

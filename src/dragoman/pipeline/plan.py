@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Callable
 
@@ -13,12 +14,14 @@ from dragoman.models.model import Model
 from dragoman.models.output_format import AnswerStart, OutputFormat
 from dragoman.models.registry import Lease
 from dragoman.pipeline.admission import Ticket
-from dragoman.pipeline.cache_scope import get_job_scope, may_reuse
 from dragoman.pipeline.constrain import UNCONSTRAINED
 from dragoman.pipeline.sampling import add_stop_tokens
 from dragoman.replay import PromptReuse, ReplayService
 from dragoman.telemetry.record import RequestRecord, get_record
 from dragoman.types import DEFAULT_SAMPLING, Chat, Job, Request, Sampling
+from dragoman.types.cache_scope import make_cache_scope
+
+log = logging.getLogger("dragoman.pipeline")
 
 CHARACTERS_PER_TOKEN = 4  # of texts, where the tokenizer is unknown
 
@@ -95,8 +98,7 @@ class Plan(Struct):
     @property
     def estimated_prompt_tokens(self) -> int:
         """How many tokens all prompts have; texts are estimated."""
-        texts = (len(job.prompt) for job in self.jobs if isinstance(job.prompt, str))
-        return self.prompt_tokens + sum(texts) // CHARACTERS_PER_TOKEN
+        return sum(estimate_tokens(job.prompt) for job in self.jobs)
 
     @property
     def max_answer_tokens(self) -> int | None:
@@ -112,6 +114,11 @@ class Plan(Struct):
         self.lease.release()
 
 
+def estimate_tokens(prompt: list[int] | str) -> int:
+    """Return how many tokens a prompt has; of a text, about how many."""
+    return len(prompt) if isinstance(prompt, list) else len(prompt) // CHARACTERS_PER_TOKEN + 1
+
+
 def count_choices(request: Request) -> int:
     """Return how many choices the engine generates for each prompt."""
     return max(request.n, request.best_of or 0)
@@ -123,6 +130,26 @@ def make_job_id(request: Request, prompt: int) -> str:
     if request.round:
         job_id += f"-r{request.round}"
     return job_id if len(request.prompts) == 1 else f"{job_id}-{prompt}"
+
+
+def may_reuse(scope: str, model: Model) -> bool:
+    """Whether a job with this cache scope may reuse what the engine has cached."""
+    if not scope or model.capabilities.cache_scopes:
+        return True
+    if not model.warned_about_scopes:
+        model.warned_about_scopes = True
+        log.warning(
+            "%s: its engine does not keep the cached prompts of API keys apart, so requests with a "
+            "key reuse none; --shared-cache lets all keys reuse them",
+            model.id,
+        )
+    return False
+
+
+def warn_about_cache(request: Request, job: Job) -> tuple[str, ...]:
+    if not request.cache_prompt or job.cache_prompt:
+        return ()
+    return ("`cache_prompt` has no effect: this engine does not keep API keys apart.",)
 
 
 def make_job(
@@ -150,7 +177,8 @@ def make_job(
     sampling = add_stop_tokens(sampling, prepared.stop, model)
     n = count_choices(request)
     trace = get_record().options.trace
-    cache_prompt, scope = request.cache_prompt, get_job_scope(request, model)
+    cache_prompt = request.cache_prompt
+    scope = "" if model.shares_cache else make_cache_scope(request.owner)
     if cache_prompt is None:
         # A cached prefix changes the last bits of the logits, so a seeded answer would not repeat.
         cache_prompt = request.sampling.seed is None

@@ -3,9 +3,17 @@
 Clients send every model the reasoning fields and template variables of the model they were made
 for. Those that this model's template does not have are dropped, with a warning for each. Then the
 operator's system prompt and template variables are put in (`dragoman.presets`).
+
+The operator can make system prompts public (`public_prompt`). The part of a prompt that a public
+system prompt decides is the common beginning of two conversations with it that differ in their
+first question. A job whose prompt begins like that may reuse exactly this part from the engine's
+cache, whichever owner it was computed for. The operator's own `system` prompt is not public by
+itself: who guesses it would learn from the cached tokens that the guess is right.
 """
 
 from __future__ import annotations
+
+import time
 
 from msgspec.structs import replace
 
@@ -17,8 +25,11 @@ from dragoman.prompt.infill import encode_infill
 from dragoman.prompt.tokens.limit import PromptLimit
 from dragoman.replay import NO_ROOM, ReplayedPrompt, ReplayScope, ReplayService
 from dragoman.telemetry.record import get_record
-from dragoman.types import Chat, Json, Prompt, Request
+from dragoman.types import Chat, Json, Message, Prompt, Request, text_content
+from dragoman.types.common_prefix import count_common
 
+QUESTIONS = ("a", "2")  # two questions with different first tokens
+MAX_AGE = 60.0  # seconds that a public prefix is valid; chat templates may write the date
 INFILL_ANSWER = 512  # tokens to leave for an answer without a limit
 
 
@@ -146,3 +157,29 @@ async def encode_raw_prompt(
 
 def make_replay_scope(model: Model, request: Request) -> ReplayScope:
     return ReplayScope(model, request.owner, request.lora or ())
+
+
+async def count_public_tokens(content: list[int] | str, model: Model) -> int:
+    """Return how many tokens at the beginning of a prompt are public."""
+    if not model.public_prompts or isinstance(content, str):
+        return 0
+    now = time.monotonic()
+    if model.public_prefixes is None or now - model.public_prefixes[0] > MAX_AGE:
+        prefixes = [await _render_prefix(text, model) for text in model.public_prompts]
+        model.public_prefixes = now, prefixes
+    matching = (
+        len(prefix) for prefix in model.public_prefixes[1] if content[: len(prefix)] == prefix
+    )
+    return max(matching, default=0)
+
+
+async def _render_prefix(text: str, model: Model) -> list[int]:
+    """Return the tokens with which every conversation with this system prompt begins."""
+    prompts = []
+    system = Message(role="system", content=text_content(text))
+    for question in QUESTIONS:
+        user = Message(role="user", content=text_content(question))
+        chat, _ = adapt_chat(Chat(messages=(system, user)), model)
+        prompts.append((await model.renderer.render(chat)).ids or [])
+    first, second = prompts
+    return first[: count_common(first, second)]

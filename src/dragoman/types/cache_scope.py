@@ -6,6 +6,11 @@ keys are texts of clients has the cache scope in its key. A scope is a digest of
 key that only this process has, so that engines and other processes can tell scopes apart without
 learning who the owner is. Where no API key is required, there is one scope, "".
 
+Jobs carry the scope to the engine, and one that lists `cache_scopes` reuses cached prompts within a
+scope only. Any other engine that caches prompts would let one owner learn about another, so jobs
+with a scope tell it not to reuse any (`cache_prompt` false); `testing.check_engine` checks that it
+obeys. A prefix that the operator has made public may be reused by every scope (`pipeline.render`).
+
 The scope of the request that is being served is in a context variable, so that caches deep inside
 the pipeline need no parameter for it. A task that a request starts inherits it.
 """

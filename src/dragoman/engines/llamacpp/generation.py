@@ -60,6 +60,7 @@ class GroupGenerator:
         self._choices = choices
         self._seed = seed
         self._lease = lease
+        lease.watch_answer(prompt, choices[0].ids)
 
     async def run(self) -> AsyncGenerator[Step, None]:
         """Start all choices with one request; those that it does not finish continue alone."""
@@ -120,9 +121,7 @@ class GroupGenerator:
         job = msgspec.structs.replace(self._job, logprobs=None)
         request = msgspec.structs.replace(request, max_tokens=count)
         body = self._engine.build_body(job, request, self._lease) | {"stream": False}
-        tokens = (await self._engine.complete(body, self._lease)).tokens
-        self._lease.add_tokens(tokens)
-        return tokens
+        return (await self._engine.complete(body, self._lease)).tokens
 
     async def _run_request(
         self, request: NativeRequest, choices: Sequence[ChoiceProgress]
@@ -131,19 +130,15 @@ class GroupGenerator:
         for choice in choices:
             choice.start_request(request.max_tokens)
         body = self._engine.build_body(self._job, request, self._lease)
-        first, known = choices[0], len(choices[0].ids)
-        try:
-            async with self._engine.stream(body, self._lease) as response:
-                while events := await response.read_events():
-                    for event in map(event_decoder.decode, events):
-                        for step in await self._read_event(request, choices, event):
-                            yield step
-                    if all(choice.request_ended for choice in choices):
-                        _log_drafts(choices)
-                        return
-            raise EngineFailed("The engine stopped before the answer was finished.")
-        finally:
-            self._lease.add_tokens(first.ids[known:])
+        async with self._engine.stream(body, self._lease) as response:
+            while events := await response.read_events():
+                for event in map(event_decoder.decode, events):
+                    for step in await self._read_event(request, choices, event):
+                        yield step
+                if all(choice.request_ended for choice in choices):
+                    _log_drafts(choices)
+                    return
+        raise EngineFailed("The engine stopped before the answer was finished.")
 
     async def _read_event(
         self, request: NativeRequest, choices: Sequence[ChoiceProgress], event: NativeEvent

@@ -125,7 +125,7 @@ class LogprobProber:
                         raise self._engine.convert_error(event.error)
                     if event.tokens_predicted and not event.stop:
                         forced.append(event)
-        lease.add_tokens(ids)
+        lease.watch_answer(before, ids)
         return forced
 
     @staticmethod

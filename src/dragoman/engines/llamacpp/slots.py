@@ -56,6 +56,8 @@ class SlotLease:
         self.computed_prefix = 0  # tokens of a public prefix that this job was the first to need
         self.pending: set[asyncio.Task[object]] = set()
         self._store = store
+        self._prompt: list[int] = []
+        self._answer: list[int] = []
 
     @property
     def slot(self) -> Slot:
@@ -99,10 +101,14 @@ class SlotLease:
         slot.label, slot.tokens = self.label, list(prompt)
         return response
 
-    def add_tokens(self, tokens: Sequence[int]) -> None:
-        """Note what the last request has generated."""
-        if self.may_reuse:
-            self.slot.tokens += tokens
+    def watch_answer(self, prompt: list[int], ids: list[int]) -> None:
+        """Note where the tokens of the answer are collected, which will be in the slot."""
+        self._prompt, self._answer = prompt, ids
+
+    def note_content(self) -> None:
+        """Note what is in the slot at the end, as far as it is known."""
+        if self.may_reuse and self._answer:
+            self.slot.tokens = self._prompt + self._answer
 
     async def prepare(self, job: Job, prompt: Sequence[int], prefill: Prefill) -> None:
         """Save what the job will overwrite, and restore what it can reuse."""
@@ -211,6 +217,7 @@ class SlotPool:
             self._free(lease)
 
     def _free(self, lease: SlotLease) -> None:
+        lease.note_content()
         for slot in lease.slots:
             self._clock += 1
             slot.used_at, slot.is_free = self._clock, True
