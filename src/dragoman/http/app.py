@@ -116,9 +116,14 @@ class App:
         for make_routes in ROUTE_MAKERS:
             for route in make_routes(self.context):
                 self.router.add(route)
-        is_shared = settings.allow_open or bool(settings.allowed_host)
         runtime.keys.on_change = self._record_key_changes
         runtime.keys.set_routes(route.name for route in self.router.routes)
+        self._app = self._wrap_routes(local)
+
+    def _wrap_routes(self, local: bool) -> RequestMiddleware:
+        """Put the layers of middleware around the routes."""
+        runtime, settings = self.runtime, self.settings
+        is_shared = settings.allow_open or bool(settings.allowed_host)
         key_guard = KeyGuard(
             self._dispatch,
             runtime.keys,
@@ -129,7 +134,7 @@ class App:
         )
         policy = HostPolicy(settings) if local else None
         guarded = HostGuard(key_guard, policy, lambda: runtime.keys.required)
-        self._app = RequestMiddleware(
+        return RequestMiddleware(
             guarded, self.metrics, self.router, self.observer, key_guard.report_error
         )
 
