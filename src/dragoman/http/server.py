@@ -5,7 +5,8 @@ streams continue and health checks are still served. When all runs have ended, o
 passed, the remaining streams end with an error in their own wire API. A second signal skips the
 wait.
 
-SIGHUP reloads what can be changed while the server runs. SIGUSR2 upgrades: a new process takes the
+SIGHUP reloads what can be changed while the server runs; if the terminal of the server was closed,
+it stops the server. SIGUSR2 upgrades: a new process takes the
 listening sockets (`network.handover`), and this one serves the connections it has until their
 clients connect again, within the same deadline.
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import resource
 import signal
 import socket
@@ -99,7 +101,15 @@ class Server(uvicorn.Server):
         if not self.is_main_program or threading.current_thread() is not threading.main_thread():
             yield
             return
-        handlers = {signal.SIGHUP: self.reload, signal.SIGUSR2: self.upgrade}
+        had_terminal = os.isatty(0)
+
+        def handle_hangup() -> None:
+            if had_terminal and not os.isatty(0):  # its window was closed
+                self.handle_exit(signal.SIGHUP, None)
+            else:
+                self.reload()
+
+        handlers = {signal.SIGHUP: handle_hangup, signal.SIGUSR2: self.upgrade}
         loop = asyncio.get_running_loop()
         for number, handler in handlers.items():
             loop.add_signal_handler(number, handler)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
+import pty
 import re
 import signal
 import subprocess
@@ -167,6 +169,23 @@ def test_a_broken_file_and_settings_that_need_a_restart_are_logged(tmp_path: Pat
         assert answer.status_code == 413
         client.get("/health/live")  # logged at level debug
     assert " DEBUG " in log.read_text()  # the new level is in effect
+
+
+def test_closing_its_terminal_stops_the_server(tmp_path: Path) -> None:
+    config = tmp_path / "dragoman.yaml"
+    config.write_text("limits: {queue: 5}")
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(sys.executable, [sys.executable, "-c", SERVER, str(config)])  # noqa: S606
+    output = b""
+    while b"Serving" not in output:
+        output += os.read(terminal, 4096)
+    config.write_text("limits: {queue: 6}")
+    os.kill(pid, signal.SIGHUP)  # the terminal is there: a reload
+    while b"changed: queue" not in output:
+        output += os.read(terminal, 4096)
+    os.close(terminal)
+    assert os.waitpid(pid, 0)[0] == pid
 
 
 CANARY = "sk-canary-7f3a9c51e2"
