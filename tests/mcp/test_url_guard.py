@@ -8,9 +8,7 @@ import shutil
 import socket
 import ssl
 import subprocess
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +25,7 @@ from dragoman.mcp.url_guard import (
     parse_allowed_host,
     parse_endpoint,
 )
+from tests.support.canary import watch_port
 from tests.support.mcp_servers import answer_initialize, make_raw_app, serve_app
 
 # what the names resolve to
@@ -134,31 +133,6 @@ def add_port(port: int) -> list[str]:
     return [
         url.replace("127.0.0.1", f"127.0.0.1:{port}", 1) for url in MALFORMED if "127.0.0.1" in url
     ]
-
-
-@contextmanager
-def watch_port() -> Iterator[tuple[int, list[bytes]]]:
-    """A port on all addresses of this machine, and the connections to it."""
-    connections: list[bytes] = []
-    listener = socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True)
-
-    def accept() -> None:
-        while True:
-            try:
-                connection, address = listener.accept()
-            except OSError:
-                return
-            connections.append(str(address).encode())
-            connection.close()
-
-    thread = threading.Thread(target=accept)
-    thread.start()
-    try:
-        yield listener.getsockname()[1], connections
-    finally:
-        listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-        thread.join(10)
 
 
 async def get_rejection(client: McpClient, url: str) -> str:

@@ -146,4 +146,5 @@ def check_still_works(server: AttackedServer) -> None:
     page = server.client.get("/metrics").text
     for name in ("grammars_compiling", "grammars_waiting", "requests_running", "requests_waiting"):
         assert set(re.findall(rf"^dragoman_{name}\S* (\S+)$", page, re.MULTILINE)) == {"0.0"}
-    assert f'dragoman_engine_restarts_total{{model="{MODEL}"}} 0.0' in page
+    restarts = re.findall(r"^dragoman_engine_restarts_total\S* (\S+)$", page, re.MULTILINE)
+    assert set(restarts) <= {"0.0"}
