@@ -7,17 +7,33 @@ them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
 
-from dragoman.testing import ScriptedEngine
+from dragoman.testing import Reply, ScriptedEngine
+from dragoman.types import Adapter
 from tests.support.serving import RunningServer, make_scripted_app, run_app
 
 TIMEOUT = 60.0  # seconds, more than any test should need
 PAUSE = 0.001
+
+
+class SteppedEngine(ScriptedEngine):
+    """Makes a step when it is told to, also for each call of `embed`."""
+
+    async def embed(
+        self, inputs: Sequence[list[int] | str], adapters: Sequence[Adapter] = ()
+    ) -> list[list[float]]:
+        self.active += 1
+        try:
+            with self._get_clock(Reply()).open_stream() as stream:
+                await stream.wait()
+            return await super().embed(inputs, adapters)
+        finally:
+            self.active -= 1
 
 
 class SteppedServer:
@@ -44,9 +60,16 @@ class SteppedServer:
         await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._step(), self.server.loop))
 
     async def _step(self) -> None:
+        for _ in range(100):
+            if 0 < self._count_jobs() <= self.engine.active:
+                break  # else one is on its way to the engine
+            await asyncio.sleep(PAUSE)
         self.engine.tick()
         for _ in range(30):
             await asyncio.sleep(0)
+
+    def _count_jobs(self) -> int:
+        return sum(1 for _ in self.gate._queue.list_running())
 
     async def wait_until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(TIMEOUT):
@@ -84,7 +107,7 @@ class SteppedServer:
 async def serve_stepped(
     answer: str, slots: int, keys: tuple[str, ...], **options: Any
 ) -> AsyncIterator[SteppedServer]:
-    engine = ScriptedEngine(answer, pace=None, slots=slots)
-    app = make_scripted_app(engine, api_key=keys, drain=0.0, **options)
+    engine = SteppedEngine(answer, pace=None, slots=slots)
+    app = make_scripted_app(engine, api_key=keys, drain=0.0, hang_timeout=600, **options)
     with run_app(app) as server:
         yield SteppedServer(server, engine)

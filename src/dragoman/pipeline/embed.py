@@ -11,6 +11,8 @@ from typing import TypeAlias, cast
 from dragoman.errors import BadRequest
 from dragoman.events import Usage
 from dragoman.models.model import Model
+from dragoman.pipeline.admission import SlotClaim, Ticket
+from dragoman.pipeline.plan import estimate_tokens
 from dragoman.pipeline.services import Services
 from dragoman.pipeline.validate import (
     check_context_length,
@@ -68,6 +70,15 @@ async def encode_inputs(inputs: Sequence[str | list[int]], model: Model) -> list
     return encoded
 
 
+async def acquire_slot(ticket: Ticket, inputs: list[EncodedInput]) -> SlotClaim:
+    """Wait for the turn of a slice. An input costs a step of the engine, as a generated token."""
+    count = len(inputs)
+    tokens = sum(estimate_tokens(content) for content in inputs)
+    claim = await ticket.acquire(prompt_tokens=tokens, max_tokens=count)
+    claim.count_generated = lambda: count
+    return claim
+
+
 async def embed_slice(inputs: list[EncodedInput], model: Model) -> list[list[float]]:
     """Return the vectors of inputs."""
     async with watch_call(model, "embed", count_tokens(inputs)):
@@ -99,11 +110,11 @@ async def embed(
         ):
             slices = split_inputs(prompts)
             with record.measure("queue"):
-                claim = await ticket.acquire(prompt_tokens=count_tokens(slices[0]))
+                claim = await acquire_slot(ticket, slices[0])
             with record.measure("embed"):
                 await deliver(await embed_slice(slices[0], model))
                 for inputs in slices[1:]:
                     ticket.free(claim)  # others take their turns between two slices
-                    claim = await ticket.acquire(prompt_tokens=count_tokens(inputs))
+                    claim = await acquire_slot(ticket, inputs)
                     await deliver(await embed_slice(inputs, model))
     return model.id, Usage(prompt=tokens)

@@ -34,6 +34,7 @@ from dragoman.errors import EngineFailed
 from dragoman.events import Delta
 from dragoman.models.model import Model
 from dragoman.pipeline.admission import SlotClaim, Ticket
+from dragoman.pipeline.plan import estimate_tokens
 from dragoman.telemetry.record import ChoiceCounts
 from dragoman.types import Engine, Job, Step
 
@@ -88,7 +89,6 @@ class JobRunner:
             first = self._pending[-1].first + self._pending[-1].job.n if self._pending else 0
             self._pending.append(PendingJob(job, first))
         self._acquiring = asyncio.Lock()
-        self._running: dict[int, RunningPart] = {}  # by the number of their first choice
         self._first: RunningPart | None = None
 
     async def acquire_first(self) -> None:
@@ -102,7 +102,7 @@ class JobRunner:
                 return None
             pending = self._pending[0]
             job, sampling = pending.job, pending.job.sampling
-            tokens = len(job.prompt) if isinstance(job.prompt, list) else 0
+            tokens = estimate_tokens(job.prompt)
             claim = await self._ticket.acquire(pending.remaining, tokens, sampling.max_tokens)
             self._pending.popleft()
             if claim.slots < pending.remaining:
@@ -114,11 +114,9 @@ class JobRunner:
             claim.count_generated = lambda: (
                 probed + sum(choice.completion_tokens for choice in choices)
             )
-            part = RunningPart(
+            return RunningPart(
                 pending.make_part(claim.slots), first, claim, choices, not pending.started
             )
-            self._running[first] = part
-            return part
 
     def generate(self) -> AsyncGenerator[Step, None]:
         """Yield the steps of all jobs; closing it closes every job."""
@@ -131,16 +129,21 @@ class JobRunner:
     async def _run_parts(self, part: RunningPart | None) -> AsyncGenerator[Step, None]:
         """Run one part after the other while there are some."""
         while part is not None or (part := await self._acquire_next()) is not None:
-            try:
-                async with close_at_end(start_job(self._engine, part.job)) as steps:
-                    async for step in steps:
-                        yield self._renumber_choice(step, part)
-                        if all(choice.is_finished for choice in part.choices):
-                            break  # its text ended at a stop string
-            finally:
-                del self._running[part.first]
-                self._ticket.free(part.claim)
+            async with self._start_part(part) as steps:
+                async for step in steps:
+                    yield self._renumber_choice(step, part)
+                    if all(choice.is_finished for choice in part.choices):
+                        break  # its text ended at a stop string
             part = None
+
+    @asynccontextmanager
+    async def _start_part(self, part: RunningPart) -> AsyncGenerator[AsyncIterable[Step], None]:
+        """Start a part; at the end, close it and return its slots."""
+        try:
+            async with close_at_end(start_job(self._engine, part.job)) as steps:
+                yield steps
+        finally:
+            self._ticket.free(part.claim)
 
     def _renumber_choice(self, step: Step, part: RunningPart) -> Step:
         if not isinstance(step, Step) or not 0 <= step.choice < part.job.n:

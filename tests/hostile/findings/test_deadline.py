@@ -41,7 +41,7 @@ def serve_stuck(
     if path:
         script.insert(0, Reply("Hello.", max_uses=1))
     engine = ScriptedEngine(script, slots=1)
-    with serve_scripted(engine, **options) as server:
+    with serve_scripted(engine, hang_timeout=600, **options) as server:
         if path:
             assert httpx.post(server.url + path, json=REQUESTS[path]).status_code == 200
         yield server, engine

@@ -49,7 +49,15 @@ async def send_all(
     return await asyncio.gather(*(send() for _ in range(count)))
 
 
+async def flood_with_inputs(client: httpx.AsyncClient) -> list[int]:
+    """Embed as many texts as a request may have; the answer comes when all are embedded."""
+    body = {"model": "scripted", "input": ["a"] * 2048}
+    asyncio.ensure_future(client.post("/v1/embeddings", json=body))  # noqa: RUF006
+    return []
+
+
 FLOODS = (
+    flood_with_inputs,
     flood_with_requests,
     flood_with_prompts,
     flood_with_choices,
