@@ -21,6 +21,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -240,15 +241,15 @@ def main() -> None:
         text=True,
     ) as process:
         try:
-            port = read_until(process, r"Listening on http://\S+:(\d+)")
+            url = read_until(process, r"Listening on (\S+)").replace("0.0.0.0", "127.0.0.1")
             model = read_until(process, r"Serving (\S+)\.")
-            print(request_answer(port, model, command[command.index("serve") :]))
+            print(request_answer(url, model, command[command.index("serve") :]))
         finally:
             process.terminate()
             process.communicate()
 
 
-def request_answer(port: str, model: str, arguments: list[str]) -> str:
+def request_answer(url: str, model: str, arguments: list[str]) -> str:
     """Request an answer of one token, as a client of a server with these arguments does."""
     settings = parse_arguments(arguments)
     headers = {}
@@ -257,8 +258,9 @@ def request_answer(port: str, model: str, arguments: list[str]) -> str:
     if settings.allowed_host:
         headers["host"] = settings.allowed_host[0]
     response = httpx.post(
-        f"http://127.0.0.1:{port}/v1/chat/completions",
+        f"{url}/v1/chat/completions",
         headers=headers,
+        verify=ssl.create_default_context(cafile=settings.tls_cert),
         json={
             "model": model,
             "messages": [{"role": "user", "content": "Hello!"}],
