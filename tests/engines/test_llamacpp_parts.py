@@ -327,3 +327,111 @@ def test_a_cancelled_request_blocks_no_other() -> None:
         assert isinstance(result, asyncio.CancelledError)
 
     asyncio.run(go())
+
+
+ANN, BOB = CacheLabel("ann"), CacheLabel("bob")
+
+
+async def respond(result: str = "response") -> str:
+    await asyncio.sleep(0)
+    return result
+
+
+async def fail() -> str:
+    await asyncio.sleep(0)
+    raise EngineFailed("rejected")
+
+
+def test_a_slot_is_reused_by_its_own_label_only() -> None:
+    async def may_reuse(slots: SlotPool, label: CacheLabel) -> bool:
+        async with slots.acquire(1, label, [1, 2, 3]) as lease:
+            return lease.may_reuse
+
+    async def go() -> None:
+        slots = SlotPool(1)
+        assert not await may_reuse(slots, ANN)  # the server may have used it before
+        async with slots.acquire(1, ANN) as lease:
+            await lease.request([1, 2], respond())
+        assert await may_reuse(slots, ANN)
+        assert not await may_reuse(slots, BOB)
+        assert not await may_reuse(slots, CacheLabel("ann", (Adapter("poet"),)))
+        async with slots.acquire(1, BOB) as lease:
+            with pytest.raises(EngineFailed):
+                await lease.request([1, 2], fail())
+        # a rejected request has not cleared the slot, so it is nobody's
+        assert not await may_reuse(slots, BOB)
+        assert not await may_reuse(slots, ANN)
+
+    asyncio.run(go())
+
+
+def test_further_slots_of_a_job_are_nobodys_afterwards() -> None:
+    """The server picks the slots of further choices itself, so they may hold anything."""
+
+    async def go() -> list[bool]:
+        slots = SlotPool(2)
+        for _ in range(2):
+            async with slots.acquire(1, BOB, [7]) as lease:
+                await lease.request([7], respond())
+        async with slots.acquire(2, ANN, [1]) as lease:
+            await lease.request([1], respond())
+        return sorted([(await reuse(slots, label)) for label in (ANN, BOB)])
+
+    async def reuse(slots: SlotPool, label: CacheLabel) -> bool:
+        async with slots.acquire(2, label, [1 if label == ANN else 7]) as lease:
+            return lease.may_reuse
+
+    assert asyncio.run(go()) == [False, True]
+
+
+def test_a_cancelled_request_keeps_its_slot_until_the_server_responds() -> None:
+    """It could otherwise run after the slot has another label."""
+
+    async def go() -> None:
+        slots = SlotPool(1)
+        discarded: list[str] = []
+        is_sent, may_respond = asyncio.Event(), asyncio.Event()
+
+        async def respond_late() -> str:
+            is_sent.set()
+            await may_respond.wait()
+            return "late response"
+
+        async def run_job() -> None:
+            async with slots.acquire(1, ANN) as lease:
+                await lease.request([1, 2], respond_late(), discarded.append)
+
+        job = asyncio.create_task(run_job())
+        await is_sent.wait()
+        job.cancel()
+        await asyncio.gather(job, return_exceptions=True)
+        assert (job.cancelled(), slots.free, discarded) == (True, 0, [])
+        may_respond.set()
+        async with asyncio.timeout(5), slots.acquire(1, BOB, [1, 2]) as lease:
+            assert discarded == ["late response"]
+            assert not lease.may_reuse
+
+    asyncio.run(go())
+
+
+def test_slots_are_taken_from_nobody_then_from_who_has_the_most() -> None:
+    async def use(slots: SlotPool, label: CacheLabel, prompt: list[int]) -> int:
+        async with slots.acquire(1, label, prompt) as lease:
+            await lease.request(prompt, respond())
+            return lease.slot.number
+
+    async def go() -> list[int]:
+        slots = SlotPool(3)
+        return [
+            await use(slots, label, prompt)
+            for label, prompt in [
+                (ANN, [1]),  # all are empty
+                (BOB, [2]),
+                (BOB, [3]),
+                (ANN, [1, 5]),  # it continues the first
+                (CacheLabel("eve"), [4]),  # the older one of Bob's, who has two
+                (BOB, [3, 6]),
+            ]
+        ]
+
+    assert asyncio.run(go()) == [2, 1, 0, 2, 1, 0]

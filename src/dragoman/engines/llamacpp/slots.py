@@ -252,7 +252,7 @@ class SlotPool:
         # from the end, because the server takes the first ones for further choices
         return min(
             reversed(free),
-            key=lambda slot: (0, 0) if slot.is_empty else (-shares[slot.label], slot.used_at),
+            key=lambda slot: (not slot.is_empty, -shares[slot.label], slot.used_at),
         )
 
 
