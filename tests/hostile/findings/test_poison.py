@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -63,7 +64,7 @@ def test_requests_beside_it_are_not_refused(server: SupervisedServer) -> None:
 
     def retry(prompt: str) -> list[int]:
         started.wait()
-        statuses = []
+        statuses: list[int] = []
         while not statuses or statuses[-1] == 503:
             statuses.append(server.complete(prompt).status_code)
         return statuses
@@ -78,12 +79,13 @@ def test_requests_beside_it_are_not_refused(server: SupervisedServer) -> None:
     assert any(503 in each for each in statuses), "none of them was running when the engine died"
 
 
-def test_a_success_clears_a_suspect(server: SupervisedServer) -> None:
+@pytest.mark.parametrize("fields", [{}, {"stop": ["xx"]}], ids=["finished", "cut"])
+def test_a_success_clears_a_suspect(server: SupervisedServer, fields: dict[str, Any]) -> None:
     """A request that was running in one death, finished since, and runs in another one."""
-    prompt = "step wait:0.4 cleared"
+    prompt = f"step wait:0.4 step step {len(fields)}"
     for number in range(3):
         with ThreadPoolExecutor(1) as pool:
-            beside = pool.submit(server.complete, prompt)
-            assert server.complete(f"wait:0.2 crash {number}").status_code == 503
+            beside = pool.submit(server.complete, prompt, **fields)
+            assert server.complete(f"wait:0.2 crash {number} {len(fields)}").status_code == 503
             assert beside.result().status_code == 503
-        assert server.complete(prompt).status_code == 200
+        assert server.complete(prompt, **fields).status_code == 200

@@ -18,6 +18,7 @@ import contextlib
 import logging
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from functools import partial
 from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -117,15 +118,11 @@ class SubprocessEngine:
         async with self._suspects.try_call(job) as outcome:
             connection = await self._get_connection()
             with connection.open_queue(job) as (number, queue):
-                before = queue.get_mark()
+                outcome.has_answered = partial(queue.has_changed, queue.get_mark())
                 await connection.send(messages.StartJob(number, job))
-                try:
-                    while steps := await queue.take():
-                        for step in steps:
-                            yield step
-                except GeneratorExit:  # it has generated enough
-                    outcome.is_harmless = queue.has_changed(before)
-                    raise
+                while steps := await queue.take():
+                    for step in steps:
+                        yield step
             outcome.is_harmless = True
 
     async def embed(

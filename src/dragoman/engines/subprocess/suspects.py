@@ -67,6 +67,7 @@ class TrialOutcome(Struct):
     """Whether a call that may have been a suspect did no harm."""
 
     is_harmless: bool = False
+    has_answered: Callable[[], bool] = bool  # whether a job has yielded steps
 
 
 class CrashSuspects:
@@ -100,6 +101,9 @@ class CrashSuspects:
             self._check(digest)  # the same request may have been tried meanwhile
             try:
                 yield outcome
+            except GeneratorExit:  # its answer is cut, at a stop string for example
+                outcome.is_harmless = outcome.has_answered()
+                raise
             finally:
                 if outcome.is_harmless:
                     self._suspects.pop(digest)
