@@ -87,7 +87,7 @@ def compute_auc(first: list[float], second: list[float]) -> float:
     return sum((a > b) + (a == b) / 2 for a, b in pairs) / (len(first) * len(second))
 
 
-def test_right_and_wrong_guesses_are_told_alike(
+def test_hole_75_right_and_wrong_guesses_are_told_alike(
     server: RunningServer, add_figures: Callable[..., None]
 ) -> None:
     """The same counts in usage, timings, headers and metrics; the time is printed."""
@@ -114,7 +114,7 @@ def test_right_and_wrong_guesses_are_told_alike(
     assert get_cached(ask(server, VICTIM, make_secret(0))) > 40  # the victim's own is cached
 
 
-def test_a_schema_of_another_key_is_compiled_again(server: RunningServer) -> None:
+def test_hole_75_a_schema_of_another_key_is_compiled_again(server: RunningServer) -> None:
     schema = {"type": "object", "properties": {"code": {"const": "red"}}}
     fields = make_schema_fields(schema | {"required": ["code"], "additionalProperties": False})
     compiler = server.app.runtime.services.compiler
@@ -127,7 +127,7 @@ def test_a_schema_of_another_key_is_compiled_again(server: RunningServer) -> Non
 
 
 @pytest.mark.parametrize("path", ["/tokenize", "/v1/embeddings", "/v1/messages/count_tokens"])
-def test_a_text_of_another_key_is_tokenized_again(server: RunningServer, path: str) -> None:
+def test_hole_75_a_text_of_another_key_is_tokenized_again(server: RunningServer, path: str) -> None:
     [model] = server.app.runtime.services.models.list_loaded()
     text = " ".join([path, make_secret(11)])
     bodies = {
@@ -151,7 +151,7 @@ def test_a_text_of_another_key_is_tokenized_again(server: RunningServer, path: s
     assert encoded[1] == 0
 
 
-def test_a_public_prompt_is_shared_and_nothing_behind_it(server: RunningServer) -> None:
+def test_hole_75_a_public_prompt_is_shared_and_nothing_behind_it(server: RunningServer) -> None:
     question = make_secret(8)
     counts = [get_cached(ask(server, key, question, RULES)) for key in KEYS[:3]]
     prompt = ask(server, KEYS[3], question, RULES)["usage"]["prompt_tokens"]
