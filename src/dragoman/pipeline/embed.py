@@ -70,11 +70,13 @@ async def encode_inputs(inputs: Sequence[str | list[int]], model: Model) -> list
     return encoded
 
 
-async def acquire_slot(ticket: Ticket, inputs: list[EncodedInput]) -> SlotClaim:
+async def acquire_slot(
+    ticket: Ticket, inputs: list[EncodedInput], after: SlotClaim | None = None
+) -> SlotClaim:
     """Wait for the turn of a slice. An input costs a step of the engine, as a generated token."""
     count = len(inputs)
     tokens = sum(estimate_tokens(content) for content in inputs)
-    claim = await ticket.acquire(prompt_tokens=tokens, max_tokens=count)
+    claim = await ticket.acquire(prompt_tokens=tokens, max_tokens=count, after=after)
     claim.count_generated = lambda: count
     return claim
 
@@ -113,8 +115,7 @@ async def embed(
                 claim = await acquire_slot(ticket, slices[0])
             with record.measure("embed"):
                 await deliver(await embed_slice(slices[0], model))
-                for inputs in slices[1:]:
-                    ticket.free(claim)  # others take their turns between two slices
-                    claim = await acquire_slot(ticket, inputs)
+                for inputs in slices[1:]:  # others take their turns between two slices
+                    claim = await acquire_slot(ticket, inputs, after=claim)
                     await deliver(await embed_slice(inputs, model))
     return model.id, Usage(prompt=tokens)

@@ -88,7 +88,10 @@ class JobRunner:
         for job in jobs:
             first = self._pending[-1].first + self._pending[-1].job.n if self._pending else 0
             self._pending.append(PendingJob(job, first))
-        self._acquiring = asyncio.Lock()
+        # One more than there are slots, so that the next job waits for its turn while others run.
+        self._lanes = min(len(choices), (ticket.slots or len(choices)) + 1)
+        has_parts = any(job.n > 1 for job in jobs)  # whose rest must be known before the next
+        self._acquiring = asyncio.Semaphore(1 if has_parts else self._lanes)
         self._first: RunningPart | None = None
 
     async def acquire_first(self) -> None:
@@ -97,14 +100,13 @@ class JobRunner:
 
     async def _acquire_next(self) -> RunningPart | None:
         """Wait for slots for the next choices; None if there are no more choices."""
-        async with self._acquiring:  # a request waits for one job at a time
+        async with self._acquiring:
             if not self._pending:
                 return None
-            pending = self._pending[0]
+            pending = self._pending.popleft()
             job, sampling = pending.job, pending.job.sampling
             tokens = estimate_tokens(job.prompt)
             claim = await self._ticket.acquire(pending.remaining, tokens, sampling.max_tokens)
-            self._pending.popleft()
             if claim.slots < pending.remaining:
                 rest = replace(pending, started=pending.started + claim.slots)
                 self._pending.appendleft(rest)
@@ -123,8 +125,8 @@ class JobRunner:
         first, count = self._first, len(self._choices)
         if first is not None and first.job.n == count:
             return start_job(self._engine, first.job)
-        lanes = min(count, self._ticket.slots or count)
-        return merge_streams([self._run_parts(first), *map(self._run_parts, [None] * (lanes - 1))])
+        others = [None] * (self._lanes - 1)
+        return merge_streams([self._run_parts(first), *map(self._run_parts, others)])
 
     async def _run_parts(self, part: RunningPart | None) -> AsyncGenerator[Step, None]:
         """Run one part after the other while there are some."""

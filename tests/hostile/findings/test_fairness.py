@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from typing import Any
 
 import httpx
@@ -102,3 +104,33 @@ def test_a_flood_leaves_another_key_its_share(
     print(f"{flood.__name__}, {slots} slots: {rate:.0%} of the rate alone")
     add_figures("fairness", **{f"{flood.__name__}_{slots}_slots": f"{rate:.0%}"})
     assert rate >= MIN_RATE
+
+
+async def count_turns(shares: dict[str, float], slots: int, steps: int) -> Counter[str]:
+    """Count the jobs that each of several flooding keys gets."""
+    keys = {name: f"sk-{name}-0123456789" for name in shares}
+    entries = [
+        {"name": name, "key": key, "limits": {"queue_share": shares[name]}}
+        for name, key in keys.items()
+    ]
+    async with (
+        serve_stepped(ANSWER, slots, (), patience=0, key_entries=entries) as server,
+        AsyncExitStack() as stack,
+    ):
+        for name, key in keys.items():
+            client = await stack.enter_async_context(server.open_client(key))
+            body = {"model": "scripted", "prompt": [name] * 500, "stream": True}
+            await send_all(client, "/v1/completions", body, 1)
+        await server.wait_until(lambda: server.count_owners() == len(keys))
+        before = len(server.engine.jobs)
+        for _ in range(steps):
+            await server.step()
+        return Counter(str(job.prompt) for job in list(server.engine.jobs)[before:])
+
+
+@pytest.mark.parametrize("slots", [1, 4])
+def test_turns_follow_the_shares_of_keys(slots: int) -> None:
+    shares = {"small": 1.0, "large": 3.0}
+    turns = asyncio.run(count_turns(shares, slots, 28 * 7))
+    print(f"{slots} slots: {dict(turns)}")
+    assert turns["large"] / turns["small"] == pytest.approx(3, rel=0.2)

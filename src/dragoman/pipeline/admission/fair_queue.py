@@ -94,7 +94,7 @@ class OwnerAccount:
 
     @property
     def has_work(self) -> bool:
-        return bool(self.running) or any(self.waiting.values())
+        return bool(self.running) or _has_waiting(self)
 
     def compute_turn_time(self) -> float:
         """Return the virtual time that decides whose turn it is: charges count as used."""
@@ -186,17 +186,17 @@ class FairQueue:
     def goes_first(self, owner: str) -> bool:
         """Whether another live job of an owner without claims would run before all that wait."""
         account = self._accounts.get(owner)
-        waiting = [
-            other
-            for other in self._accounts.values()
-            for claims in other.waiting.values()
-            if claims
-        ]
-        if account is None or account.has_work or not waiting:
+        others = [other for other in self._accounts.values() if other.has_work]
+        if account is None or account.has_work:
             return False
+        total = account.weight + sum(other.weight for other in others)
         end = account.virtual_time + account.expected_tokens / account.weight
-        rivals = [other for other in waiting if other.waiting[PRIORITIES[0]]]
-        return all(rival.compute_turn_time() >= end for rival in rivals)
+        own_rank = self._exceeds_share(account, total), end
+        rivals = [other for other in others if other.waiting[PRIORITIES[0]]]
+        return any(map(_has_waiting, others)) and all(
+            own_rank <= (self._exceeds_share(rival, total), rival.compute_turn_time())
+            for rival in rivals
+        )
 
     def compute_share(self, owner: str, weight: float) -> float:
         """Return the part of all slots that an owner gets while the present ones have work."""
@@ -256,11 +256,14 @@ class FairQueue:
         total = sum(account.weight for account in active)
 
         def rank(account: OwnerAccount) -> tuple[bool, float, int]:
-            share = self._slots * account.weight / total + ROUNDING
             turn_time = account.compute_turn_time()
-            return account.slots + 1 > share, turn_time, heads[account].number
+            return self._exceeds_share(account, total), turn_time, heads[account].number
 
         return min(heads, key=rank)
+
+    def _exceeds_share(self, account: OwnerAccount, total_weight: float) -> bool:
+        """Whether one more slot would be more than an owner's share."""
+        return account.slots + 1 > self._slots * account.weight / total_weight + ROUNDING
 
 
 def _find_next(account: OwnerAccount, priority: Priority) -> SlotClaim | None:
@@ -269,3 +272,7 @@ def _find_next(account: OwnerAccount, priority: Priority) -> SlotClaim | None:
         if claim.slots < claim.wanted:
             return claim
     return None
+
+
+def _has_waiting(account: OwnerAccount) -> bool:
+    return any(account.waiting.values())

@@ -58,13 +58,23 @@ class Ticket:
         return self._gate.slots
 
     async def acquire(
-        self, wanted: int = 1, prompt_tokens: int = 0, max_tokens: int | None = None
+        self,
+        wanted: int = 1,
+        prompt_tokens: int = 0,
+        max_tokens: int | None = None,
+        *,
+        after: SlotClaim | None = None,
     ) -> SlotClaim:
-        """Return once the request may run another job, with at least one slot for it."""
+        """Return once the request may run another job, with at least one slot for it.
+
+        The slots of the job `after` which it runs are returned first, so that others may go before.
+        """
         claim = SlotClaim(self.owner, self.priority, wanted, prompt_tokens)
         if max_tokens is not None:
             claim.max_tokens = max_tokens
         self.claims[claim] = asyncio.get_running_loop().create_future()
+        if after is not None and self.claims.pop(after, None) is not None:
+            self._gate.free(after, keeps_order=True)
         self._gate.push(self, claim)
         try:
             await self.claims[claim]
@@ -222,8 +232,11 @@ class Gate:
         self._queue.push(claim, self._get_weight(claim.owner), self._clock())
         self._assign_slots()
 
-    def free(self, claim: SlotClaim) -> None:
-        """Return the slots of a job, or remove it from the queue."""
+    def free(self, claim: SlotClaim, *, keeps_order: bool = False) -> None:
+        """Return the slots of a job, or remove it from the queue.
+
+        With `keeps_order` nothing starts yet: another job of the same request is about to wait.
+        """
         del self._tickets[claim]
         slots = claim.slots
         self._queue.remove(claim)
@@ -231,10 +244,14 @@ class Gate:
             self._busy_slots -= slots
             seconds = self._clock() - claim.started
             self._mean_seconds += SMOOTHING * (seconds - self._mean_seconds)
-            is_live = claim.priority == PRIORITIES[0]
-            if self.slots is not None and is_live and self._queue.goes_first(claim.owner):
+            if self._should_keep_slot(claim) and not keeps_order:
                 self._keep_slot(claim.owner)
-        self._assign_slots()
+        if not keeps_order:
+            self._assign_slots()
+
+    def _should_keep_slot(self, claim: SlotClaim) -> bool:
+        is_live = claim.priority == PRIORITIES[0]
+        return self.slots is not None and is_live and self._queue.goes_first(claim.owner)
 
     def _keep_slot(self, owner: str) -> None:
         seconds = min(MAX_KEEP_SECONDS, KEEP_FRACTION * self._mean_seconds)
