@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
 MODEL = "scripted"
@@ -33,7 +33,21 @@ BODIES: dict[str, tuple[str, str]] = {
     "POST /detokenize": ('{"model":"MODEL","tokens":[ITEMS]}', "17"),
 }
 OTHER = ('{"model":TEXT}', "")  # of all other routes
-WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "while", "1,024", "engines", "wait"]
+WORDS = [
+    "the",
+    "quick",
+    "brown",
+    "fox",
+    "jumps",
+    "over",
+    "a",
+    "lazy",
+    "dog",
+    "while",
+    "1,024",
+    "engines",
+    "wait",
+]
 
 
 class LargeBody(NamedTuple):
@@ -65,16 +79,20 @@ TEXTS: dict[str, Callable[[int], str]] = {
 }
 
 
-def list_large_bodies(routes: list[str], size: int) -> Iterator[LargeBody]:
-    """Yield the bodies of these routes, up to a size."""
+def list_large_bodies(
+    routes: list[str], size: int, shapes: Collection[str] = TEXTS
+) -> Iterator[LargeBody]:
+    """Yield the bodies of these routes, up to a size, with texts of these shapes."""
+    texts = {shape: TEXTS[shape](size - 200) for shape in shapes}
+    extras = make_unknown_fields(size - 400)
     for route in routes:
         template, item = BODIES.get(route, OTHER)
         template = template.replace("MODEL", MODEL)
         room = size - len(template) - len(item)
         if "TEXT" in item or not item:
-            for shape, make in TEXTS.items():
+            for shape, text in texts.items():
                 whole = template.replace("ITEMS", item)
-                yield LargeBody(route, shape, whole.replace("TEXT", make(room)).encode())
+                yield LargeBody(route, shape, whole.replace("TEXT", text).encode())
         if item:
             small = item.replace("TEXT", '"a"')
             for shape, unit, count in (
@@ -85,8 +103,11 @@ def list_large_bodies(routes: list[str], size: int) -> Iterator[LargeBody]:
                 content = ",".join([unit] * max(1, min(count, room // (len(unit) + 1))))
                 yield LargeBody(route, shape, template.replace("ITEMS", content).encode())
         empty = template.replace("ITEMS", item).replace("TEXT", '"a"')
-        rest = size - len(empty) - 8
-        lists = ",".join(["[]"] * (rest // 3))
-        yield LargeBody(route, "lists", (empty[:-1] + f',"x":[{lists}]}}').encode())
-        names = ",".join(f'"{number:06}":1' for number in range(rest // 11))
-        yield LargeBody(route, "fields", (empty[:-1] + f",{names}}}").encode())
+        for shape, more in extras.items():
+            yield LargeBody(route, shape, (empty[:-1] + more + "}").encode())
+
+
+def make_unknown_fields(size: int) -> dict[str, str]:
+    """Make fields that no route knows: one of many lists, and many small ones."""
+    names = ",".join(f'"{number:06}":1' for number in range(size // 11))
+    return {"lists": ',"x":[' + ",".join(["[]"] * (size // 3)) + "]", "fields": f",{names}"}

@@ -1,9 +1,10 @@
 """The probe for the lag of the event loop, which all hostile tests share.
 
-`measure_loop_lag` measures the loop that it runs on, from inside. `measure_server_lag` reads what
-the server measures itself from `/metrics`, before and after. Both give a `LagReport`: lags of calls
-that were due every 20 ms, with those that a block has made impossible, so that a quantile is what a
-request at a random moment waits. The tests share two cores with other programs; inside the process,
+`measure_loop_lag` measures the loop that it runs on, from inside, and `measure_thread_lag` the loop
+of a server in another thread. `measure_server_lag` reads what the server measures itself from
+`/metrics`, before and after. All give a `LagReport`: lags of calls that were due every 20 ms, with
+those that a block has made impossible, so that a quantile is what a request at a random moment
+waits. The tests share two cores with other programs; inside the process,
 the time that the loop's thread waits for a core is therefore subtracted.
 
     async with measure_loop_lag() as lag:
@@ -27,6 +28,7 @@ from pathlib import Path
 import httpx
 
 from dragoman.telemetry.loop_lag import LAG_BOUNDS, LoopLag
+from tests.support.serving import RunningServer
 
 LAG_LIMIT = 0.05  # seconds that the 99th percentile may have
 SCHEDSTAT = Path("/proc/thread-self/schedstat")
@@ -106,6 +108,27 @@ async def measure_loop_lag(
     finally:
         await asyncio.sleep(0.05)  # a call that is late now is counted, too
         probe.stop()
+
+
+@contextmanager
+def measure_thread_lag(server: RunningServer) -> Iterator[LagReport]:
+    """Measure the event loop of a server that runs in a thread of this process."""
+    report = LagReport()
+
+    async def start() -> LoopLagProbe:
+        probe = LoopLagProbe(report, read_process_wait_time)
+        probe.start()
+        return probe
+
+    async def stop(probe: LoopLagProbe) -> None:
+        await asyncio.sleep(0.05)  # a call that is late now is counted, too
+        probe.stop()
+
+    probe = server.run_coroutine(start())
+    try:
+        yield report
+    finally:
+        server.run_coroutine(stop(probe))
 
 
 @contextmanager

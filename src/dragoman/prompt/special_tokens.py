@@ -38,6 +38,7 @@ _CODE_POINTS = re.compile(f"[{BREAK}{PROMPT_END}{POSITION}]")
 _WRITTEN_BREAK = re.compile(rf"{BREAK}|\\[uU][fF][dD][dD]0")
 _ESCAPE = re.compile(r"\\(?=[uU][fF][dD][dD][02])")
 
+MAX_SPLIT = 1 << 16  # characters that are split at once
 # Words of the format of messages, tools and schemas: never changed as keys, roles or types
 _FORMAT_WORDS = (
     "additionalProperties allOf anyOf arguments array assistant boolean const content default "
@@ -266,7 +267,16 @@ class SpecialTokenGuard:
 
     def split(self, text: str) -> list[str]:
         """Split a text into plain text and special tokens, alternately; the ends are plain text."""
-        return [text] if self._tokens is None else self._tokens.split(text)
+        if self._tokens is None:
+            return [text]
+        if len(text) <= MAX_SPLIT:
+            return self._tokens.split(text)
+        pieces: list[str] = []
+        start = 0  # one by one, so that other threads get to run in between
+        for match in self._tokens.finditer(text):
+            pieces += (text[start : match.start()], match[0])
+            start = match.end()
+        return [*pieces, text[start:]]
 
     def find_middles(self, pieces: list[str], values: Json) -> frozenset[str]:
         """Return the client's texts that could be the middle of a special token in the prompt."""

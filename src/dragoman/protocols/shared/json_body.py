@@ -48,9 +48,10 @@ V = TypeVar("V")
 RawFields: TypeAlias = dict[str, msgspec.Raw]
 
 MAX_FIELD_SIZE = 1 << 19  # bytes
+MAX_REASON = 200  # characters, with the value that the client sent
 LARGE_BODY = 1 << 15  # bytes; more than this takes noticeable time to decode
 SIZE_LIMITS = JsonSizeLimits(
-    containers=50_000, strings=200_000, values=400_000, wide_bytes=6 << 20
+    containers=50_000, strings=200_000, values=400_000, members=1_000, wide_bytes=6 << 20
 )
 MAX_MEMBERS = 10_000  # of a body that is too large, in which the field to blame is looked for
 MAX_WARNINGS, MAX_NAME = 16, 64  # unknown fields that are reported, characters of their names
@@ -246,6 +247,8 @@ def _reword(message: str, base: str = "") -> BadRequest:
     if match := _BOUND.match(message):
         return InvalidValue(_reword_bound(subject, match), param=path or None)
     reason = message.partition(" - at ")[0]
+    if len(reason) > MAX_REASON:
+        reason = reason[:MAX_REASON] + "…"
     return InvalidValue(f"{subject}: {reason}.", param=path or None)
 
 

@@ -12,10 +12,15 @@ Text beyond ASCII counts separately, since it takes up to four times its size wh
 from __future__ import annotations
 
 import codecs
+import re
 
 from msgspec import Struct
 
 CHUNK = 1 << 18  # bytes
+MAX_LEVELS = 20  # deeper levels may be counted as members of the body
+_STRUCTURE = b"[]{},"
+_OTHER_BYTES = bytes(byte for byte in range(256) if byte not in _STRUCTURE)
+_INNERMOST = re.compile(rb"[\[{],*[\]}]")
 
 
 class JsonSize(Struct):
@@ -24,6 +29,7 @@ class JsonSize(Struct):
     containers: int = 0  # lists and objects
     strings: int = 0  # names of members, too
     values: int = 0  # of any kind, without names of members
+    members: int = 0  # of the body itself, which is an object
     wide_bytes: int = 0  # of strings with characters beyond ASCII, or with escapes like \\u20ac
 
 
@@ -33,6 +39,7 @@ class JsonSizeLimits(Struct, frozen=True):
     containers: int
     strings: int
     values: int
+    members: int
     wide_bytes: int
 
     def find_excess(self, size: JsonSize) -> str | None:
@@ -41,6 +48,7 @@ class JsonSizeLimits(Struct, frozen=True):
             ("containers", "lists and objects"),
             ("strings", "strings"),
             ("values", "values"),
+            ("members", "fields"),
             ("wide_bytes", "bytes of text beyond ASCII"),
         ):
             limit = getattr(self, field)
@@ -68,7 +76,7 @@ def find_excess(body: bytes, limits: JsonSizeLimits) -> str | None:
             return excess
         start = end
     counter.finish()
-    return None
+    return limits.find_excess(counter.size)
 
 
 class _SizeCounter:
@@ -77,6 +85,7 @@ class _SizeCounter:
     def __init__(self) -> None:
         self.size = JsonSize()
         self._decoder = codecs.getincrementaldecoder("utf-8")()
+        self._structure: list[bytes] = []  # the brackets and commas outside of strings
         self._in_string = False
         self._open_bytes = 0  # of a string that the last chunk has not ended
         self._is_wide = False  # this string
@@ -98,8 +107,16 @@ class _SizeCounter:
 
     def finish(self) -> None:
         self._decoder.decode(b"", True)
+        structure = b"".join(self._structure)[1:-1]  # without the brackets of the body
+        for _ in range(MAX_LEVELS):
+            structure, removed = _INNERMOST.subn(b"", structure)
+            if not removed:
+                break
+        self.size.members = structure.count(b",") + 1
 
     def _count_structure(self, text: bytes) -> None:
+        text = text.translate(None, _OTHER_BYTES)
+        self._structure.append(text)
         containers = text.count(b"[") + text.count(b"{")
         self.size.containers += containers
         self.size.values += containers + text.count(b",")

@@ -1,0 +1,117 @@
+"""What a request costs before it is refused: little memory, little processor time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support.default_tokenizer import make_serve_options
+from tests.support.large_bodies import BODIES, TEXTS, LargeBody, list_large_bodies
+from tests.support.process_cost import MIB, measure_cost, read_memory
+from tests.support.server_process import ServerProcess, run_engine_server
+
+pytestmark = pytest.mark.slow
+
+MAX_MEMORY, MAX_SECONDS = 64 * MIB, 1.0
+BODY_LIMIT = 8 * MIB  # that follows from a context of 8,192 tokens
+NEARLY_FITTING = 600_000  # bytes; texts of this size are not refused by their length alone
+HEADERS = {"content-type": "application/json"}
+
+
+@contextmanager
+def run_scripted_server(options: str) -> Iterator[ServerProcess]:
+    """Run a server whose output is read, since a full pipe would block it."""
+    with run_engine_server(options) as server:
+        threading.Thread(target=lambda: list(server.process.stdout or ()), daemon=True).start()
+        yield server
+
+
+@pytest.fixture(scope="module")
+def server(default_model: Path) -> Iterator[ServerProcess]:
+    with run_scripted_server(make_serve_options(default_model)) as running:
+        yield running
+
+
+def list_routes(client: httpx.Client) -> list[str]:
+    """List the routes of the live table that take a body."""
+    paths = client.get("/openapi.json").json()["paths"]
+    return [
+        f"{method.upper()} {path}" for path in paths for method in paths[path] if method == "post"
+    ]
+
+
+def list_bodies(client: httpx.Client) -> Iterator[LargeBody]:
+    routes = list_routes(client)
+    assert BODIES.keys() <= set(routes), "a route of the table of bodies does not exist"
+    yield from list_large_bodies(routes, BODY_LIMIT, ("prose", "quotes", "wide"))
+    for body in list_large_bodies(routes, NEARLY_FITTING, ("prose", "spaces", "emoji")):
+        if body.shape in TEXTS or body.shape == "19,000 items":
+            yield body
+
+
+def test_no_request_is_expensive_before_it_is_refused(
+    server: ServerProcess,
+    count_cases: Callable[[int], None],
+    add_figures: Callable[..., None],
+) -> None:
+    pid = server.process.pid
+    cases, most_memory, most_seconds, expensive = 0, 0, 0.0, []
+    with httpx.Client(base_url=server.url, timeout=60, headers=HEADERS) as client:
+        conversation = client.post("/v1/conversations", json={}).json()["id"]
+        for body in list_bodies(client):
+            path = body.route.split()[1].replace("{id}", conversation)
+            with measure_cost(pid) as cost:
+                response = client.post(path, content=body.content)
+            assert response.status_code in (200, 400, 404, 413), (body[:2], response.text[:200])
+            cases += 1
+            if response.status_code == 200:
+                continue
+            most_memory, most_seconds = (
+                max(most_memory, cost.memory),
+                max(most_seconds, cost.seconds),
+            )
+            if cost.memory > MAX_MEMORY or cost.seconds > MAX_SECONDS:
+                expensive.append(f"{body.route}, {body.shape}, {len(body.content)}: {cost}")
+    assert not expensive
+    count_cases(cases)
+    add_figures(
+        "cost", requests=cases, mebibytes=most_memory // MIB, seconds=round(most_seconds, 2)
+    )
+
+
+@pytest.mark.parametrize("body_limit", [None, 64 * MIB], ids=["default", "64 MiB"])
+def test_three_prompts_of_32_mb_at_once(body_limit: int | None, default_model: Path) -> None:
+    text = "the quick brown fox " * (32 * MIB // 20)
+    body = f'{{"model":"scripted","messages":[{{"role":"user","content":"{text}"}}]}}'.encode()
+    options = {} if body_limit is None else {"body_limit": body_limit}
+    with (
+        run_scripted_server(make_serve_options(default_model, **options)) as server,
+        httpx.Client(base_url=server.url, timeout=60, headers=HEADERS) as client,
+        ThreadPoolExecutor(3) as pool,
+    ):
+        client.get("/health/ready")
+        with measure_cost(server.process.pid) as cost:
+            send = lambda _: client.post("/v1/chat/completions", content=body)  # noqa: E731
+            statuses = [response.status_code for response in pool.map(send, range(3))]
+    print(f"\n3 × 32 MiB, body limit {body_limit}: {cost}")
+    assert statuses == [413 if body_limit is None else 400] * 3
+    assert cost.memory < 200 * MIB
+    assert cost.seconds < 3 * MAX_SECONDS
+
+
+def test_memory_is_given_back(server: ServerProcess) -> None:
+    prose = TEXTS["prose"](NEARLY_FITTING)
+    body = f'{{"model":"scripted","messages":[{{"role":"user","content":{prose}}}]}}'.encode()
+    with httpx.Client(base_url=server.url, timeout=60, headers=HEADERS) as client:
+        sizes = []
+        for _ in range(12):
+            response = client.post("/v1/chat/completions", content=body)
+            assert "at least" in response.json()["error"]["message"]
+            sizes.append(read_memory(server.process.pid, "VmRSS"))
+    assert sizes[-1] - sizes[3] < 16 * MIB

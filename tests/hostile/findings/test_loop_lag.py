@@ -1,0 +1,80 @@
+"""The event loop waits for no request, however large."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from dragoman.testing import ScriptedEngine
+from tests.support.default_tokenizer import read_chat_template, read_tokenizer
+from tests.support.large_bodies import BODIES, list_large_bodies
+from tests.support.loop_lag import LAG_LIMIT, measure_thread_lag
+from tests.support.process_cost import MIB
+from tests.support.serving import RunningServer, serve_scripted
+
+pytestmark = pytest.mark.slow
+
+HEADERS = {"content-type": "application/json"}
+SENTENCE = "The quick brown fox jumps over the lazy dog while 1,024 engines wait. "
+
+
+@pytest.fixture(scope="module")
+def server(default_model: Path) -> Iterator[RunningServer]:
+    engine = ScriptedEngine("x", tokens=True, context=8192, embeddings=384)
+    with serve_scripted(
+        engine,
+        tokenizer=read_tokenizer(default_model),
+        chat_template=read_chat_template(default_model),
+    ) as running:
+        yield running
+
+
+@pytest.mark.parametrize("encoding_format", ["float", "base64"])
+def test_two_thousand_large_embeddings(
+    server: RunningServer, encoding_format: str, add_figures: Callable[..., None]
+) -> None:
+    inputs = [f"{number} " + SENTENCE * 8 for number in range(2048)]
+    body = {"model": "scripted", "input": inputs, "encoding_format": encoding_format}
+    content = json.dumps(body).encode()
+    with httpx.Client(base_url=server.url, timeout=120, headers=HEADERS) as client:
+        with measure_thread_lag(server) as lag:
+            response = client.post("/v1/embeddings", content=content)
+        assert response.status_code == 200, response.text[:300]
+        vectors = response.json()
+    assert [item["index"] for item in vectors["data"]] == list(range(2048))
+    assert vectors["usage"]["prompt_tokens"] > 300_000
+    print(f"\n2,048 embeddings as {encoding_format}: {lag}")
+    assert lag.get_quantile(0.99) <= LAG_LIMIT, lag
+    add_figures("loop lag", **{f"embeddings {encoding_format}": str(lag)})
+
+
+def test_too_many_tokens_to_embed_are_refused(server: RunningServer) -> None:
+    body = {"model": "scripted", "input": [SENTENCE * 40] * 2048}
+    with (
+        httpx.Client(base_url=server.url, timeout=120) as client,
+        measure_thread_lag(server) as lag,
+    ):
+        response = client.post("/v1/embeddings", json=body)
+    assert response.status_code == 400
+    assert "400000 tokens in all" in response.json()["error"]["message"]
+    assert lag.get_quantile(0.99) <= LAG_LIMIT, lag
+
+
+def test_no_route_blocks_the_loop_with_its_largest_bodies(
+    server: RunningServer, add_figures: Callable[..., None]
+) -> None:
+    with httpx.Client(base_url=server.url, timeout=60, headers=HEADERS) as client:
+        conversation = client.post("/v1/conversations", json={}).json()["id"]
+        bodies = [*list_large_bodies([*BODIES], 2 * MIB, ("prose", "quotes"))]
+        with measure_thread_lag(server) as lag:
+            for body in bodies:
+                path = body.route.split()[1].replace("{id}", conversation)
+                response = client.post(path, content=body.content)
+                assert response.status_code in (200, 400, 404, 413), body[:2]
+    print(f"\n{len(bodies)} large bodies: {lag}")
+    assert lag.get_quantile(0.99) <= LAG_LIMIT, lag
+    add_figures("loop lag", **{"large bodies": str(lag)})
