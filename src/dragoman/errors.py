@@ -40,6 +40,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
+MAX_MESSAGE = 1000  # characters
 ENGINE_FAILURE = "The engine failed while processing this request."
 
 
@@ -58,6 +59,8 @@ class DragomanError(Exception):
         code: str | None = None,
         retry_after: float | None = None,
     ) -> None:
+        if len(message) > MAX_MESSAGE:  # it quotes what the client sent
+            message = message[:MAX_MESSAGE] + "…"
         super().__init__(message)
         self.message = message
         self.param = param
@@ -321,7 +324,7 @@ def serialize_error(error: BaseException) -> SerializedError:
 
 
 def convert_engine_exception(error: BaseException) -> DragomanError:
-    """Return what clients are told about an exception that is not ours: nothing but its kind.
+    """Return what clients learn of an exception that is not ours: nothing but its kind.
 
     Memory may be free again for the next request. GPU libraries have no common exception for it.
     """

@@ -46,6 +46,7 @@ ONLY = os.environ.get("FUZZ_ONLY")  # the number of one mutant, to send it alone
 AT_ONCE = 8
 REQUEST_SECONDS = 30.0
 GROWTH = 100 << 20  # bytes of memory, however many mutants there are
+FAILED = "failed"  # counted like a status
 CANARY = "what the other key has stored"
 SOCKET_SHARE = 25  # one in so many mutants is sent over a socket, the others to the app itself
 FINAL_TYPES = ("response.completed", "response.failed", "response.incomplete", "error")
@@ -101,6 +102,7 @@ def test_mutated_requests(
     print(f"{seconds:.0f} s, {len(numbers) / seconds:.0f} per second, +{growth >> 20} MB")
     print(", ".join(f"{count:,} × {status}" for status, count in sorted(statuses.items())))
     server.check_alive()
+    assert not statuses[FAILED], "see the mutants above"
     assert growth < GROWTH
     assert statuses["200"] or ONLY
     count_cases(len(numbers))
@@ -131,9 +133,10 @@ def send_all(server: HostileServer, context: MutationContext, numbers: list[int]
                 async with asyncio.timeout(REQUEST_SECONDS):
                     response = await call_app(server, mutant)
                 check_response(server, mutant, response)
-            except BaseException:
-                report(mutant)
-                raise
+            except Exception as error:
+                report(mutant, error)
+                statuses[FAILED] += 1
+                continue
             statuses[str(response.status)] += 1
 
     async def work_together() -> None:
@@ -148,8 +151,9 @@ def send_all(server: HostileServer, context: MutationContext, numbers: list[int]
     return statuses + send_over_websockets(server, websocket_mutants)
 
 
-def report(mutant: Mutant) -> None:
-    print(f"\nmutant {mutant.number} of seed {SEED}, made of {mutant.route}:")
+def report(mutant: Mutant, error: BaseException) -> None:
+    print(f"\n{type(error).__name__}: {str(error)[:500]}")
+    print(f"mutant {mutant.number} of seed {SEED}, made of {mutant.route}:")
     print(f"{mutant.method} {mutant.path} {mutant.headers}\n{mutant.body[:2000]!r}")
 
 
@@ -201,9 +205,9 @@ def send_over_socket(server: HostileServer, mutant: Mutant) -> str:
         response = server.send_raw(
             mutant.method, mutant.path, headers, mutant.body, has_host="host" in own, allowed={503}
         )
-    except BaseException:
-        report(mutant)
-        raise
+    except AssertionError as error:
+        report(mutant, error)
+        return FAILED
     assert CANARY.encode() not in response.body
     return str(response.status)
 
@@ -239,9 +243,9 @@ def send_over_websockets(server: HostileServer, mutants: list[Mutant]) -> Counte
             while mutant is not None and connection.close_code is None:
                 try:
                     statuses[f"WebSocket {send_message(connection, mutant)}"] += 1
-                except BaseException:
-                    report(mutant)
-                    raise
+                except (AssertionError, TimeoutError, ConnectionClosed) as error:
+                    report(mutant, error)
+                    statuses[FAILED] += 1
                 mutant = next(waiting, None)
     return statuses
 

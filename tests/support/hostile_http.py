@@ -141,7 +141,8 @@ class HostileServer:
             parts = _write_chunks(body)
             head += [b"transfer-encoding: chunked"]
         response = self.exchange(b"\r\n".join(head) + b"\r\n\r\n", parts)
-        self.check(response, method, path, str(headers), allowed)
+        sent = body.decode("utf-8", "replace") if isinstance(body, bytes) else ""
+        self.check(response, method, path, f"{headers}{sent}", allowed)
         return response
 
     def exchange(self, head: bytes, parts: Iterable[bytes] = ()) -> RawResponse:
