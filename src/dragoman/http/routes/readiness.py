@@ -11,7 +11,7 @@ from dragoman.http.metrics import Metrics
 from dragoman.http.respond import Responder
 from dragoman.models.registry import ModelRegistry
 
-# how an engine failed, and what is said about it
+# how an engine failed, as clients read it
 FAILURES = {
     "died": "stopped unexpectedly and is being restarted",
     "hung": "made no progress and is being restarted",
