@@ -17,6 +17,7 @@ import hmac
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias
 
@@ -36,6 +37,7 @@ from dragoman.types.limits import NO_LIMITS, KeyLimits
 
 log = logging.getLogger("dragoman.keys")
 CHECK_INTERVAL = 1.0  # seconds
+MAX_WAIT = 1.0  # seconds that a request waits until changed keys are read
 SETTLE_TIME = 0.2  # seconds after a change in which a file may not be complete yet
 
 FileStamp: TypeAlias = tuple[int, int, int] | None  # time of change, size and inode
@@ -169,13 +171,15 @@ class KeyStore:
 
     async def refresh(self) -> None:
         """Read the keys again if a file has changed; looks at most once a second."""
-        if self._loading is not None:
-            await asyncio.shield(self._loading)
-        elif time.monotonic() - self._checked_at >= CHECK_INTERVAL:
+        if self._loading is None:
+            if time.monotonic() - self._checked_at < CHECK_INTERVAL:
+                return
             self._checked_at = time.monotonic()
-            stamps = self._stat_files()
-            if stamps != self._stamps:
-                await self._wait_until_settled()
+            if self._stat_files() == self._stamps:
+                return
+            await self._wait_until_settled()
+        with suppress(TimeoutError):  # thousands of keys take longer; then the old ones still count
+            async with asyncio.timeout(MAX_WAIT):
                 await self.reload()
 
     async def reload(self) -> KeyChanges | None:
