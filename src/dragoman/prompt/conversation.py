@@ -35,6 +35,7 @@ from dragoman.prompt.tool_results import match_results
 from dragoman.prompt.turn import Turn
 from dragoman.types import Content, Json, Message, TextPart, Tool, ToolCall
 
+MAX_PARSED = 1 << 20  # characters of arguments; longer ones are passed on as text
 EMPTY_LINE = "\n\n"
 NO_PARAMETERS: Json = {"type": "object", "properties": {}}
 _SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}")
@@ -350,6 +351,8 @@ def parse_arguments(arguments: str) -> dict[str, Json] | str:
     """Return the arguments as a dict, or as they are if they are not a JSON object."""
     if not arguments.strip():
         return {}
+    if len(arguments) > MAX_PARSED:
+        return arguments
     try:
         value = json.loads(arguments)
     except (ValueError, RecursionError):

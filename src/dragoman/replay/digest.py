@@ -16,6 +16,7 @@ from dragoman.prompt.conversation import flatten_content
 from dragoman.types import Json, Message
 
 DIGEST_SIZE = 16
+MAX_DECODED = 1 << 20  # characters of arguments; longer ones are compared as text
 MAX_EXACT = 2**53  # larger whole numbers do not survive every JSON implementation
 
 
@@ -75,6 +76,8 @@ def canonical_json(arguments: str) -> bytes:
     text = arguments.strip()
     if not text:
         return b"{}"
+    if len(text) > MAX_DECODED:
+        return text.encode("utf-8", "surrogatepass")
     try:
         return msgspec.json.encode(_normalize(msgspec.json.decode(text)), order="sorted")
     except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):

@@ -69,7 +69,7 @@ def test_no_route_blocks_the_loop_with_its_largest_bodies(
 ) -> None:
     with httpx.Client(base_url=server.url, timeout=60, headers=HEADERS) as client:
         conversation = client.post("/v1/conversations", json={}).json()["id"]
-        bodies = [*list_large_bodies([*BODIES], 2 * MIB, ("prose", "quotes"))]
+        bodies = [*list_large_bodies([*BODIES], MIB, ("quotes",))]
         with measure_thread_lag(server) as lag:
             for body in bodies:
                 path = body.route.split()[1].replace("{id}", conversation)
