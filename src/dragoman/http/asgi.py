@@ -142,20 +142,21 @@ class RequestContext:
         what arrives, and raises an error if there is no room for it.
         """
         length = self.get_header(b"content-length")
-        error = TooLarge(
-            f"The request body is larger than the {limit:,} bytes allowed. {explanation}".rstrip()
-        )
-        if length is not None and length.isdigit() and int(length) > limit:
-            raise error
+        is_too_large = length is not None and length.isdigit() and int(length) > limit
+        body = None
         try:
             async with asyncio.timeout(timeout):
-                return await self._read_chunks(limit, error, take_memory)
+                if not is_too_large:
+                    body = await self._read_chunks(limit, take_memory)
         except TimeoutError:
             raise RequestTimeout("The request body did not arrive in time.") from None
+        if body is None:
+            message = f"The request body is larger than the {limit:,} bytes allowed. {explanation}"
+            raise TooLarge(message.rstrip())
+        return body
 
-    async def _read_chunks(
-        self, limit: int, error: TooLarge, take_memory: Callable[[int], None]
-    ) -> bytes:
+    async def _read_chunks(self, limit: int, take_memory: Callable[[int], None]) -> bytes | None:
+        """Return the body, or None if it is larger than the limit."""
         body = BytesIO()  # unlike a list of chunks, it needs no copy in the end
         while True:
             message = await self.receive()
@@ -163,7 +164,7 @@ class RequestContext:
                 raise Disconnected
             chunk = message.get("body", b"")
             if body.tell() + len(chunk) > limit:
-                raise error
+                return None
             take_memory(len(chunk))
             body.write(chunk)
             if not message.get("more_body", False):
