@@ -206,8 +206,10 @@ def test_lower_priorities_get_some_turns_after_a_while(slots: int) -> None:
         simulation.run_flood({"b": 1}, {}, 1)
     assert all(job.priority == "live" for job in simulation.started)
     before = len(simulation.started)
-    while any(job.priority != "live" for job in simulation.waiting):
+    for _ in range(AGED_TURN * len(lower)):
         simulation.run_flood({"b": 1}, {}, 1)
+        if all(job.priority == "live" for job in simulation.waiting):
+            break
     turns = simulation.started[before:]
     assert [job.priority for job in turns if job.priority != "live"] == lower
     assert len(turns) <= AGED_TURN * len(lower) + slots
@@ -236,6 +238,20 @@ def test_no_second_slot_while_another_owner_has_none() -> None:
     while light not in simulation.finished:
         simulation.step()
     assert simulation.time <= 20  # until the first slot is free, and its own steps
+
+
+def test_an_owner_without_a_slot_goes_before_one_that_used_less() -> None:
+    simulation = Simulation(2)
+    costly = SimulatedJob("costly", 5)
+    costly.prompt_tokens = 10_000
+    for job in (costly, SimulatedJob("cheap", 100)):
+        simulation.push(job)
+    while costly not in simulation.finished:
+        simulation.step()
+    for owner in ("cheap", "costly"):
+        simulation.push(SimulatedJob(owner, 5))
+    simulation.step()
+    assert [job.owner for job in simulation.started[2:]] == ["costly"]
 
 
 def test_a_job_of_many_choices_takes_the_slots_that_are_free() -> None:
