@@ -86,6 +86,7 @@ exam: $(VENV)/.test ## read other projects' cases of output formats, where ../sh
 	$(BIN)/python ../shared/exam/score.py tests.support.format_cases:parse
 	$(BIN)/python ../shared/exam/score.py tests.support.format_cases:parse ../shared/exam/roundtrip.jsonl
 	$(BIN)/python -m tests.support.format_grammars ../shared/exam/cases.jsonl
+	$(BIN)/python -m tests.support.damage 2000
 
 format: $(VENV)/.test ## format the code, mend what the linter can, write the generated pages
 	$(BIN)/python docs/generate.py

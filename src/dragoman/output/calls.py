@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from dragoman.output.arguments.end_markers import NO_ENDS
 from dragoman.output.arguments.parameter_types import ParameterSchema, Types, read_parameter_schema
 from dragoman.output.span import Span
-from dragoman.output.text_buffer import MarkerSet, TextBuffer
+from dragoman.output.text_buffer import TextBuffer
 from dragoman.types import Json
 
 MAX_REJECTIONS, MAX_NAME = 16, 64  # possible calls that are noted, characters of their names
@@ -27,6 +28,10 @@ class DeclaredTools:
         }
         self._types: dict[str, dict[str, Types]] = {}
         self._accept = accept or tools is None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._tools)
 
     def is_allowed(self, name: str) -> bool:
         return self._accept or name in self._tools
@@ -68,8 +73,7 @@ class CallRecorder:
         self.name = ""
         self.missing_end: Callable[[], str] = str  # returns the text that completes the arguments
         self.held_arguments: Callable[[], str] = str  # returns the arguments that are held back
-        # markers that end a call, whatever part of it is missing
-        self.end_markers: MarkerSet | None = None
+        self.ends = NO_ENDS  # markers that end a call, whatever part of it is missing
         self.rejections: list[str] = []  # why possible calls became text
         self._is_marked = False
         self._buffer = buffer
@@ -137,6 +141,15 @@ class CallRecorder:
             self.write_arguments(self.missing_end())
             self.close_call()
 
+    def complete_damaged_call(self) -> None:
+        """Complete a call; what was read and could not be emitted with it stays held."""
+        if self._is_emitting and self._draft is None:
+            rest = self._buffer.take_held()
+            self.complete_call()
+            self._buffer.hold_again(*rest)
+        else:
+            self.complete_call()
+
     def end_inside_call(self, *, truncated: bool) -> None:
         """Handle an answer that ends inside a call, or inside text that looked like one.
 
@@ -168,6 +181,14 @@ class CallRecorder:
             self._buffer.hold()
         self._became_text = False
 
+    def reject_text(self) -> None:
+        """Emit what was read and belongs to no call as text."""
+        self.has_rejected_call = True
+        self._became_text = False
+        if self._draft is None:
+            self._emit_held()
+            self._buffer.hold()
+
     def _reject(self, reason: str) -> None:
         if len(self.rejections) < MAX_REJECTIONS:
             self.rejections.append(reason)
@@ -177,6 +198,11 @@ class CallRecorder:
         if mismatched and self._is_marked and not (self.has_call or self.has_rejected_call):
             self._reject("malformed")
         self.is_undeclared = self._became_text = False
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether calls are read for certain: a marker announces them, or there was one."""
+        return self._is_marked or self.has_call
 
     @property
     def is_emitting(self) -> bool:

@@ -42,7 +42,7 @@ class Parser(ParserMachine):
         rest = [] if self._filter is None else self._feed(self._filter.close())
         self._closed = True
         self._truncated = truncated
-        self._buffer.finish()
+        self._buffer.finish(truncated=truncated)
         for _ in self._loop:
             pass
         if self._only_text:

@@ -7,6 +7,7 @@ and shared by all its parsers.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -44,6 +45,12 @@ class ParserPolicy:
 
 
 DEFAULT_POLICY = ParserPolicy()
+MARKUP = re.compile(r"(?!`{3}\w*\s*$).*[^\w\s{\[].*", re.DOTALL)
+
+
+def is_markup(marker: str) -> bool:
+    """Whether a marker has no other meaning: it is no word, bracket or fence of a code block."""
+    return MARKUP.fullmatch(marker) is not None
 
 
 class ParserState:

@@ -5,6 +5,8 @@ Models omit wrappers and closing markers, so everything but the body of a call m
 
 from __future__ import annotations
 
+import re
+
 from dragoman.output.arguments.call_body import (
     marker_set,
     next_char,
@@ -12,8 +14,10 @@ from dragoman.output.arguments.call_body import (
     read_named_call,
     read_objects,
 )
+from dragoman.output.arguments.elements import read_nested_call
+from dragoman.output.arguments.end_markers import make_end_markers
 from dragoman.output.arguments.pythonic import read_python_calls
-from dragoman.output.arguments.tags import read_nested_call, read_tagged_call
+from dragoman.output.arguments.tags import read_tagged_call
 from dragoman.output.calls import CallRecorder
 from dragoman.output.spec import (
     CallBody,
@@ -36,6 +40,8 @@ from dragoman.output.text_buffer import (
     skip_space,
 )
 
+OBJECT_LIST = re.compile(r"\[\s*\{")
+
 
 class SectionReader:
     """Reads calls of one format."""
@@ -44,7 +50,13 @@ class SectionReader:
         self._buffer = buffer
         self._calls = calls
         self._tools = tools
-        calls.end_markers = _find_end_markers(tools)
+        objects = next((body for body in tools.bodies if isinstance(body, JsonObjects)), None)
+        if not tools.unmarked_starts and OBJECT_LIST.search(tools.example) is None:
+            objects = None  # every call has markers of its own
+        names = calls.tools.names if objects is not None and objects.keyed else ()
+        calls.ends = make_end_markers(
+            _find_end_markers(tools), marker_set(*tools.call.open), objects, names
+        )
 
     def read_section(self) -> ReadSteps[None]:
         """Read the calls of a section whose opening marker was read."""
@@ -172,10 +184,11 @@ class SectionReader:
 
 def _find_end_markers(tools: ToolFormat) -> MarkerSet | None:
     """Return the markers that end a call, whatever part of the call is missing."""
-    if not all(isinstance(body, NamedObject | JsonObjects) for body in tools.bodies):
-        return None
     markers = (*tools.call.close, *tools.section.close, *tools.call.open, *tools.section.open)
-    markers = tuple(marker for marker in markers if len(marker) > 3)
+    # words may stand in any argument
+    markers = tuple(marker for marker in markers if len(marker) >= 3 and not marker[0].isalnum())
+    if tools.header is not None:
+        markers += (*tools.header.open, *tools.header.close)
     return marker_set(*markers) if markers else None
 
 

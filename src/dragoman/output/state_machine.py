@@ -19,31 +19,30 @@ from dragoman.events import Channel
 from dragoman.output.arguments.call_body import marker_set
 from dragoman.output.calls import CallRecorder, DeclaredTools
 from dragoman.output.channels import read_channel
+from dragoman.output.headers import HEADER_WORDS, starts_inside_header
+from dragoman.output.marker_filter import MarkerFilter
 from dragoman.output.rules import (
     DEFAULT_POLICY,
     FormatRules,
     MarkerMeaning,
     ParserPolicy,
     ParserState,
+    is_markup,
 )
 from dragoman.output.sections import SectionReader
 from dragoman.output.span import Span
 from dragoman.output.spec import MessageHeader
 from dragoman.output.text_buffer import (
-    MarkerFilter,
     Mismatch,
     ReadSteps,
     TextBuffer,
     UnexpectedEnd,
     is_at_marker,
+    read_enclosed,
     read_marker,
     read_until,
     skip_space,
 )
-
-WORD = re.compile(r"[\w.\-]*")
-HEADER_WORDS = re.compile(r"[\w.\-\s]{0,128}")  # header text that has no meaning to the parser
-MAX_SKIPPED = 64  # characters between the markers of a skipped pair
 
 
 class ParserMachine:
@@ -135,6 +134,8 @@ class ParserMachine:
         while True:
             state = self._state
             start, end, index = state.markers.search(buffer)
+            if self._truncated and index < 0:
+                start = state.markers.find_cut_marker(buffer)
             if start > buffer.pos:
                 self._emit_up_to(start)
             if index >= 0:
@@ -143,7 +144,8 @@ class ParserMachine:
             elif buffer.is_stopped:
                 buffer.resume()
             elif buffer.ended:
-                self._emit_up_to(len(buffer.text))
+                if not self._truncated:
+                    self._emit_up_to(len(buffer.text))
                 return
             else:
                 yield
@@ -167,7 +169,7 @@ class ParserMachine:
             yield from self._read_header()
         elif header is not None and header.answer_starts:
             buffer.hold()
-            if (yield from self._starts_inside_header(header)):
+            if (yield from starts_inside_header(buffer, header)):
                 yield from self._read_header()
             else:
                 self._emit_held()
@@ -189,15 +191,6 @@ class ParserMachine:
             self._emit_held()
         else:
             yield from self._attempt(SectionReader.read_call, buffer.pos)
-
-    def _starts_inside_header(self, header: MessageHeader) -> ReadSteps[bool]:
-        """Whether the answer starts in the middle of a header."""
-        buffer = self._buffer
-        if any(header.answer_starts):
-            yield from skip_space(buffer)
-            return (yield from is_at_marker(buffer, marker_set(*header.answer_starts)))
-        yield from skip_space(buffer, WORD)
-        return (yield from is_at_marker(buffer, marker_set(*header.end)))
 
     def _handle_marker(self, meaning: MarkerMeaning, marker: str, end: int) -> ReadSteps[None]:
         """Act on a marker according to its meaning in the current state."""
@@ -282,18 +275,11 @@ class ParserMachine:
         close = next(pair.close for pair in self._rules.skipped if marker in pair.open)
         buffer.hold()
         buffer.pos = end
-        if close:
-            all_markers = marker_set(*close, *self._state.meanings)
-            try:
-                text, marker, end = yield from read_until(buffer, all_markers, MAX_SKIPPED)
-                is_text = marker not in close or any(map(str.isalpha, text))
-                buffer.pos = end if marker in close else buffer.pos
-            except (UnexpectedEnd, Mismatch):
-                is_text = True
-            if is_text:
-                self._emit_held()
-                return
-        buffer.drop_held()
+        others = self._state.markers
+        if close and not (yield from read_enclosed(buffer, marker_set(*close), others)):
+            self._emit_held()
+        else:
+            buffer.drop_held()
 
     # headers
 
@@ -339,47 +325,57 @@ class ParserMachine:
                 self._buffer.drop_held()
                 return
             read = partial(SectionReader.read_addressed_call, name=match["name"])
-            yield from self._attempt(read, self._buffer.pos)
+            rejected = yield from self._attempt(read, self._buffer.pos, addressed=True)
+            if rejected and self._rules.tools is not None and self._rules.tools.section.open:
+                self._state = self._rules.after_rejected_section
             return
         self._emit_held()
 
     # calls
 
     def _attempt(
-        self, read: Callable[[SectionReader], ReadSteps[None]], end: int
+        self,
+        read: Callable[[SectionReader], ReadSteps[None]],
+        end: int,
+        *,
+        addressed: bool = False,
     ) -> ReadSteps[bool]:
         """Read possible calls from `end` on; emit the text if there are none.
 
+        `addressed`: a header names the tool, so that the text is certainly a call.
         Return whether the text turned out not to contain a call.
         """
         buffer, calls, sections = self._buffer, self._calls, self._sections
         assert sections is not None  # noqa: S101
         draft = self._state.channel == "reasoning" and self._policy.in_reasoning == "auto"
-        calls.start_attempt(draft=draft, marked=end > buffer.pos)
+        marker = buffer.text[buffer.pos : end]
+        calls.start_attempt(draft=draft, marked=bool(marker))
         if not buffer.is_holding:
             buffer.hold()
         buffer.pos = end
         if draft and not buffer.is_stopped:
             buffer.stop_before(self._rules.reasoning_closers)
-        rejected, rest = False, None
+        rejected = False
+        buffer.in_call = True
         try:
             yield from read(sections)
             while draft and (yield from sections.has_more_calls()):
                 yield from sections.read_section_or_call()
         except Mismatch:
             rejected = True
-            rest = buffer.take_held() if calls.is_emitting and not draft else None
-            calls.complete_call()
+            calls.complete_damaged_call()
         except UnexpectedEnd:
             calls.end_inside_call(truncated=self._truncated)
             buffer.pos = len(buffer.text)
+        buffer.in_call = False
+        is_cut = self._truncated and not buffer.has_more and not draft
+        if is_cut and (addressed or is_markup(marker)):
+            buffer.drop_held()  # half a call is neither a call nor text
         if draft:
             yield from self._resolve_draft()
         elif calls.has_call:
             self._only_text = False
             self._enter(self._rules.after_call)
-        if rest is not None:
-            self._emit(*rest)
         self._emit_held()
         calls.end_attempt(mismatched=rejected)
         return rejected and not calls.has_call

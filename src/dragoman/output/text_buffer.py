@@ -21,7 +21,9 @@ T = TypeVar("T")
 ReadSteps = Generator[None, None, T]
 
 SPACE = re.compile(r"\s*")
+WORDS = re.compile(r"[\w\s]*")
 MAX_NESTED_PREFIX = 100  # characters; longer markers do not nest one group per character
+MAX_ENCLOSED = 64  # characters between the markers of a pair that is skipped
 MAX_NAME = 256  # characters; anything longer is not a name, a key or a header
 
 
@@ -44,7 +46,9 @@ class TextBuffer:
         "_stop_markers",
         "base",
         "ended",
+        "in_call",
         "is_stopped",
+        "is_truncated",
         "pos",
         "text",
     )
@@ -54,6 +58,8 @@ class TextBuffer:
         self.pos = 0  # of the next unread character
         self.base = 0  # position of `text` in the whole output
         self.ended = False
+        self.is_truncated = False  # the text ended, but the model did not end it
+        self.in_call = False  # whether a call is being read
         self._held: list[str] | None = None
         self._held_from = 0
         self._held_start = 0
@@ -96,9 +102,10 @@ class TextBuffer:
         self.text += self._after_stop
         self._stop_markers, self._after_stop, self.is_stopped = None, "", False
 
-    def finish(self) -> None:
+    def finish(self, *, truncated: bool = False) -> None:
         """Signal that no more text arrives."""
         self.ended = True
+        self.is_truncated = truncated
         if self._stop_markers is not None and not self.is_stopped:
             self.text += self._after_stop
             self._after_stop = ""
@@ -114,6 +121,10 @@ class TextBuffer:
         text = "".join([*self._held, self.text[self._held_from : self.pos]])
         self._held = None
         return text, self._held_start
+
+    def hold_again(self, text: str, start: int) -> None:
+        """Hold text that was taken before, and what is read from here on."""
+        self._held, self._held_from, self._held_start = [text], self.pos, start
 
     def held_text(self) -> str:
         """Return the text read since `hold`, and keep holding it."""
@@ -153,6 +164,7 @@ class MarkerSet:
         whole = [_pattern(marker) for marker in ordered]
         parts = [part for marker in ordered if (part := _partial_pattern(marker))]
         # a tail that may grow into a longer marker wins over a shorter marker that is complete
+        self._prefixes |= {self._index[marker] for marker in self._index if _is_run(marker)}
         growing = {self.markers[index] for index in self._prefixes}
         certain = [_pattern(marker) for marker in ordered if marker not in growing]
         live = re.compile("|".join(certain + parts + whole) or r"(?!)")
@@ -171,6 +183,36 @@ class MarkerSet:
         if buffer.pos >= len(buffer.text):
             return buffer.pos, buffer.pos, -1
         return self._describe_match(self._match[buffer.ended](buffer.text, buffer.pos), -1, buffer)
+
+    def check_cut(self, buffer: TextBuffer) -> None:
+        """Raise `UnexpectedEnd` if the token limit cut one of the markers of a call here."""
+        if not (buffer.is_truncated and buffer.in_call):
+            return
+        match = self._match[False](buffer.text, buffer.pos)
+        if not buffer.has_more or (match is not None and match.end() == len(buffer.text)):
+            raise UnexpectedEnd
+
+    def find_cut_marker(self, buffer: TextBuffer) -> int:
+        """Return where a marker starts that the text ends in, or the end; words are no marker."""
+        match = self._search[False](buffer.text, buffer.pos)
+        is_word = match is None or WORDS.fullmatch(match.group()) is not None
+        return len(buffer.text) if match is None or is_word else match.start()
+
+    def search_from(self, buffer: TextBuffer, position: int) -> tuple[int, int, int]:
+        """Like `search`, from a later position, and without reading up to it."""
+        pos, buffer.pos = buffer.pos, position
+        try:
+            return self.search(buffer)
+        finally:
+            buffer.pos = pos
+
+    def match_from(self, buffer: TextBuffer, position: int) -> tuple[int, int, int]:
+        """Like `match`, at a later position, and without reading up to it."""
+        pos, buffer.pos = buffer.pos, position
+        try:
+            return self.match(buffer)
+        finally:
+            buffer.pos = pos
 
     def _describe_match(
         self, match: re.Match[str] | None, missing: int, buffer: TextBuffer
@@ -195,12 +237,20 @@ def _atoms(marker: str) -> list[str]:
 
 
 def _pattern(marker: str) -> str:
-    return "".join(_atoms(marker))
+    pattern = "".join(_atoms(marker))
+    # of a longer run of characters, the last ones are the marker
+    return f"{pattern}(?!{re.escape(marker[0])})" if _is_run(marker) else pattern
+
+
+def _is_run(marker: str) -> bool:
+    return len(marker) > 1 and len(set(marker)) == 1
 
 
 def _partial_pattern(marker: str) -> str:
     """Return a pattern for a prefix of the marker at the end of the text."""
-    *atoms, _ = _atoms(marker)
+    atoms = _atoms(marker)
+    if not _is_run(marker):
+        atoms.pop()
     if len(atoms) > MAX_NESTED_PREFIX:
         return (
             "(?:"
@@ -222,31 +272,6 @@ def find_last_marker(text: str, markers: Sequence[str]) -> tuple[int, int]:
         if GAP in marker:
             spans += [match.span() for match in re.finditer(_pattern(marker), text)]
     return max(spans, default=(-1, -1))
-
-
-class MarkerFilter:
-    """Removes markers from a streamed text."""
-
-    def __init__(self, markers: Sequence[str]) -> None:
-        self._markers = MarkerSet(markers)
-        self._buffer = TextBuffer()
-
-    def feed(self, text: str) -> str:
-        self._buffer.push(text)
-        return self._remove_markers()
-
-    def close(self) -> str:
-        self._buffer.ended = True
-        return self._remove_markers() + self._buffer.text[self._buffer.pos :]
-
-    def _remove_markers(self) -> str:
-        buffer, parts = self._buffer, []
-        while True:
-            start, end, index = self._markers.search(buffer)
-            parts.append(buffer.text[buffer.pos : start])
-            buffer.pos = end if index >= 0 else start
-            if index < 0:
-                return "".join(parts)
 
 
 def skip_space(buffer: TextBuffer, pattern: re.Pattern[str] = SPACE) -> ReadSteps[None]:
@@ -277,6 +302,7 @@ def read_marker(buffer: TextBuffer, markers: MarkerSet) -> ReadSteps[int]:
             buffer.pos = end
             return index
         if start < 0 or buffer.ended:
+            markers.check_cut(buffer)
             return -1
         yield
 
@@ -288,6 +314,7 @@ def is_at_marker(buffer: TextBuffer, markers: MarkerSet) -> ReadSteps[bool]:
         if index >= 0:
             return True
         if start < 0 or buffer.ended:
+            markers.check_cut(buffer)
             return False
         yield
 
@@ -353,3 +380,16 @@ def stream_until(
                 out(piece)
             raise UnexpectedEnd
         yield
+
+
+def read_enclosed(buffer: TextBuffer, close: MarkerSet, others: MarkerSet) -> ReadSteps[bool]:
+    """Read up to a closing marker; False if words or another marker come before it."""
+    markers = MarkerSet((*close.markers, *others.markers))
+    try:
+        text, marker, end = yield from read_until(buffer, markers, MAX_ENCLOSED)
+    except (UnexpectedEnd, Mismatch):
+        return False
+    if marker not in close.markers:
+        return False
+    buffer.pos = end
+    return not any(map(str.isalpha, text))

@@ -10,6 +10,7 @@ import re
 from functools import lru_cache
 
 from dragoman.output.arguments.cast import cast, load_value, to_json
+from dragoman.output.arguments.end_markers import is_at_end
 from dragoman.output.arguments.json_strings import LONE_SURROGATE
 from dragoman.output.arguments.literal import ValueReader
 from dragoman.output.calls import CallRecorder
@@ -56,17 +57,20 @@ def read_arguments_value(
     value = ValueReader(buffer, calls.write_arguments, quotes, unquoted, types)
     value.must_be_object = True
     value.colon_optional = body is not None
-    value.end_markers = calls.end_markers
+    value.ends = calls.ends
+    value.find_types = calls.parameter_types
     value.cast = cast
     value.casts_strings = body is not None and body.casts_strings
     calls.missing_end, calls.held_arguments = value.missing_end, value.held_text
     yield from value.read()
 
 
-def collect_value(buffer: TextBuffer) -> ReadSteps[str]:
+def collect_value(buffer: TextBuffer, calls: CallRecorder) -> ReadSteps[str]:
     """Read a value without emitting it."""
     parts: list[str] = []
-    yield from ValueReader(buffer, parts.append).read()
+    value = ValueReader(buffer, parts.append)
+    value.ends = calls.ends
+    yield from value.read()
     return "".join(parts)
 
 
@@ -96,11 +100,32 @@ def read_object_list(buffer: TextBuffer, body: JsonObjects, calls: CallRecorder)
             return
         if char == "{":
             calls.start_next_call()
-            yield from read_call_object(buffer, body, calls)
+            try:
+                yield from read_call_object(buffer, body, calls)
+            except Mismatch:
+                yield from skip_damaged_object(buffer, calls)
         elif char == "," and (calls.has_call or calls.has_rejected_call):
             buffer.pos += 1
         else:
-            raise Mismatch
+            yield from skip_damaged_object(buffer, calls)
+
+
+def skip_damaged_object(buffer: TextBuffer, calls: CallRecorder) -> ReadSteps[None]:
+    """Skip the rest of an object that is no proper call, up to the next call in the list.
+
+    Raises `Mismatch` if there is none before the list ends.
+    """
+    if not calls.is_certain:
+        raise Mismatch
+    calls.complete_damaged_call()
+    while True:
+        char = yield from next_char(buffer)
+        if char in calls.ends.string_chars and (yield from is_at_end(buffer, calls.ends)):
+            break
+        buffer.pos += 1
+    if char != "{":
+        raise Mismatch
+    calls.reject_text()
 
 
 class _CallFields:
@@ -145,7 +170,7 @@ def read_members(
             continue
         if char not in ('"', "'"):
             raise Mismatch
-        key = load_value((yield from collect_value(buffer)))
+        key = load_value((yield from collect_value(buffer, calls)))
         char = yield from next_char(buffer)
         if char != ":" or not isinstance(key, str):
             raise Mismatch
@@ -167,14 +192,14 @@ def read_member(
     elif key in body.name and fields.name is None:
         if char not in ("'", '"'):
             raise Mismatch
-        name = load_value((yield from collect_value(buffer)))
+        name = load_value((yield from collect_value(buffer, calls)))
         if not isinstance(name, str) or not name or LONE_SURROGATE.search(name):
             raise Mismatch
         fields.name = name
     elif key in body.arguments and not fields.is_emitted and fields.early_arguments is None:
         yield from read_arguments(buffer, calls, fields, char)
     else:
-        value = yield from collect_value(buffer)
+        value = yield from collect_value(buffer, calls)
         if key in body.id:
             call_id = load_value(value)
             fields.id = (
@@ -193,7 +218,7 @@ def read_arguments(
         fields.is_emitted = True
         yield from read_arguments_value(buffer, calls)
         return
-    text = yield from collect_value(buffer)
+    text = yield from collect_value(buffer, calls)
     value = load_value(text)
     if isinstance(value, str) and char in ("'", '"'):
         text = value
@@ -214,9 +239,12 @@ def read_arguments(
 
 def read_named_call(buffer: TextBuffer, body: NamedObject, calls: CallRecorder) -> ReadSteps[None]:
     """Read a name, the marker that ends it, and an object."""
-    text, marker, end = yield from read_until(buffer, marker_set(*body.name_ends, "{"))
-    if marker != "{":
+    ends = calls.ends.join(marker_set(*body.name_ends, "{"))
+    text, marker, end = yield from read_until(buffer, ends)
+    if marker in body.name_ends:
         buffer.pos = end
+    elif marker != "{":
+        raise Mismatch
     match = re.fullmatch(body.name_pattern, text.strip())
     if match is None:
         raise Mismatch

@@ -9,8 +9,6 @@ from json.encoder import encode_basestring
 
 from dragoman.output.text_buffer import ReadSteps, TextBuffer, UnexpectedEnd
 
-# characters that end or interrupt a string, by its quote
-STRING_BREAKS = {'"': re.compile(r'["\\\x00-\x1f]'), "'": re.compile(r"['\"\\\x00-\x1f]")}
 CONSTANTS = {"true": "true", "false": "false", "null": "null"}
 CONSTANTS |= {"True": "true", "False": "false", "None": "null"}
 _ESCAPE = re.compile(r"u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|x[0-9a-fA-F]{2}|[^uUx]", re.DOTALL)

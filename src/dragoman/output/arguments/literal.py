@@ -14,28 +14,29 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from dragoman.output.arguments.json_strings import (
-    STRING_BREAKS,
-    escape,
-    quote,
-    read_escape,
-    word_to_json,
+from dragoman.output.arguments.damage import (
+    HALF_QUOTED,
+    MEMBER,
+    ElementText,
+    is_before,
+    read_half_quoted,
+    skip_doubled_closing,
+    skip_doubled_opening,
 )
-from dragoman.output.arguments.parameter_types import STRING, Types
+from dragoman.output.arguments.end_markers import CLOSING_QUOTES, NO_ENDS, ends_string, is_at_end
+from dragoman.output.arguments.json_strings import escape, quote, word_to_json
+from dragoman.output.arguments.parameter_types import ANY_TYPE, OBJECT_TYPES, STRING, Types
+from dragoman.output.arguments.strings import Output, read_quoted, read_until_marker, read_word
 from dragoman.output.text_buffer import (
     MarkerSet,
     Mismatch,
     ReadSteps,
     TextBuffer,
     UnexpectedEnd,
-    is_at_marker,
+    peek_char,
 )
 
-Output = Callable[[str], object]
-
 _SPACES = re.compile(r"[ \t\r\n]*")
-_WORD = re.compile(r"[^\s,:=\[\]{}()\"']+")
-_UNQUOTED = re.compile(r"[^,\]}]+")
 MAX_DEPTH = 128
 MAX_LEAD = 4096  # characters of white space and key held back before a value
 
@@ -51,13 +52,16 @@ class ValueReader:
         "_pending",
         "_pending_braces",
         "_pending_depth",
+        "_plain_lists",
+        "_set_depths",
         "_string_markers",
         "_types",
         "_unquoted",
         "cast",
         "casts_strings",
         "colon_optional",
-        "end_markers",
+        "ends",
+        "find_types",
         "glued_key",
         "keys",
         "must_be_object",
@@ -84,11 +88,14 @@ class ValueReader:
         self._bare_key = ""  # a key without quotes
         self._current_key: str | None = None  # the key of the value being read
         self.stack: list[str] = []  # the characters that close what is open
+        self._set_depths: set[int] = set()  # where these are sets of Python, which braces close
+        self._plain_lists: set[int] = set()  # where these are lists with elements besides objects
         self.keys: Sequence[str] = ()  # names that may follow a bare word without a separator
         self.glued_key = ""  # the name that did
-        self.end_markers: MarkerSet | None = None  # markers that end the value, whatever is open
+        self.ends = NO_ENDS  # markers that end the value, whatever is open
         # converts a word to one of the types
-        self.cast: Callable[[str, Types], str] = _cast_by_spelling
+        self.cast: Callable[[str, Types], str] = lambda word, _: word_to_json(word)
+        self.find_types: Callable[[str], Types] = lambda _: ANY_TYPE  # of a key, by the schema
         self.casts_strings = False  # whether the schema also converts strings
         self.must_be_object = False  # whether the value must be an object
         self.colon_optional = False  # whether the colon after a key may be missing
@@ -107,16 +114,19 @@ class ValueReader:
         while self.stack:
             char = yield from self._next_char()
             if char in "}])":
-                self._close_container()
+                yield from self._close_container(char)
             elif char in ",;":
                 self._buffer.pos += 1
                 self._pending = ","
             elif self.stack[-1] == "}":
                 yield from self._read_member()
             else:
+                may_be_call = char == "{" and len(self.stack) in self._plain_lists
+                if may_be_call and (yield from is_at_end(self._buffer, self.ends)):
+                    raise Mismatch
                 if "," not in self._pending:  # the comma is missing
                     self._pending = "," + (self._pending or " ")
-                yield from self._read_value()
+                yield from self._read_element(char)
 
     # between values
 
@@ -127,12 +137,7 @@ class ValueReader:
             if buffer.pos < len(buffer.text):
                 char = buffer.text[buffer.pos]
                 if char not in " \t\r\n":
-                    ends = self.end_markers
-                    if (
-                        ends is not None
-                        and char in ends.first_chars
-                        and (yield from is_at_marker(buffer, ends))
-                    ):
+                    if char in self.ends.first_chars and (yield from is_at_end(buffer, self.ends)):
                         raise Mismatch
                     return char
                 match = _SPACES.match(buffer.text, buffer.pos)
@@ -150,12 +155,24 @@ class ValueReader:
         self._pending_braces, self._pending_depth = "", 0
         self._out(lead + text)
 
-    def _close_container(self) -> None:
+    def _close_container(self, char: str) -> ReadSteps[None]:
+        """Close what a bracket closes. A bracket that closes nothing is skipped."""
         self._buffer.pos += 1
-        closer = self.stack.pop()
         if "," in self._pending:
             self._pending = ""
-        self._emit(closer)
+        depth = len(self.stack)
+        is_set = depth in self._set_depths
+        self._set_depths.discard(depth)
+        self._plain_lists.discard(depth)
+        closer = "}" if char == "}" and not is_set else "]"
+        if closer not in self.stack:
+            self._pending = ""
+            return
+        if closer != self.stack[-1] and (yield from is_before(self._buffer, MEMBER)):
+            closer = self.stack[-1]  # the wrong bracket: the object goes on
+        while self.stack[-1] != closer:
+            self._emit(self.stack.pop())
+        self._emit(self.stack.pop())
 
     # values
 
@@ -168,10 +185,15 @@ class ValueReader:
         elif char in "{[(":
             if len(self.stack) >= MAX_DEPTH:
                 raise Mismatch
+            may_be_call = char == "{" and not self._may_be_object()
+            if may_be_call and (yield from is_at_end(buffer, self.ends)):
+                raise Mismatch
             buffer.pos += 1
             yield from self._read_container(char)
         elif self._string_markers is not None and (yield from self._read_marked_string()):
             return
+        elif not self._unquoted and (yield from is_before(buffer, HALF_QUOTED)):
+            self._emit(read_half_quoted(self._buffer))
         else:
             yield from self._read_bare_word()
 
@@ -182,7 +204,7 @@ class ValueReader:
             self.stack.append("]")
             following = yield from self._next_char()
             if following not in "}])":
-                yield from self._read_value()
+                yield from self._read_element(following)
             return
         self._pending, self._pending_braces = "", self._pending_braces + self._pending + "{"
         self._pending_depth += 1
@@ -191,13 +213,58 @@ class ValueReader:
         if following not in "}])":
             yield from self._read_member()
 
+    def _read_element(self, char: str) -> ReadSteps[None]:
+        """Read an element of a list. A key shows that the list was not closed before it."""
+        if char not in "{[(":
+            self._plain_lists.add(len(self.stack))
+        if char not in "\"'" or self.stack[-2:] != ["}", "]"]:
+            yield from self._read_value()
+            return
+        self._buffer.pos += 1
+        yield from skip_doubled_opening(self._buffer, char)
+        element = ElementText(self._start_string, self._out)
+        try:
+            yield from read_quoted(self._buffer, self.ends, char, element.add)
+        except (UnexpectedEnd, Mismatch):
+            element.flush()  # without text it is left out
+            raise
+        if element.is_flushed:
+            self.stack.pop()
+            self._out('"')
+            return
+        lead, self._pending = self._pending, ""
+        try:
+            yield from skip_doubled_closing(self._buffer, char)
+            following = yield from self._next_char()
+        except (UnexpectedEnd, Mismatch):
+            self._pending = lead
+            self._emit(element.quoted)
+            raise
+        if following != ":":
+            space, self._pending = self._pending, lead
+            self._emit(element.quoted)
+            self._pending = space
+            return
+        self.stack.pop()
+        self._pending = ""
+        self._emit("]")
+        self._buffer.pos += 1
+        self._pending = f", {element.quoted}:"
+        self._current_key = element.quoted if len(self.stack) == 1 else None
+        yield from self._read_value()
+        self._current_key = None
+
+    def _start_string(self) -> None:
+        self._emit('"')
+        self.stack.append('"')
+
     def _read_member(self) -> ReadSteps[None]:
         """Read a key and its value, or one element of a Python set."""
         if self.stack[-1] != "}":
             yield from self._read_value()
             return
         is_first = bool(self._pending_braces)
-        lead = self._pending
+        lead = self._pending.replace(",", "") if is_first else self._pending
         if not is_first and "," not in lead:
             lead = "," + (lead or " ")
         self._pending = self._bare_key = ""
@@ -206,11 +273,15 @@ class ValueReader:
         if char in ":=" or (self.colon_optional and char not in ",}"):
             self._buffer.pos += char in ":="
             self._pending = f"{lead}{key}:"
+            if char in ":=" and (yield from self._next_char()) in ",}])":
+                self._pending = ""  # a key without a value is left out
+                return
             self._current_key = key if len(self.stack) == 1 else None
             yield from self._read_value()
             self._current_key = None
         elif char in ",}" and is_first and not (self.must_be_object and len(self.stack) == 1):
             self.stack[-1] = "]"
+            self._set_depths.add(len(self.stack))
             self._pending_braces = self._pending_braces[:-1] + "["
             self._pending = lead
             self._emit(word_to_json(self._bare_key) if self._bare_key else key)
@@ -223,7 +294,9 @@ class ValueReader:
         if char in "\"'":
             buffer.pos += 1
             parts: list[str] = ['"']
-            yield from self._read_string_body(char, parts.append)
+            yield from skip_doubled_opening(buffer, char)
+            yield from read_quoted(buffer, self.ends, char, parts.append)
+            yield from skip_doubled_closing(buffer, char)
             return "".join([*parts, '"'])
         if self._string_markers is not None:
             start, end, index = self._string_markers.match(buffer)
@@ -233,50 +306,27 @@ class ValueReader:
             if index >= 0:
                 buffer.pos = end
                 parts = ['"']
-                yield from self._read_until_marker(parts.append)
+                yield from read_until_marker(buffer, self.ends, self._string_markers, parts.append)
                 return "".join([*parts, '"'])
-        self._bare_key = yield from self._read_word(_WORD)
+        self._bare_key = yield from read_word(buffer, self.ends, self.ends.word)
         if not self._bare_key:
             raise Mismatch
+        if buffer.has_more and buffer.text[buffer.pos] in "\"'":
+            buffer.pos += 1  # the opening quote is missing
         return quote(self._bare_key)
 
     def _read_string(self, quote: str) -> ReadSteps[None]:
-        self._emit('"')
-        self.stack.append('"')
-        yield from self._read_string_body(quote, self._out)
+        buffer = self._buffer
+        yield from skip_doubled_opening(buffer, quote)
+        if (yield from peek_char(buffer)) in self.ends.string_chars and (
+            yield from ends_string(buffer, self.ends, CLOSING_QUOTES[quote])
+        ):
+            raise Mismatch  # a key without a value is left out
+        self._start_string()
+        yield from read_quoted(buffer, self.ends, quote, self._out)
         self.stack.pop()
         self._out('"')
-
-    def _read_string_body(self, quote: str, out: Output) -> ReadSteps[None]:
-        """Read a string up to its closing quote and emit it as JSON."""
-        buffer = self._buffer
-        search = STRING_BREAKS[quote].search
-        while True:
-            text, pos = buffer.text, buffer.pos
-            match = search(text, pos)
-            if match is None:
-                if pos < len(text):
-                    buffer.pos = len(text)
-                    out(text[pos:] if pos else text)
-                if buffer.ended:
-                    raise UnexpectedEnd
-                yield
-                continue
-            end = match.start()
-            char = text[end]
-            if char == quote:
-                buffer.pos = end + 1
-                if end > pos:
-                    out(text[pos:end])
-                return
-            if char != "\\":
-                buffer.pos = end + 1
-                out(text[pos:end] + escape(char))
-                continue
-            buffer.pos = end
-            if end > pos:
-                out(text[pos:end])
-            out((yield from read_escape(buffer)))
+        yield from skip_doubled_closing(self._buffer, quote)
 
     def _read_marked_string(self) -> ReadSteps[bool]:
         """Read a string between the format's own markers; it contains no escapes."""
@@ -294,7 +344,7 @@ class ValueReader:
         if types and types != STRING:
             parts: list[str] = []
             try:
-                yield from self._read_until_marker(parts.append, plain=True)
+                yield from read_until_marker(buffer, self.ends, markers, parts.append, str)
             except UnexpectedEnd:
                 self._emit('"' + escape("".join(parts)))
                 self.stack.append('"')
@@ -303,10 +353,17 @@ class ValueReader:
             return True
         self._emit('"')
         self.stack.append('"')
-        yield from self._read_until_marker(self._out)
+        yield from read_until_marker(buffer, self.ends, markers, self._out)
         self.stack.pop()
         self._out('"')
         return True
+
+    def _may_be_object(self) -> bool:
+        """Whether the schema allows an object here, or says nothing about it."""
+        if self._current_key is None:
+            return True
+        types = self.find_types(json.loads(self._current_key))
+        return not types or not types.isdisjoint(OBJECT_TYPES)
 
     def _expected_types(self) -> Types | None:
         """Return the types that the schema allows for the current value."""
@@ -314,53 +371,16 @@ class ValueReader:
             return None
         return self._types.get(json.loads(self._current_key))
 
-    def _read_until_marker(self, out: Output, plain: bool = False) -> ReadSteps[None]:
-        """Read a string up to its closing marker and emit it, escaped for JSON unless `plain`."""
-        convert = str if plain else escape
-        buffer, markers = self._buffer, self._string_markers
-        assert markers is not None  # noqa: S101
-        while True:
-            start, end, index = markers.search(buffer)
-            piece, buffer.pos = buffer.text[buffer.pos : start], start
-            if piece:
-                out(convert(piece))
-            if index >= 0:
-                buffer.pos = end
-                return
-            if buffer.ended:
-                piece, buffer.pos = buffer.text[buffer.pos :], len(buffer.text)
-                if piece:
-                    out(convert(piece))
-                raise UnexpectedEnd
-            yield
-
-    def _read_word(self, pattern: re.Pattern[str]) -> ReadSteps[str]:
-        buffer = self._buffer
-        parts: list[str] = []
-        while True:
-            match = pattern.match(buffer.text, buffer.pos)
-            if match is not None:
-                parts.append(match.group())
-                buffer.pos = match.end()
-            if buffer.has_more:
-                return "".join(parts)
-            if buffer.ended:
-                if not parts:
-                    raise UnexpectedEnd
-                return "".join(parts)
-            yield
-
     def _read_bare_word(self) -> ReadSteps[None]:
-        word = yield from self._read_word(_UNQUOTED if self._unquoted else _WORD)
+        ends = self.ends
+        pattern = ends.unquoted if self._unquoted else ends.word
+        word = yield from read_word(self._buffer, ends, pattern)
         if not word.strip():
             if not self.stack and not self._pending_braces:
                 raise Mismatch
             if not self._buffer.has_more:
                 raise UnexpectedEnd
-            if self._buffer.text[self._buffer.pos] not in "}]),":
-                self._buffer.pos += 1  # a character without meaning here
-            self._emit("null")
-            return
+            raise Mismatch  # a character without meaning here
         word = word.strip()
         if (
             self.keys
@@ -378,7 +398,3 @@ class ValueReader:
         if types:
             return self.cast(word, types)
         return word_to_json(word)
-
-
-def _cast_by_spelling(word: str, _types: Types) -> str:
-    return word_to_json(word)

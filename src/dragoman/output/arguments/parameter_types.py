@@ -17,6 +17,7 @@ from dragoman.types import Json
 Types: TypeAlias = frozenset[str]
 
 STRING: Types = frozenset({"string"})
+OBJECT_TYPES: Types = frozenset({"object", "json"})
 ANY_TYPE: Types = frozenset()
 SYNONYMS = {"str": "string", "text": "string", "int": "integer", "float": "number"}
 SYNONYMS |= {"double": "number", "bool": "boolean", "dict": "object", "list": "array"}

@@ -17,9 +17,11 @@ from dragoman.output.arguments.call_body import (
     read_object_list,
 )
 from dragoman.output.arguments.cast import cast
-from dragoman.output.arguments.json_strings import STRING_BREAKS, escape, quote, read_escape
-from dragoman.output.arguments.literal import Output, ValueReader
+from dragoman.output.arguments.end_markers import CLOSING_QUOTES, ends_string, is_at_end
+from dragoman.output.arguments.json_strings import escape, quote, read_escape
+from dragoman.output.arguments.literal import ValueReader
 from dragoman.output.arguments.parameter_types import STRING
+from dragoman.output.arguments.strings import Output
 from dragoman.output.calls import CallRecorder
 from dragoman.output.spec import GAP, JsonObjects, PythonCalls
 from dragoman.output.text_buffer import (
@@ -33,6 +35,7 @@ from dragoman.output.text_buffer import (
 
 _NAME = re.compile(r"[^\W\d][\w.\-]*")
 _KEY = re.compile(r"[^\W\d]\w*")
+_CALL_START = re.compile(r"([^\W\d][\w.\-]{0,256})\s{0,16}(\()?")
 _SPACES = re.compile(r"\s{0,64}")
 MAX_IDENTIFIER = 256
 CALL_ENDS = (")]", "),", ")\n", ")<")
@@ -55,8 +58,17 @@ def read_python_calls(
         if char == "{":
             yield from read_object_list(buffer, JsonObjects(requires_arguments=True), calls)
             return
+    name = ""
     while True:
-        yield from read_python_call(buffer, calls)
+        calls.start_next_call()
+        try:
+            name = yield from read_python_call(buffer, calls, name)
+        except Mismatch:
+            yield from skip_damaged_call(buffer, calls)
+            name = ""
+            continue
+        if name:
+            continue
         char = yield from next_char(buffer)
         if char in (",", ";"):
             buffer.pos += 1
@@ -68,8 +80,9 @@ def read_python_calls(
             return
 
 
-def read_python_call(buffer: TextBuffer, calls: CallRecorder) -> ReadSteps[None]:
-    name = yield from read_identifier(buffer, _NAME)
+def read_python_call(buffer: TextBuffer, calls: CallRecorder, name: str) -> ReadSteps[str]:
+    """Read a call, or the rest after its name; return the name of a call that starts inside it."""
+    name = name or (yield from read_identifier(buffer, _NAME))
     char = yield from next_char(buffer)
     if char != "(":
         raise Mismatch
@@ -77,8 +90,30 @@ def read_python_call(buffer: TextBuffer, calls: CallRecorder) -> ReadSteps[None]
     calls.open_call(name)
     arguments = KeywordArguments(buffer, calls)
     calls.missing_end = arguments.missing_end
-    yield from arguments.read()
+    next_name = yield from arguments.read()
     calls.close_call()
+    return next_name
+
+
+def skip_damaged_call(buffer: TextBuffer, calls: CallRecorder) -> ReadSteps[None]:
+    """Skip the rest of a call up to the next one; raise `Mismatch` if there is none."""
+    if not calls.is_certain:
+        raise Mismatch
+    calls.complete_damaged_call()
+    while True:
+        char = yield from next_char(buffer)
+        if char in calls.ends.first_chars and (yield from is_at_end(buffer, calls.ends)):
+            raise Mismatch
+        size = 1
+        while (match := _CALL_START.match(buffer.text, buffer.pos)) is not None:
+            size = len(match[1])
+            if match[2] and calls.tools.is_allowed(match[1]):
+                calls.reject_text()
+                return
+            if match.end() < len(buffer.text) or buffer.ended:
+                break
+            yield
+        buffer.pos += size
 
 
 def read_identifier(buffer: TextBuffer, pattern: re.Pattern[str]) -> ReadSteps[str]:
@@ -120,24 +155,34 @@ class KeywordArguments:
         lead, self._lead = self._lead, ""
         self._calls.write_arguments(lead + text)
 
-    def read(self) -> ReadSteps[None]:
-        buffer = self._buffer
+    def read(self) -> ReadSteps[str]:
+        """Read to the end; return the name of another call that starts before this one ends."""
+        buffer, ends = self._buffer, self._calls.ends
         next_key = ""
         while True:
             char = yield from next_char(buffer)
+            if char in ends.first_chars and (yield from is_at_end(buffer, ends)):
+                raise Mismatch
             if char == ")" and not next_key:
                 buffer.pos += 1
                 self._emit("}")
-                return
+                return ""
             if char == "," and not next_key:
                 buffer.pos += 1
                 continue
-            key = next_key or (yield from read_identifier(buffer, _KEY))
+            key = next_key or (yield from read_identifier(buffer, _NAME))
             char = yield from next_char(buffer)
-            if char not in ("=", ":"):
+            if char == "(" and self._calls.tools.is_allowed(key):
+                self._emit("}")
+                return key
+            if char not in ("=", ":") or _KEY.fullmatch(key) is None:
                 raise Mismatch
             buffer.pos += 1
-            yield from skip_space(buffer)
+            if (yield from next_char(buffer)) in ",)":  # a key without a value is left out
+                if not self._has_arguments:
+                    raise Mismatch
+                next_key = ""
+                continue
             self._lead += f"{', ' if self._has_arguments else ''}{quote(key)}: "
             self._has_arguments = True
             next_key = yield from self._read_argument(key)
@@ -170,6 +215,7 @@ class KeywordArguments:
             return ""
         self._value = ValueReader(buffer, self._emit)
         self._value.keys = self._keys
+        self._value.ends = self._calls.ends
         yield from self._value.read()
         next_key, self._value = self._value.glued_key, None
         return next_key
@@ -179,6 +225,7 @@ class KeywordArguments:
         buffer = self._buffer
         parts: list[str] = []
         ends = marker_set(*(f",{GAP}{key}{GAP}=" for key in self._keys), *CALL_ENDS)
+        ends = self._calls.ends.join(ends)
         try:
             yield from stream_until(buffer, ends, parts.append)
         except UnexpectedEnd:
@@ -194,21 +241,25 @@ class KeywordArguments:
 
     def _read_string_body(self, quote: str, out: Output) -> ReadSteps[None]:
         """Read a string up to the first quote after which the call can continue."""
-        buffer = self._buffer
+        buffer, ends = self._buffer, self._calls.ends
         while True:
-            match = STRING_BREAKS[quote].search(buffer.text, buffer.pos)
-            end = len(buffer.text) if match is None else match.start()
-            if end > buffer.pos:
-                out(buffer.text[buffer.pos : end])
-                buffer.pos = end
+            match = ends.string_breaks[quote].search(buffer.text, buffer.pos)
+            text, end = buffer.text, len(buffer.text) if match is None else match.start()
+            start, buffer.pos = buffer.pos, end
+            if end > start:
+                out(text[start:end])
             if match is None:
                 if buffer.ended:
                     raise UnexpectedEnd
                 yield
                 continue
-            char = buffer.text[end]
+            char = text[end]
             if char == "\\":
                 out((yield from read_escape(buffer)))
+            elif char in ends.string_chars and (
+                yield from ends_string(buffer, ends, CLOSING_QUOTES[quote])
+            ):
+                raise Mismatch
             elif char != quote:
                 buffer.pos += 1
                 out(escape(char))

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 
 from dragoman.output.arguments.call_body import marker_set, next_char, read_arguments_value
 from dragoman.output.arguments.cast import cast, to_json
+from dragoman.output.arguments.end_markers import EndMarkers, ends_string, make_finder
 from dragoman.output.arguments.json_strings import escape, quote
-from dragoman.output.arguments.parameter_types import STRING, ParameterSchema, Types
+from dragoman.output.arguments.parameter_types import STRING, Types
 from dragoman.output.calls import CallRecorder
-from dragoman.output.spec import NestedElements, TaggedArguments
+from dragoman.output.spec import TaggedArguments
 from dragoman.output.text_buffer import (
     MarkerSet,
     Mismatch,
@@ -29,9 +30,9 @@ from dragoman.output.text_buffer import (
     stream_until,
 )
 
-# an element in a text: its name, its content, and its position
-ChildElement = tuple[str, str, tuple[int, int]]
 CDATA = ("<![CDATA[", "]]>")
+WRONG_CLOSE = "</"  # starts a closing tag, perhaps of another name
+WRONG_TAG = re.compile(r"</[^<>\s]{0,40}(>)?\s{0,16}")
 JSON_TYPE: Types = frozenset({"json"})  # a value that the format declares not to be a string
 INLINE_TYPES = {"true": STRING, "false": JSON_TYPE}
 
@@ -76,9 +77,8 @@ def read_tagged_call(
     buffer: TextBuffer, body: TaggedArguments, calls: CallRecorder, after: tuple[str, ...]
 ) -> ReadSteps[None]:
     """Read a name, then keys and values. `after`: markers that can follow the last value."""
-    text, marker, end = yield from read_until(
-        buffer, marker_set(*body.name_ends, *body.key.open, *after)
-    )
+    ends = calls.ends.join(marker_set(*body.name_ends, *body.key.open, *after))
+    text, marker, end = yield from read_until(buffer, ends)
     if marker in body.name_ends:
         buffer.pos = end
     match = re.fullmatch(body.name_pattern, text.strip())
@@ -105,7 +105,7 @@ def read_tagged_call(
             raise UnexpectedEnd
         if (yield from read_marker(buffer, opens)) < 0:
             break
-        yield from read_argument(buffer, body, calls, out, after)
+        yield from read_argument(buffer, body, calls, out)
         calls.commit()
     if (
         not out.has_arguments
@@ -134,11 +134,14 @@ def read_argument(
     body: TaggedArguments,
     calls: CallRecorder,
     out: ArgumentWriter,
-    after: tuple[str, ...],
 ) -> ReadSteps[None]:
-    text, marker, end = yield from read_until(buffer, marker_set(*body.key.close, *body.value.open))
+    """Read a key and its value. A key without a value is left out."""
+    ends = calls.ends.join(marker_set(*body.key.close, *body.value.open))
+    text, marker, end = yield from read_until(buffer, ends)
     if marker in body.key.close:
         buffer.pos = end
+    elif marker not in body.value.open:
+        return
     match = re.fullmatch(body.key_pattern, text.strip())
     if match is None:
         raise Mismatch
@@ -146,25 +149,32 @@ def read_argument(
     key = html.unescape(groups["key"]) if body.html_entities else groups["key"].strip()
     if body.value.open:
         yield from skip_space(buffer)
-        yield from read_marker(buffer, marker_set(*body.value.open))
+        has_value = (yield from read_marker(buffer, marker_set(*body.value.open))) >= 0
+        next_markers = calls.ends.join(marker_set(*body.key.open))
+        if not has_value and (yield from is_at_marker(buffer, next_markers)):
+            return
     inline = groups.get("type")
     types = calls.parameter_types(key) if inline is None else _read_inline_type(inline)
-    closes = body.value.close
-    if body.implicit_end:
-        closes += (*body.key.open, *after)
-    if body.trim == "newline":
-        closes += tuple("\n" + marker for marker in closes)
-    yield from read_value(buffer, PendingValue(body, key, types, marker_set(*closes)), out)
+    yield from read_value(buffer, PendingValue(body, key, types, calls.ends), out)
 
 
 class PendingValue:
-    """A value that is about to be read, and the markers that close it."""
+    """A value that is about to be read, and the markers that can end it."""
 
-    def __init__(self, body: TaggedArguments, key: str, types: Types, closes: MarkerSet) -> None:
+    def __init__(self, body: TaggedArguments, key: str, types: Types, ends: EndMarkers) -> None:
         self.key = key
         self.types = types
-        self.closes = closes
         self.body = body
+        self.ends = ends
+        self.closes = body.value.close
+        if body.implicit_end:
+            self.closes += body.key.open
+        if body.cdata:
+            self.closes += (CDATA[0],)
+        line = ("\n",) if body.trim == "newline" else ()
+        found = (*self.closes, *ends.join(marker_set(WRONG_CLOSE)).markers)
+        self.markers = marker_set(*found, *(start + marker for start in line for marker in found))
+        self.next_markers = ends.join(marker_set(*body.key.open))
 
 
 def read_value(buffer: TextBuffer, pending: PendingValue, out: ArgumentWriter) -> ReadSteps[None]:
@@ -180,8 +190,8 @@ def read_value(buffer: TextBuffer, pending: PendingValue, out: ArgumentWriter) -
     if is_streamed:
         out.start_string(pending.key)
     try:
-        marker, end = yield from (stream_until_cdata if body.cdata else stream_until)(
-            buffer, pending.closes, write
+        marker, end = yield from (stream_cdata if body.cdata else stream_value)(
+            buffer, pending, write
         )
     except UnexpectedEnd:
         if not is_streamed:
@@ -195,16 +205,61 @@ def read_value(buffer: TextBuffer, pending: PendingValue, out: ArgumentWriter) -
         buffer.pos = end
 
 
-def stream_until_cdata(
-    buffer: TextBuffer, closes: MarkerSet, write: Callable[[str], object]
+def stream_value(
+    buffer: TextBuffer, pending: PendingValue, write: Callable[[str], object]
 ) -> ReadSteps[tuple[str, int]]:
-    """Like `stream_until`, for text with CDATA sections; white space beside them is dropped."""
-    all_markers = marker_set(CDATA[0], *closes.markers)
+    """Pass the text of a value to `write`; return the marker that ends it, unread, and its end.
+
+    A marker that ends the call ends the value, unless the value is closed before the next one. A
+    closing tag of another name ends it, too, if the next key or the end of the call follows.
+    """
+    body = pending.body
+    finder = make_finder(marker_set(*body.value.close), marker_set(*body.key.open))
+    while True:
+        marker, end = yield from stream_until(buffer, pending.markers, write)
+        name = marker.lstrip("\n")
+        if name in pending.closes:
+            return marker, end
+        line = "\n" if marker != name else ""
+        buffer.pos += len(line)
+        if name == WRONG_CLOSE:
+            if (yield from skip_wrong_close(buffer, pending.next_markers)):
+                return "", buffer.pos
+        elif (yield from ends_string(buffer, pending.ends, finder)):
+            return name, end
+        write(line + buffer.text[buffer.pos])
+        buffer.pos += 1
+
+
+def skip_wrong_close(buffer: TextBuffer, next_markers: MarkerSet) -> ReadSteps[bool]:
+    """Skip a closing tag of another name; False if it is part of a value."""
+    while True:
+        match = WRONG_TAG.match(buffer.text, buffer.pos)
+        if match is None:
+            return False
+        if match[1] and match.end() < len(buffer.text):
+            start, _, index = next_markers.match_from(buffer, match.end())
+            if index >= 0:
+                buffer.pos = match.end()
+                return True
+            if start < 0:
+                return False
+        elif match.end() < len(buffer.text):
+            return False
+        if buffer.ended:
+            return False
+        yield
+
+
+def stream_cdata(
+    buffer: TextBuffer, pending: PendingValue, write: Callable[[str], object]
+) -> ReadSteps[tuple[str, int]]:
+    """Like `stream_value`, for text with CDATA sections; white space beside them is dropped."""
     after_cdata = False
     while True:
         parts: list[str] = []
-        marker, end = yield from stream_until(
-            buffer, all_markers, parts.append if after_cdata else write
+        marker, end = yield from stream_value(
+            buffer, pending, parts.append if after_cdata else write
         )
         if "".join(parts).strip():
             write("".join(parts))
@@ -225,146 +280,3 @@ def _read_inline_type(type_name: str) -> Types:
     if type_name in INLINE_TYPES:
         return INLINE_TYPES[type_name]
     return JSON_TYPE if type_name != "string" else STRING
-
-
-# bodies of type `NestedElements`
-
-
-def read_nested_call(
-    buffer: TextBuffer, body: NestedElements, calls: CallRecorder, after: tuple[str, ...]
-) -> ReadSteps[None]:
-    """Read a name, then an element for each argument."""
-    text, marker, end = yield from read_until(buffer, marker_set(*body.name_ends, *after))
-    if marker in body.name_ends:
-        buffer.pos = end
-    match = re.fullmatch(body.name_pattern, text.strip())
-    if match is None:
-        raise Mismatch
-    calls.open_call(match["name"].strip())
-    out = ArgumentWriter(calls)
-    opens, ends = marker_set(body.prefix + "<"), marker_set(*after)
-    while True:
-        yield from skip_space(buffer)
-        at_end = yield from is_at_marker(buffer, ends)
-        if at_end or (yield from read_marker(buffer, opens)) < 0:
-            break
-        key, _, buffer.pos = yield from read_until(buffer, marker_set(">"))
-        yield from read_element(buffer, body, calls, out, PendingElement(key, after))
-        calls.commit()
-    out.close()
-
-
-class PendingElement:
-    """An element about to be read, and the markers that end it if it is not closed."""
-
-    def __init__(self, key: str, after: tuple[str, ...]) -> None:
-        self.key = key
-        self.after = after
-
-
-def read_element(
-    buffer: TextBuffer,
-    body: NestedElements,
-    calls: CallRecorder,
-    out: ArgumentWriter,
-    element: PendingElement,
-) -> ReadSteps[None]:
-    key = element.key
-    if calls.parameter_types(key) == STRING:
-        out.start_string(key)
-        yield from read_element_text(buffer, body, element, out.write_string)
-        out.end_string()
-        return
-    parts: list[str] = []
-    schema = calls.tools.parameter_schema(calls.name, key)
-    try:
-        yield from read_element_text(buffer, body, element, parts.append)
-    except UnexpectedEnd:
-        out.write_member(key, element_to_json(body, "".join(parts), schema))
-        raise
-    out.write_member(key, element_to_json(body, "".join(parts), schema))
-
-
-def read_element_text(
-    buffer: TextBuffer,
-    body: NestedElements,
-    element: PendingElement,
-    write: Callable[[str], object],
-) -> ReadSteps[None]:
-    """Read the content of an element, which may contain elements of the same name."""
-    opening, closing = f"{body.prefix}<{element.key}>", f"{body.prefix}</{element.key}>"
-    depth = 1
-    while True:
-        marker, end = yield from stream_until(
-            buffer, marker_set(opening, closing, *element.after), write
-        )
-        depth += (marker == opening) - (marker == closing)
-        if marker in element.after:
-            return
-        if depth:
-            write(buffer.text[buffer.pos : end])
-        buffer.pos = end
-        if not depth:
-            return
-
-
-def element_to_json(
-    body: NestedElements, text: str, schema: ParameterSchema, depth: int = 0
-) -> str:
-    """Return the content of an element as JSON. Text beside elements makes all of it a string."""
-    children = list(_iterate_children(body, text)) if depth < 32 else []
-    types = schema.types
-    rest = "".join(text[start:end] for start, end in _iterate_gaps(children, len(text)))
-    if not children or rest.strip():
-        return cast(text, types) if types else untyped_to_json(text)
-    items_only = all(key == body.item for key, _, _ in children)
-    if types == frozenset({"array"}) or (items_only and (not types or "array" in types)):
-        items = (
-            element_to_json(body, inner, schema.item(index), depth + 1)
-            for index, (_, inner, _) in enumerate(children)
-        )
-        return f"[{', '.join(items)}]"
-    members = (
-        f"{quote(key)}: {element_to_json(body, inner, schema.member(key), depth + 1)}"
-        for key, inner, _ in children
-    )
-    return f"{{{', '.join(members)}}}"
-
-
-def _iterate_gaps(children: Sequence[ChildElement], size: int) -> Iterator[tuple[int, int]]:
-    pos = 0
-    for _, _, (start, end) in children:
-        yield pos, start
-        pos = end
-    yield pos, size
-
-
-def untyped_to_json(text: str) -> str:
-    """Return the content of an element without a schema: a value if it is one, else a string."""
-    if not text.strip():
-        return "null"
-    return to_json(text) or quote(text)
-
-
-def _iterate_children(body: NestedElements, text: str) -> Iterator[ChildElement]:
-    """Yield the elements in a text; elements of the same name nest."""
-    pos, opening = 0, body.prefix + "<"
-    while (start := text.find(opening, pos)) >= 0:
-        end = text.find(">", start + len(opening))
-        if end < 0:
-            return
-        key = text[start + len(opening) : end]
-        if key.startswith("/"):
-            pos = end + 1
-            continue
-        content_start, depth, pos = end + 1, 1, end + 1
-        pattern = re.compile(re.escape(opening) + "(/?)" + re.escape(key) + ">")
-        close = len(text)
-        for match in pattern.finditer(text, content_start):
-            depth += -1 if match[1] else 1
-            if not depth:
-                close, pos = match.start(), match.end()
-                break
-        else:
-            pos = len(text)
-        yield key, text[content_start:close], (start, pos)

@@ -1,0 +1,99 @@
+"""Damage that shows in the text around it: doubled or missing quotes, lists that are not closed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from dragoman.output.arguments.json_strings import quote
+from dragoman.output.arguments.strings import Output
+from dragoman.output.text_buffer import ReadSteps, TextBuffer
+
+MAX_KEY = 64  # characters of a key that may stand in a list that was not closed
+MAX_SPACE = 32  # characters of white space after a quote
+_DOUBLED_CLOSING = {quote: re.compile(rf"{quote}\s{{0,{MAX_SPACE}}}[,}}\])]") for quote in "\"'"}
+# text that shows what damaged text before it means, and the same for a part of that text
+MEMBER = (  # a comma, a key and a colon
+    re.compile(r"\s{0,16},\s{0,16}[\"'][^\"'\\]{1,64}[\"']\s{0,16}:"),
+    re.compile(r"\s{0,16}(?:\Z|,\s{0,16}(?:\Z|[\"'](?:\Z|[^\"'\\]{1,64}(?:\Z|[\"']\s{0,16}\Z))))"),
+)
+HALF_QUOTED = (  # words and a closing quote
+    re.compile(r"[^\s\"',:<>\[\]{}()\\][^\"',:<>\[\]{}()\\\n]{0,256}[\"']\s{0,16}[,}\])]"),
+    re.compile(r"[^\s\"',:<>\[\]{}()\\](?:\Z|[^\"',:<>\[\]{}()\\\n]{0,256}(?:\Z|[\"']\s{0,16}\Z))"),
+)
+
+
+def is_before(
+    buffer: TextBuffer, lookahead: tuple[re.Pattern[str], re.Pattern[str]]
+) -> ReadSteps[bool]:
+    """Whether text of this pattern follows; the second pattern is for a part of it."""
+    whole, part = lookahead
+    while True:
+        if whole.match(buffer.text, buffer.pos) is not None:
+            return True
+        if buffer.ended or part.match(buffer.text, buffer.pos) is None:
+            return False
+        yield
+
+
+def read_half_quoted(buffer: TextBuffer) -> str:
+    """Read a string whose opening quote is missing, and return it as JSON."""
+    ends = (buffer.text.find(quote, buffer.pos) for quote in "\"'")
+    end = min(end for end in ends if end >= 0)
+    text, buffer.pos = buffer.text[buffer.pos : end], end + 1
+    return quote(text)
+
+
+def skip_doubled_opening(buffer: TextBuffer, quote: str) -> ReadSteps[None]:
+    """Skip a second opening quote: one that text follows, so that the string is not empty."""
+    while len(buffer.text) - buffer.pos < 2 and not buffer.ended:
+        if buffer.has_more and buffer.text[buffer.pos] != quote:
+            return
+        yield
+    following = buffer.text[buffer.pos + 1 : buffer.pos + 2]
+    if buffer.text[buffer.pos : buffer.pos + 1] == quote and following.isalnum():
+        buffer.pos += 1
+
+
+def skip_doubled_closing(buffer: TextBuffer, quote: str) -> ReadSteps[None]:
+    """Skip a second closing quote: one after which a value can be over."""
+    while True:
+        match = _DOUBLED_CLOSING[quote].match(buffer.text, buffer.pos)
+        if match is not None:
+            buffer.pos += 1
+            return
+        rest = buffer.text[buffer.pos : buffer.pos + MAX_SPACE]
+        is_undecided = not rest or (rest[0] == quote and not rest[1:].strip())
+        if buffer.ended or not is_undecided or len(rest) == MAX_SPACE:
+            return
+        yield
+
+
+class ElementText:
+    """The text of a string, held back up to a length: it may turn out to be a key."""
+
+    def __init__(self, start: Callable[[], None], out: Output) -> None:
+        self._start = start
+        self._out = out
+        self._parts: list[str] = []
+        self._size = 0
+        self.is_flushed = False
+
+    @property
+    def quoted(self) -> str:
+        return f'"{"".join(self._parts)}"'
+
+    def add(self, text: str) -> None:
+        if self.is_flushed:
+            self._out(text)
+            return
+        self._parts.append(text)
+        self._size += len(text)
+        if self._size > MAX_KEY:
+            self.flush()
+
+    def flush(self) -> None:
+        if not self.is_flushed and self._size:
+            self.is_flushed = True
+            self._start()
+            self._out("".join(self._parts))

@@ -1,0 +1,180 @@
+"""Readers of arguments that are elements: keys of objects are tags, list entries `item` tags.
+
+An argument that can only be a string is emitted as it arrives; any other is held back until its end
+is seen, and the elements inside it become an object or a list.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+from dragoman.output.arguments.call_body import marker_set
+from dragoman.output.arguments.cast import cast, to_json
+from dragoman.output.arguments.end_markers import EndMarkers, ends_string, make_finder
+from dragoman.output.arguments.json_strings import quote
+from dragoman.output.arguments.parameter_types import STRING, ParameterSchema
+from dragoman.output.arguments.tags import ArgumentWriter
+from dragoman.output.calls import CallRecorder
+from dragoman.output.spec import NestedElements
+from dragoman.output.text_buffer import (
+    Mismatch,
+    ReadSteps,
+    TextBuffer,
+    UnexpectedEnd,
+    is_at_marker,
+    read_marker,
+    read_until,
+    skip_space,
+    stream_until,
+)
+
+# an element in a text: its name, its content, and its position
+ChildElement = tuple[str, str, tuple[int, int]]
+_ELEMENT_NAME = re.compile(r"[^<>/\[\]]+")
+
+
+def read_nested_call(
+    buffer: TextBuffer, body: NestedElements, calls: CallRecorder, after: tuple[str, ...]
+) -> ReadSteps[None]:
+    """Read a name, then an element for each argument."""
+    ends = calls.ends.join(marker_set(*body.name_ends, *after))
+    text, marker, end = yield from read_until(buffer, ends)
+    if marker in body.name_ends:
+        buffer.pos = end
+    match = re.fullmatch(body.name_pattern, text.strip())
+    if match is None:
+        raise Mismatch
+    calls.open_call(match["name"].strip())
+    out = ArgumentWriter(calls)
+    opens, ends = marker_set(body.prefix + "<"), calls.ends.join(marker_set(*after))
+    while True:
+        yield from skip_space(buffer)
+        at_end = yield from is_at_marker(buffer, ends)
+        if at_end or (yield from read_marker(buffer, opens)) < 0:
+            break
+        key, marker, end = yield from read_until(buffer, calls.ends.join(marker_set(">")))
+        if marker != ">" or _ELEMENT_NAME.fullmatch(key) is None:
+            raise Mismatch
+        buffer.pos = end
+        yield from read_element(buffer, body, calls, out, PendingElement(key, calls.ends))
+        calls.commit()
+    out.close()
+
+
+class PendingElement:
+    """An element about to be read, and the markers that end it if it is not closed."""
+
+    def __init__(self, key: str, ends: EndMarkers) -> None:
+        self.key = key
+        self.ends = ends
+
+
+def read_element(
+    buffer: TextBuffer,
+    body: NestedElements,
+    calls: CallRecorder,
+    out: ArgumentWriter,
+    element: PendingElement,
+) -> ReadSteps[None]:
+    key = element.key
+    if calls.parameter_types(key) == STRING:
+        out.start_string(key)
+        yield from read_element_text(buffer, body, element, out.write_string)
+        out.end_string()
+        return
+    parts: list[str] = []
+    schema = calls.tools.parameter_schema(calls.name, key)
+    try:
+        yield from read_element_text(buffer, body, element, parts.append)
+    except UnexpectedEnd:
+        out.write_member(key, element_to_json(body, "".join(parts), schema))
+        raise
+    out.write_member(key, element_to_json(body, "".join(parts), schema))
+
+
+def read_element_text(
+    buffer: TextBuffer,
+    body: NestedElements,
+    element: PendingElement,
+    write: Callable[[str], object],
+) -> ReadSteps[None]:
+    """Read the content of an element, which may contain elements of the same name."""
+    opening, closing = f"{body.prefix}<{element.key}>", f"{body.prefix}</{element.key}>"
+    finder = make_finder(marker_set(closing), element.ends.call_opens)
+    markers = element.ends.join(marker_set(opening, closing))
+    depth = 1
+    while True:
+        marker, end = yield from stream_until(buffer, markers, write)
+        depth += (marker == opening) - (marker == closing)
+        if marker not in (opening, closing):
+            if (yield from ends_string(buffer, element.ends, finder)):
+                return
+            end = buffer.pos + 1
+        if depth:
+            write(buffer.text[buffer.pos : end])
+        buffer.pos = end
+        if not depth:
+            return
+
+
+def element_to_json(
+    body: NestedElements, text: str, schema: ParameterSchema, depth: int = 0
+) -> str:
+    """Return the content of an element as JSON. Text beside elements makes all of it a string."""
+    children = list(_iterate_children(body, text)) if depth < 32 else []
+    types = schema.types
+    rest = "".join(text[start:end] for start, end in _iterate_gaps(children, len(text)))
+    if not children or rest.strip():
+        return cast(text, types) if types else untyped_to_json(text)
+    items_only = all(key == body.item for key, _, _ in children)
+    if types == frozenset({"array"}) or (items_only and (not types or "array" in types)):
+        items = (
+            element_to_json(body, inner, schema.item(index), depth + 1)
+            for index, (_, inner, _) in enumerate(children)
+        )
+        return f"[{', '.join(items)}]"
+    members = (
+        f"{quote(key)}: {element_to_json(body, inner, schema.member(key), depth + 1)}"
+        for key, inner, _ in children
+    )
+    return f"{{{', '.join(members)}}}"
+
+
+def _iterate_gaps(children: Sequence[ChildElement], size: int) -> Iterator[tuple[int, int]]:
+    pos = 0
+    for _, _, (start, end) in children:
+        yield pos, start
+        pos = end
+    yield pos, size
+
+
+def untyped_to_json(text: str) -> str:
+    """Return the content of an element without a schema: a value if it is one, else a string."""
+    if not text.strip():
+        return "null"
+    return to_json(text) or quote(text)
+
+
+def _iterate_children(body: NestedElements, text: str) -> Iterator[ChildElement]:
+    """Yield the elements in a text; elements of the same name nest."""
+    pos, opening = 0, body.prefix + "<"
+    while (start := text.find(opening, pos)) >= 0:
+        end = text.find(">", start + len(opening))
+        if end < 0:
+            return
+        key = text[start + len(opening) : end]
+        if key.startswith("/"):
+            pos = end + 1
+            continue
+        content_start, depth, pos = end + 1, 1, end + 1
+        pattern = re.compile(re.escape(opening) + "(/?)" + re.escape(key) + ">")
+        close = len(text)
+        for match in pattern.finditer(text, content_start):
+            depth += -1 if match[1] else 1
+            if not depth:
+                close, pos = match.start(), match.end()
+                break
+        else:
+            pos = len(text)
+        yield key, text[content_start:close], (start, pos)

@@ -1,0 +1,238 @@
+"""Markers that end a call, wherever they stand in its arguments.
+
+A marker inside a string is part of the string only if the string is closed after it: models write
+about their own markup. A model that forgets to close a string goes on with the closing marker of
+the call and the next call; the next quote then does not end a value.
+
+In a list of calls there are no markers. There the start of the next object that has the members of
+a call ends a call.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import TypeAlias
+
+from dragoman.output.spec import GAP, JsonObjects
+from dragoman.output.text_buffer import MarkerSet, ReadSteps, TextBuffer, is_at_marker
+
+NEVER = "(?!)"
+SPACE, QUOTE = r"\s{0,16}", "[\"']"
+MAX_LOOKAHEAD = 1 << 14  # characters in which a string must be closed after a marker
+
+_FOLLOWER = re.compile(r"\s*(\S)?")
+
+
+class EndMarkers:
+    """Markers that end a value, and the patterns of words and strings that stop at them."""
+
+    def __init__(
+        self,
+        markers: MarkerSet | None = None,
+        call_start: CallStart | None = None,
+        call_opens: MarkerSet | None = None,
+    ) -> None:
+        self.markers = markers
+        self.call_opens = call_opens or MarkerSet(())  # those of them that open a call
+        self.call_start = call_start
+        self.first_chars = frozenset() if markers is None else markers.first_chars
+        # of what may end a call inside a string
+        self.string_chars = self.first_chars | ({"{"} if call_start is not None else set())
+        stops = re.escape("".join(sorted(self.first_chars)))
+        self.word = re.compile(rf"[^\s,:=\[\]{{}}()\"'{stops}]+")
+        self.unquoted = re.compile(rf"[^,\]}}{stops}]+")
+        # characters that end or interrupt a string, by its quote
+        self.string_breaks = {
+            quote: re.compile(self._write_string_breaks(rf"{inner}\\\x00-\x1f"))
+            for quote, inner in (('"', '"'), ("'", "'\""))
+        }
+
+    def _write_string_breaks(self, always: str) -> str:
+        """Return a pattern for characters that always interrupt a string, or start a marker.
+
+        It starts with a set of characters, which makes the search fast.
+        """
+        markers = () if self.markers is None else self.markers.markers
+        options = [(marker[0], _nest_atoms(_quote_prefix(marker[1:]))) for marker in markers]
+        if self.call_start is not None:
+            options.append((r"{", rf"{SPACE}(?:\Z|{QUOTE})"))
+        if not options:
+            return f"[{always}]"
+        starts = re.escape("".join(sorted(self.string_chars)))
+        rest = "|".join(f"(?<={re.escape(first)})(?=\\Z|{rest})" for first, rest in options)
+        return f"[{always}{starts}](?:(?<=[{always}])|{rest})"
+
+    def join(self, other: MarkerSet) -> MarkerSet:
+        """Return the other markers, followed by these."""
+        return other if self.markers is None else _join(other, self.markers)
+
+
+@lru_cache(maxsize=128)
+def _join(first: MarkerSet, second: MarkerSet) -> MarkerSet:
+    return MarkerSet((*first.markers, *second.markers))
+
+
+@lru_cache(maxsize=256)
+def make_end_markers(
+    markers: MarkerSet | None,
+    call_opens: MarkerSet,
+    body: JsonObjects | None = None,
+    names: tuple[str, ...] = (),
+) -> EndMarkers:
+    """Return the end markers of a format; `names` are the declared tools."""
+    has_start = body is not None and (names or not body.keyed)
+    call_start = CallStart(body, names) if body is not None and has_start else None
+    return EndMarkers(markers, call_start, call_opens)
+
+
+class CallStart:
+    """Recognises the start of an object that is a call: its name, then its arguments."""
+
+    def __init__(self, body: JsonObjects, names: Sequence[str]) -> None:
+        if body.keyed:
+            sequences = [[*_iterate_key_atoms(name), r"\{"] for name in names]
+        else:
+            sequences = [
+                list(_iterate_start_atoms(first, name, arguments))
+                for first in ("", *body.id)
+                for name in body.name
+                for arguments in body.arguments
+            ]
+        self._whole = re.compile("|".join(map("".join, sequences)))
+        self._part = re.compile(
+            "|".join(f"(?:{_nest_atoms(atoms[:-1], NEVER)})" for atoms in sequences)
+        )
+
+    def is_at(self, buffer: TextBuffer) -> ReadSteps[bool]:
+        while True:
+            if self._whole.match(buffer.text, buffer.pos) is not None:
+                return True
+            if buffer.ended or self._part.match(buffer.text, buffer.pos) is None:
+                return False
+            yield
+
+
+def _iterate_start_atoms(first: str, name: str, arguments: str) -> Iterator[str]:
+    """Yield patterns for the single characters of a call's start: all members to its arguments."""
+    text = (QUOTE, "[^\"'\\\\]{1,128}", QUOTE, SPACE, ",", SPACE)
+    lead = r"\{"
+    for key in filter(None, (first, name)):
+        yield from _iterate_key_atoms(key, lead)
+        yield from text
+        lead = ""
+    yield from _iterate_key_atoms(arguments, lead)
+
+
+def _iterate_key_atoms(key: str, lead: str = r"\{") -> Iterator[str]:
+    yield from filter(None, (lead, SPACE, QUOTE))
+    yield from map(re.escape, key)
+    yield from (QUOTE, SPACE, ":", SPACE)
+
+
+def _quote_prefix(text: str) -> list[str]:
+    """Return patterns for the first characters of a marker, enough to tell it from most text."""
+    return [re.escape(char) for char in text.split(GAP)[0][:4]] or [""]
+
+
+def _nest_atoms(atoms: Sequence[str], last: str = "") -> str:
+    """Return a pattern for a sequence, or for its beginning at the end of the text."""
+    pattern = last
+    for atom in reversed(atoms):
+        pattern = rf"{atom}(?:\Z|{pattern})" if pattern else atom
+    return pattern
+
+
+NO_ENDS = EndMarkers()
+
+
+class QuoteFinder:
+    """Decides whether a string is closed: a value can be over after its next quote."""
+
+    def __init__(self, quote: str) -> None:
+        self._quote = quote
+        self._breaks = re.compile(rf"[{quote}\\\\]")
+
+    def find(self, buffer: TextBuffer, start: int) -> tuple[bool | None, int]:
+        """Return whether the string is closed, None if unknown; and where to go on looking."""
+        text = buffer.text
+        while (match := self._breaks.search(text, start)) is not None:
+            if match[0] == self._quote:
+                return can_end_value(buffer, match.end()), match.start()
+            if match.end() == len(text):
+                return None, match.start()
+            start = match.end() + 1
+        return None, len(text)
+
+
+class MarkerFinder:
+    """Decides whether a value is closed: one of `closes` comes before one of `opens`."""
+
+    def __init__(self, closes: MarkerSet, opens: MarkerSet | None = None) -> None:
+        self._count = len(closes.markers)
+        self._markers = closes if opens is None else _join(closes, opens)
+        self._ends_value = opens is None  # the markers are quotes
+
+    def find(self, buffer: TextBuffer, start: int) -> tuple[bool | None, int]:
+        found, end, index = self._markers.search_from(buffer, start)
+        if index < 0:
+            return None, found
+        is_closed = can_end_value(buffer, end) if self._ends_value else index < self._count
+        return is_closed, found
+
+
+def can_end_value(buffer: TextBuffer, end: int) -> bool | None:
+    """Whether the text after a closing quote can follow a value; None if there is none yet."""
+    match = _FOLLOWER.match(buffer.text, end)
+    char = None if match is None else match[1]
+    if char is None:
+        return True if buffer.ended else None
+    return char in ",}]):;"
+
+
+Finder: TypeAlias = QuoteFinder | MarkerFinder
+CLOSING_QUOTES = {quote: QuoteFinder(quote) for quote in "\"'"}
+
+
+@lru_cache(maxsize=512)
+def make_finder(closes: MarkerSet, opens: MarkerSet | None = None) -> MarkerFinder:
+    return MarkerFinder(closes, opens)
+
+
+def ends_string(buffer: TextBuffer, ends: EndMarkers, finder: Finder) -> ReadSteps[bool]:
+    """Whether the text at this position, inside a string, is a marker that ends the call.
+
+    It is part of the string if the string is closed after it.
+    """
+    if ends.call_start is not None and buffer.text[buffer.pos] == "{":
+        return (yield from ends.call_start.is_at(buffer))
+    markers = ends.markers
+    if markers is None:
+        return False
+    offset = 0  # from the position, which stays while more text arrives
+    while not offset:
+        start, end, index = markers.match(buffer)
+        if index >= 0:
+            offset = end - buffer.pos
+        elif start < 0 or buffer.ended:
+            return False
+        else:
+            yield
+    while True:
+        is_closed, position = finder.find(buffer, buffer.pos + offset)
+        offset = position - buffer.pos
+        if is_closed is not None:
+            return not is_closed
+        if buffer.ended:
+            return True
+        if offset > MAX_LOOKAHEAD:
+            return False
+        yield
+
+
+def is_at_end(buffer: TextBuffer, ends: EndMarkers) -> ReadSteps[bool]:
+    """Whether a marker that ends the call follows, or the start of another call."""
+    if ends.call_start is not None and buffer.text[buffer.pos] == "{":
+        return (yield from ends.call_start.is_at(buffer))
+    return ends.markers is not None and (yield from is_at_marker(buffer, ends.markers))

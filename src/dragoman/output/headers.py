@@ -1,0 +1,21 @@
+"""Reads the headers of messages."""
+
+from __future__ import annotations
+
+import re
+
+from dragoman.output.arguments.call_body import marker_set
+from dragoman.output.spec import MessageHeader
+from dragoman.output.text_buffer import ReadSteps, TextBuffer, is_at_marker, skip_space
+
+WORD = re.compile(r"[\w.\-]*")
+HEADER_WORDS = re.compile(r"[\w.\-\s]{0,128}")  # header text that has no meaning to the parser
+
+
+def starts_inside_header(buffer: TextBuffer, header: MessageHeader) -> ReadSteps[bool]:
+    """Whether an answer starts in the middle of a header."""
+    if any(header.answer_starts):
+        yield from skip_space(buffer)
+        return (yield from is_at_marker(buffer, marker_set(*header.answer_starts)))
+    yield from skip_space(buffer, WORD)
+    return (yield from is_at_marker(buffer, marker_set(*header.end)))

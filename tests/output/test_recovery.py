@@ -1,0 +1,112 @@
+"""Damage in one call touches nothing else; `tests/support/damage.py` has the laws."""
+
+from __future__ import annotations
+
+import re
+from random import Random
+from typing import Any
+
+import pytest
+
+from dragoman.formats import find_tools, tool_formats
+from dragoman.output.library import OutputParser
+from dragoman.testing.format_checks import fold_spans, parse_pieces
+from tests.support.answers import AnswerWriter
+from tests.support.damage import (
+    DAMAGES,
+    NAMES,
+    REASONING,
+    TOOLS,
+    UNMARKED,
+    find_violations,
+    make_answer,
+)
+
+ANSWERS = 50  # of each format; `make exam` tries 2,000
+FORMATS = list(tool_formats())
+# Formats whose calls start with a name or a bracket: text that a limit cuts there is text.
+WORD_STARTS = UNMARKED | {"functools", "glm4_legacy", "json_bare"}
+MARKED = [name for name in FORMATS if find_tools(name).section.close]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_damage_in_one_call_changes_nothing_else(name: str) -> None:
+    for seed in range(ANSWERS):
+        answer = make_answer(name, Random(f"{name}{seed}"))
+        assert find_violations(answer) == [], (seed, answer.damage, answer.text)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_every_damage_is_done(damage: str) -> None:
+    """Each one changes calls of several formats; otherwise the laws would say nothing about it."""
+    changed = 0
+    for name in FORMATS:
+        answer = make_answer(name, Random(name), damage)
+        changed += answer.damaged != answer.calls[answer.index].text
+    assert (changed == 0) if damage == "none" else changed > 3
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if name not in WORD_STARTS])
+def test_an_answer_that_the_token_limit_cut_shows_no_half_marker(name: str) -> None:
+    for seed in range(3):
+        answer = make_answer(name, Random(seed), "none")
+        text = f"{answer.before}{answer.after}"
+        for end in range(len(answer.text)):
+            spans = parse_pieces(answer.make_parser(), [answer.text[:end]], truncated=True)
+            output = fold_spans(spans)
+            shown = re.sub(r"\n|\b(?:t|to|f\w*|function \w*|Action|A\w*)$", "", output.text).strip()
+            assert text.replace("\n", "").startswith(shown), answer.text[:end]
+            assert REASONING.startswith(output.reasoning)
+
+
+@pytest.mark.parametrize("name", MARKED)
+def test_markers_inside_a_closed_string_are_part_of_it(name: str) -> None:
+    tool_format = find_tools(name)
+    writer = AnswerWriter(tool_format)
+    markers = [*tool_format.section.open[:1], *tool_format.section.close[:1]]
+    note = f"Write {' and '.join(markers)} around it".replace("\0", "")
+    arguments: list[dict[str, Any]] = [{"note": note, "days": 3}, {"city": "Oslo"}]
+    calls = [writer.write_call(NAMES[n], arguments[n], n) for n in range(2)]
+    text = writer.separator.join(call.text for call in calls)
+    if writer.has_sections:
+        text = writer.open_section(calls[0].name) + text + writer.close_section()
+    for size in (1, 7, len(text)):
+        pieces = [text[start : start + size] for start in range(0, len(text), size)]
+        output = fold_spans(parse_pieces(OutputParser(name, tools=TOOLS), pieces))
+        assert output.calls == list(zip(NAMES[:2], arguments, strict=True))
+
+
+KEY_WITHOUT_VALUE = {
+    "hermes_json": '<tool_call>\n{"name": "book", "arguments": {"city": , "days": 3}}\n'
+    "</tool_call>",
+    "kimi_k2": "<|tool_calls_section_begin|><|tool_call_begin|>functions.book:0"
+    '<|tool_call_argument_begin|>{"city":, "days": 3}<|tool_call_end|><|tool_calls_section_end|>',
+    "glm45": "<tool_call>book\n<arg_key>city</arg_key>\n<arg_key>days</arg_key>\n"
+    "<arg_value>3</arg_value>\n</tool_call>",
+    "lfm2": "<|tool_call_start|>[book(days=3, city=)]<|tool_call_end|>",
+    "gemma4": "<|tool_call>call:book{city:,days:3}<tool_call|>",
+}
+
+
+@pytest.mark.parametrize("name", KEY_WITHOUT_VALUE)
+def test_a_key_without_a_value_is_left_out(name: str) -> None:
+    parser = OutputParser(name, tools=TOOLS)
+    output = fold_spans(parse_pieces(parser, [KEY_WITHOUT_VALUE[name]]))
+    assert output.calls == [("book", {"days": 3})]
+
+
+WRONG_CLOSING_TAGS = {
+    "qwen3_coder": "<tool_call>\n<function=book>\n<parameter=city>\nOslo\n</param>\n"
+    "<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>",
+    "glm45": "<tool_call>book\n<arg_key>city</arg_key>\n<arg_value>Oslo</arg_val>\n"
+    "<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n</tool_call>",
+    "minimax_m2": '<minimax:tool_call>\n<invoke name="book">\n<parameter name="city">Oslo</param>\n'
+    '<parameter name="days">3</parameter>\n</invoke>\n</minimax:tool_call>',
+}
+
+
+@pytest.mark.parametrize("name", WRONG_CLOSING_TAGS)
+def test_a_wrong_closing_tag_is_no_part_of_a_value(name: str) -> None:
+    parser = OutputParser(name, tools=TOOLS)
+    output = fold_spans(parse_pieces(parser, [WRONG_CLOSING_TAGS[name]]))
+    assert output.calls == [("book", {"city": "Oslo", "days": 3})]
