@@ -30,7 +30,7 @@ def make_serve_options(path: Path, **options: object) -> str:
     file = f"__import__('pathlib').Path({str(path)!r})"
     more = "".join(f", {name}={value!r}" for name, value in options.items())
     return (
-        "t.ScriptedEngine('x', tokens=True, context=8192, embeddings=384), port=0, "
+        "t.ScriptedEngine('x', tokens=True, context=8192, embeddings=384, slots=4), port=0, "
         f"name='scripted', tokenizer={module}.read_tokenizer({file}), "
         f"chat_template={module}.read_chat_template({file}){more}"
     )

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # all items up to the end of a response, by the id of the response
 ConnectionHistory: TypeAlias = dict[str, list[Item]]
 PAGE_SIZE = 1000
-MAX_ITEMS = 20_000  # in a history
+MAX_ITEMS, MAX_BYTES = 20_000, 16 << 20  # in a history
 MAX_REFERENCES = 1000  # in the input of one request
 
 
@@ -43,6 +43,8 @@ async def load_history(
         if previous in connection:
             return connection[previous]
         store = await state.get_store()
+        size = await store.read(lambda tx: tx.responses.measure_history(owner, previous))
+        _check_size(size, "previous_response_id")
         chain = await store.read(lambda tx: tx.responses.get_history(owner, previous))
         if not chain:
             raise _make_missing_error(previous)
@@ -52,6 +54,14 @@ async def load_history(
     if conversation is not None:
         return await _load_conversation(conversation, owner, state)
     return []
+
+
+def _check_size(size: int, param: str) -> None:
+    """Reject a history that is too large to be loaded."""
+    if size > MAX_BYTES:
+        raise BadRequest(
+            f"A response can follow at most {MAX_BYTES:,} bytes of earlier items.", param=param
+        )
 
 
 def _decode_chain(chain: list[StoredResponse]) -> list[Item]:
@@ -94,6 +104,8 @@ def _make_missing_error(response: str) -> BadRequest:
 
 async def _load_conversation(conversation: str, owner: str, state: PersistentState) -> list[Item]:
     store = await state.get_store()
+    size = await store.read(lambda tx: tx.conversations.measure_items(owner, conversation))
+    _check_size(size, "conversation")
 
     async def load_page(after: str | None) -> list[StoredItem] | None:
         return await store.read(

@@ -100,6 +100,14 @@ class ConversationRepository:
         rows = self._connection.execute(query.order_by(order).limit(limit))
         return [StoredItem(row.id, bytes(row.body)) for row in rows]
 
+    def measure_items(self, owner: str, conversation: str) -> int:
+        """The size of all items in bytes."""
+        owned = items.join(conversations, conversations.c.id == items.c.conversation)
+        query = select(func.coalesce(func.sum(func.length(items.c.body)), 0)).select_from(owned)
+        return int(
+            self._connection.execute(query.where(_is_owned(owner, conversation))).scalar_one()
+        )
+
     def get_item(self, owner: str, conversation: str, item: str) -> StoredItem | None:
         body = self.get_items(owner, conversation, [item]).get(item)
         return None if body is None else StoredItem(item, body)

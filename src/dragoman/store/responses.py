@@ -102,6 +102,14 @@ class ResponseRepository:
             raise _incomplete_chain(response, len(history))
         return history or None
 
+    def measure_history(self, owner: str, response: str) -> int:
+        """The size of the chain that ends with this response, in bytes."""
+        chain = _select_chain(owner, response)
+        query = select(func.coalesce(func.sum(responses.c.size), 0)).join(
+            chain, chain.c.id == responses.c.id
+        )
+        return int(self._connection.execute(query).scalar_one())
+
     def _touch_chain(self, owner: str, response: str) -> None:
         """Renew a chain; rows that another transaction has locked are in use anyway."""
         link = responses.alias("link")

@@ -102,6 +102,21 @@ def test_a_large_websocket_message_is_refused_cheaply(server: ServerProcess, sha
     assert cost.seconds <= MAX_SECONDS
 
 
+def test_a_large_conversation_is_not_loaded(server: ServerProcess) -> None:
+    item = {"type": "message", "role": "user", "content": "a" * (6 * MIB)}
+    with httpx.Client(base_url=server.url, timeout=60) as client:
+        conversation = client.post("/v1/conversations", json={}).json()["id"]
+        for _ in range(4):
+            path = f"/v1/conversations/{conversation}/items"
+            assert client.post(path, json={"items": [item]}).status_code == 200
+        body = {"model": "scripted", "input": "hi", "conversation": conversation}
+        with measure_cost(server.process.pid) as cost:
+            response = client.post("/v1/responses", json=body)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "conversation"
+    assert cost.memory < 8 * MIB
+
+
 @pytest.mark.parametrize("body_limit", [None, 64 * MIB], ids=["default", "64 MiB"])
 def test_three_prompts_of_32_mb_at_once(body_limit: int | None, default_model: Path) -> None:
     text = "the quick brown fox " * (32 * MIB // 20)

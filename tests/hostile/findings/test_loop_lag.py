@@ -24,7 +24,7 @@ SENTENCE = "The quick brown fox jumps over the lazy dog while 1,024 engines wait
 
 @pytest.fixture(scope="module")
 def server(default_model: Path) -> Iterator[RunningServer]:
-    engine = ScriptedEngine("x", tokens=True, context=8192, embeddings=384)
+    engine = ScriptedEngine("x", tokens=True, context=8192, embeddings=384, slots=4)
     with serve_scripted(
         engine,
         tokenizer=read_tokenizer(default_model),

@@ -17,7 +17,7 @@ from dragoman.prompt.tokens.slices import encode_text
 from dragoman.prompt.tokens.text_encoder import TextEncoder
 from dragoman.prompt.tokens.token_cache import TokenCache
 
-PIECE_COST = 10  # characters that a piece counts for, besides its text
+PIECE_COST = 100  # characters that a piece counts for, besides its text
 
 
 class EncodedPrompt(Struct, frozen=True):
