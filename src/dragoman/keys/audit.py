@@ -26,7 +26,7 @@ from dragoman.types import Json
 log = logging.getLogger("dragoman.audit")
 MAX_WAITING = 10_000  # lines
 MAX_REFUSALS, MAX_REFUSALS_PER_SOURCE = 120, 30  # a minute
-MAX_SOURCES = 1000  # that are told apart
+MAX_SOURCES = 1000  # that have limits of their own
 CLOSE_TIMEOUT = 1.0  # seconds to write the last lines
 REOPEN, CLOSE = "reopen", "close"  # instead of a line
 
