@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.support.server_process import ServerProcess, run_engine_server
+from tests.support.server_process import ServerProcess, run_engine_program, run_engine_server
 from tests.support.serving import make_chat, poll_until
 
 LIMIT = 64
@@ -98,6 +98,41 @@ def test_idle_connections_make_room() -> None:
         # those that stay idle are closed, so that requests are served again
         poll_until(lambda: httpx.get(f"{server.url}/v1/models").status_code == 200)
         assert "Traceback" not in stop(server)
+
+
+TAKE_ALL = """
+import os, signal, dragoman, dragoman.testing as t
+
+kept = []
+
+def take_or_return(*_):
+    if kept:
+        while kept:
+            os.close(kept.pop())
+        return
+    try:
+        while True:
+            kept.append(os.dup(0))
+    except OSError:
+        pass
+
+signal.signal(signal.SIGUSR1, take_or_return)
+dragoman.serve(t.ScriptedEngine("hi"), name="scripted", port=0)
+"""
+
+
+def test_server_without_any_descriptor_refuses_and_recovers() -> None:
+    with run_engine_program(TAKE_ALL, open_files=LIMIT) as server:
+        os.kill(server.process.pid, signal.SIGUSR1)
+        poll_until(lambda: count_descriptors(server) == LIMIT)
+        for _ in range(3):
+            with connect(server) as connection:
+                assert connection.recv(65536).startswith(b"HTTP/1.1 503 ")
+        os.kill(server.process.pid, signal.SIGUSR1)
+        poll_until(lambda: httpx.get(f"{server.url}/v1/models").status_code == 200)
+        output = stop(server)
+    assert output.count("cannot accept a connection: Too many open files") == 1
+    assert "Traceback" not in output
 
 
 @pytest.mark.slow

@@ -156,6 +156,16 @@ def test_client_that_half_closes_and_disconnects_later_is_noticed(
         assert engine.cancelled == 1
 
 
+def test_system_probes_clients_that_are_silent() -> None:
+    with serve_scripted("x", stall=7) as server, send_request(server, b"GET / HTTP/1.1\r\n"):
+        poll_until(lambda: bool(server._server.server_state.connections))
+        [connection] = server._server.server_state.connections
+        opened = connection.transport.get_extra_info("socket")
+        assert opened.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
+        assert opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 7000
+
+
 def test_end_of_input_inside_a_request_closes_the_connection() -> None:
     with serve_scripted("x") as server:
         for part in (b"", b"POST", make_request(CHAT, False)[:-1]):

@@ -76,7 +76,14 @@ def run_engine_server(
 
     `open_files` limits its file descriptors.
     """
-    program = f"import os, sys, time, dragoman, dragoman.testing as t; dragoman.serve({options})"
+    imports = "import os, sys, time, dragoman, dragoman.testing as t"
+    with run_engine_program(f"{imports}; dragoman.serve({options})", open_files) as server:
+        yield server
+
+
+@contextmanager
+def run_engine_program(program: str, open_files: int | None = None) -> Iterator[ServerProcess]:
+    """Run a program that serves an engine of its own."""
     command = [sys.executable, "-c", program]
     if open_files is not None:
         command = ["sh", "-c", f'ulimit -n {open_files} && exec "$@"', "sh", *command]

@@ -24,6 +24,7 @@ from dragoman.config import get_notify_socket, make_handover_environment
 
 log = logging.getLogger("dragoman.server")
 READY = b"ready\n"
+EXIT_SECONDS = 1.0
 
 
 class Predecessor:
@@ -71,7 +72,7 @@ class Successor:
             if message == READY:
                 self._on_ready()
             else:
-                self._process.poll()
+                self._loop.call_later(EXIT_SECONDS, self._process.poll)  # it has exited by then
                 log.error("the upgrade failed, see above; this process continues to serve")
 
     def _close(self) -> None:
