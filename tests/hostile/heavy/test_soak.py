@@ -37,8 +37,10 @@ SECONDS = float(os.environ.get("SOAK_SECONDS", "0"))
 SEED = int(os.environ.get("SOAK_SEED", "1"))
 WORKERS = 12
 FAULT_INTERVAL = 12.0  # seconds
+MAX_SLOPE = 6.0  # MB per minute, in the second half
+MAX_GROWTH = 200 << 20  # bytes
 WINDOW = 20  # samples, which are a second apart
-WARM_UP = 0.2  # of the time, before memory is measured
+WARM_UP = 0.5  # of the time, before memory is measured
 LOCK_SECONDS = 3.0
 RECOVERY_SECONDS = 120.0
 MODEL = "smollm2-135m"
@@ -267,9 +269,9 @@ def test_soak(default_model: Path, tmp_path: Path, add_figures: Callable[..., No
     assert after["slots in use"] == after["requests in the queue"] == 0
     for name in ("open files", "tasks", "threads"):
         assert after[name] <= before[name] + 10, name
-    if SECONDS >= 180:  # else it is the noise of caches that fill
-        assert usages["server"].find_slope() < 3
-        assert usages["server"].growth < 200 << 20
+    if SECONDS >= 600:  # before that, caches and pools of threads still fill
+        assert usages["server"].find_slope() < MAX_SLOPE
+        assert usages["server"].growth < MAX_GROWTH
     assert "Traceback" not in server.log, server.log[-3000:]
 
 
