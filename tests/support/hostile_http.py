@@ -173,7 +173,7 @@ class HostileServer:
         if status < 300 or method == "HEAD":
             return
         text = response.body.decode()
-        check_no_leaks(text, path + sent)
+        check_no_leaks(text, path + unquote(path) + sent)
         parsed = json.loads(text)
         message = parsed["error"]["message"]
         assert isinstance(message, str)

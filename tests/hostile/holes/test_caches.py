@@ -15,7 +15,7 @@ from dragoman.types.cache_scope import make_cache_scope
 from tests.support.serving import make_chat, serve_scripted
 
 # fields with which clients of other servers choose where a prompt is cached
-CHOSEN = {
+CHOSEN: dict[str, Any] = {
     "cache_salt": "salt of another",
     "cache_scope": "",
     "extra_key": "salt of another",
@@ -48,8 +48,9 @@ def test_hole_78_no_field_of_a_client_chooses_where_a_prompt_is_cached(field: st
         return job.cache_scope, job.public_prefix, job.cache_prompt
 
     with serve_scripted(engine, api_key=("key-of-ann", "key-of-bob")) as server:
-        for fields in ({}, {field: CHOSEN[field]}):
-            body: dict[str, Any] = make_chat(**fields)
+        sent: list[dict[str, Any]] = [{}, {field: CHOSEN[field]}]
+        for fields in sent:
+            body = make_chat(**fields)
             headers = {"authorization": "Bearer key-of-ann"}
             url = f"{server.url}/v1/chat/completions"
             assert httpx.post(url, json=body, headers=headers).status_code in (200, 400)
