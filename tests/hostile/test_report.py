@@ -37,8 +37,10 @@ def test_entry_has_tests_or_a_reason(kind: str, entry: dict[str, Any]) -> None:
 @pytest.mark.parametrize(("kind", "entry"), ENTRIES, ids=name_entry)
 def test_results_are_of_the_tests_that_exist_and_passed(kind: str, entry: dict[str, Any]) -> None:
     results = read_results(KINDS[kind]).get(str(entry["number"]), {})
-    names = list_test_names(kind).get(entry["number"], set())
-    assert set(results) == names, "run `make test-hostile`"
+    names, required = (
+        list_test_names(kind, heavy).get(entry["number"], set()) for heavy in (True, False)
+    )
+    assert required <= set(results) <= names, "run `make test-hostile`"
     assert all(result["cases"] > 0 and not result["failed"] for result in results.values())
 
 

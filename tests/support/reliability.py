@@ -41,10 +41,12 @@ def read_entries(kind: str) -> dict[int, dict[str, Any]]:
 
 
 @cache  # the source does not change during a session
-def list_test_names(kind: str) -> dict[int, set[str]]:
-    """List the names of the tests in the source, by number."""
+def list_test_names(kind: str, heavy: bool = True) -> dict[int, set[str]]:
+    """List the names of the tests in the source, by number; `heavy` ones only if asked."""
     names: dict[int, set[str]] = defaultdict(set)
     for path in HOSTILE.rglob("test_*.py"):
+        if path.parent.name == "heavy" and not heavy:
+            continue
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             match = TEST_NAME.fullmatch(getattr(node, "name", ""))
             if match is not None and match[1] == kind:
