@@ -37,7 +37,7 @@ from tests.support.hostile_http import (
     serve_hostile,
 )
 from tests.support.hostile_samples import SAMPLES
-from tests.support.mutations import Mutant, MutationContext, make_mutant
+from tests.support.mutations import METHODS, Mutant, MutationContext, make_mutant
 from tests.support.recorded_requests import list_recorded
 
 COUNT = int(os.environ.get("FUZZ_COUNT", "5000"))
@@ -126,7 +126,8 @@ def send_all(server: HostileServer, context: MutationContext, numbers: list[int]
     async def work(waiting: Iterator[int]) -> None:
         for number in waiting:
             mutant = make_mutant(SEED, number, context)
-            if mutant.is_websocket or number % SOCKET_SHARE == 0:
+            is_http = mutant.method in METHODS[:-2]  # else the parser refuses it, path unseen
+            if mutant.is_websocket or (is_http and number % SOCKET_SHARE == 0):
                 (websocket_mutants if mutant.is_websocket else socket_mutants).append(mutant)
                 continue
             try:
