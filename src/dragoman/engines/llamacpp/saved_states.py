@@ -89,6 +89,7 @@ class StateStore:
         self._token_size = max(1, token_size)
         self._states: list[SavedState] = []
         self._clock = 0
+        self._has_failed = False
 
     @property
     def size(self) -> int:
@@ -188,7 +189,9 @@ class StateStore:
         status, body = await self._client.post(path, {"filename": state.file.name})
         if status == 200:
             return msgspec.json.decode(body, type=_SlotResponse)
-        log.warning("cannot %s the state of a slot: %s", action, body[:200])
+        level = logging.DEBUG if self._has_failed else logging.WARNING
+        self._has_failed = True  # it may fail each time, which one warning is enough for
+        log.log(level, "cannot %s the state of a slot: %s", action, body[:200])
         return None
 
     def _touch(self, state: SavedState) -> None:
