@@ -119,7 +119,8 @@ class Listener:
 
     def _set_probes(self, connection: socket.socket) -> None:
         """Let the system notice a peer that has vanished."""
-        options = KEEP_ALIVE | {"TCP_USER_TIMEOUT": int(self._options.settings.stall * 1000)}
+        timeout = max(1.0, self._options.settings.stall)
+        options = KEEP_ALIVE | {"TCP_USER_TIMEOUT": int(timeout * 1000)}
         with suppress(OSError):  # sockets that are not TCP have none of this
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for name, value in options.items():
