@@ -35,7 +35,7 @@ LONG = " ".join(f"word{i}" for i in range(2000))
 def wait_for_engine(
     server: RunningServer, engine: ScriptedEngine, condition: Callable[[ScriptedEngine], bool]
 ) -> None:
-    server.run_coroutine(asyncio.wait_for(engine.wait_until(condition), 50))
+    server.run_coroutine(asyncio.wait_for(engine.wait_until(condition), 150))
 
 
 def make_request(path: str = "/v1/chat/completions", **fields: Any) -> bytes:

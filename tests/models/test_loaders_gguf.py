@@ -77,7 +77,7 @@ def open_source(file: Path, **options: Any) -> ModelSource:
 
 
 def install_engine(monkeypatch: pytest.MonkeyPatch, engine: Engine) -> Engine:
-    monkeypatch.setattr(loader, "make_engine", lambda source: engine)
+    monkeypatch.setattr(loader, "make_engine", lambda *_: engine)
     return engine
 
 

@@ -250,5 +250,5 @@ def test_random_use_keeps_the_invariants(seed: int, root: Path) -> None:
 
 def is_busy(models: ModelRegistry, name: str) -> bool:
     """Whether a model is in use. A busy model may be unloaded and loaded again beside itself."""
-    slot = models._find_slot(name)
+    slot = models._find_slot(name, "")
     return slot is not None and slot.loaded is not None and bool(slot.loaded.users)

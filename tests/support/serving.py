@@ -57,7 +57,7 @@ class RunningServer:
 
     def run_coroutine(self, work: Any) -> Any:
         """Run a coroutine on the server's event loop and return its result."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(60)
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(160)
 
     def get_gate(self) -> Gate:
         """Return the admission gate of the one loaded model."""

@@ -69,9 +69,7 @@ class StoreExecutor:
             lambda: self._database.run([operation], write=False)[0], self._readers
         )
 
-    async def write(
-        self, operation: Callable[[Transaction], T], *, frees_space: bool = False
-    ) -> T:
+    async def write(self, operation: Callable[[Transaction], T], *, frees_space: bool = False) -> T:
         """Run an operation; its changes are on disk when this returns.
 
         One that `frees_space` also works on a full disk.

@@ -32,9 +32,7 @@ from dragoman.store.write_meter import WriteMeter
 class Transaction:
     """All repositories, for one transaction of one server."""
 
-    def __init__(
-        self, connection: Connection, server: ServerProcess, limits: StoreLimits
-    ) -> None:
+    def __init__(self, connection: Connection, server: ServerProcess, limits: StoreLimits) -> None:
         self._meter = WriteMeter(limits)
         self.responses = ResponseRepository(connection, server.id, self._meter)
         self.conversations = ConversationRepository(connection, self._meter)
