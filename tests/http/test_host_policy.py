@@ -109,7 +109,7 @@ def test_key_protects_a_server_whatever_name_it_has(guarded_server: RunningServe
 
 @pytest.mark.parametrize("options", [{"allow_open": True}, {"allowed_host": ("models.example",)}])
 def test_admin_routes_need_a_key_once_others_are_let_in(options: dict[str, object]) -> None:
-    with serve_scripted(**options) as server:  # type: ignore[arg-type]
+    with serve_scripted(**options) as server:
         for route in ADMIN_ROUTES:
             response = send_to(server, route, json={"model": "scripted"})
             assert response.status_code == 403
