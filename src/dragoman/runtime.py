@@ -148,7 +148,7 @@ def build_key_store(settings: Settings, load_settings: Callable[[], Settings]) -
     try:
         return KeyStore(make_key_settings(settings), lambda: make_key_settings(load_settings()))
     except KeyFileError as error:
-        raise StartupError(f"{error}.") from None
+        raise StartupError(f"{str(error).removesuffix('.')}.") from None
     except ValueError as error:
         raise StartupError(str(error)) from None
 

@@ -136,7 +136,7 @@ def test_an_error_carries_the_warnings_too(server: RunningServer) -> None:
 
 def test_headers_stay_safe_and_few(server: RunningServer) -> None:
     names = ["a\r\nset-cookie: x=1", "naïve 日本 😀", "x" * 100_000, ""]
-    names += [f"field {i}" for i in range(10_000)]
+    names += [f"field {i}" for i in range(900)]
     response, warnings = post(server, "/v1/chat/completions", CHAT | dict.fromkeys(names, 1))
     assert response.status_code == 200
     assert len(warnings) == 16

@@ -31,7 +31,7 @@ def server() -> Iterator[RunningServer]:
     ]
     engine = ScriptedEngine(replies, tokens=True, markup=("<tool_call>",), cached=2, slots=2)
     options = {"chat_template": THINKER, "api_key": (SECRET,), "store": "sqlite://"}
-    with serve_scripted(engine, **options) as running:
+    with serve_scripted(engine, **options, shared_cache=True) as running:
         yield running
 
 

@@ -26,9 +26,12 @@ def read_key_file(path: Path) -> list[KeyEntry]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
-        raise KeyFileError(f"cannot read {str(path)!r}: {error.strerror or error}") from None
+        reason = error.strerror or error
+        raise KeyFileError(f"--api-key-file: cannot read {str(path)!r}: {reason}") from None
     except UnicodeDecodeError:
-        raise KeyFileError(f"cannot read {str(path)!r}: it is not text in UTF-8") from None
+        raise KeyFileError(
+            f"--api-key-file: cannot read {str(path)!r}: it is not text in UTF-8"
+        ) from None
     for number, line in enumerate(lines, 1):
         if _LIKE_YAML.match(line):
             raise KeyFileError(
