@@ -58,6 +58,11 @@ OWNED: dict[str, tuple[Operation, Any]] = {
         False,
     ),
     "key_values.get_turns": (lambda tx, owner: tx.key_values.get_turns(owner, ["k"]), []),
+    "conversations.measure_items": (
+        lambda tx, owner: tx.conversations.measure_items(owner, "c"),
+        0,
+    ),
+    "responses.measure_history": (lambda tx, owner: tx.responses.measure_history(owner, "r"), 0),
     "completions.get": (lambda tx, owner: tx.completions.get(owner, "chat"), None),
     "completions.update": (lambda tx, owner: tx.completions.update(owner, "chat", b"new"), False),
     "completions.delete": (lambda tx, owner: tx.completions.delete(owner, "chat"), False),

@@ -29,7 +29,6 @@ from tests.support.loop_lag import (
     LAG_LIMIT,
     LagReport,
     measure_loop_lag,
-    read_process_wait_time,
 )
 from tests.support.serving import RunningServer, poll_until, serve_scripted
 
@@ -234,7 +233,7 @@ def serve_hostile(engine: Any = "Hello there!", **options: Any) -> Iterator[Host
         stopped = asyncio.Event()
 
         async def measure() -> LagReport:
-            async with measure_loop_lag(read_process_wait_time) as lag:
+            async with measure_loop_lag(computing=True) as lag:
                 await stopped.wait()
             return lag
 

@@ -4,8 +4,9 @@
 of a server in another thread. `measure_server_lag` reads what the server measures itself from
 `/metrics`, before and after. All give a `LagReport`: lags of calls that were due every 20 ms, with
 those that a block has made impossible, so that a quantile is what a request at a random moment
-waits. The tests share two cores with other programs; inside the process,
-the time that the loop's thread waits for a core is therefore subtracted.
+waits. The tests share two cores with other programs, so the time that the loop's thread waits for a
+core is subtracted. A client in another thread of the same process makes the loop wait for the
+interpreter's lock, too; then only the time in which the loop's thread computes counts as lag.
 
     async with measure_loop_lag() as lag:
         ...
@@ -20,9 +21,10 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import httpx
@@ -60,21 +62,27 @@ class LagReport:
 
 
 class LoopLagProbe(LoopLag):
-    """Measures the running loop, without the time that its thread waits for a core."""
+    """Measures the running loop, without the time that its thread waits for a core.
 
-    def __init__(self, report: LagReport, read_wait: Callable[[], float]) -> None:
+    With `computing`, only the time in which the loop's thread computes counts.
+    """
+
+    def __init__(self, report: LagReport, *, computing: bool) -> None:
         super().__init__()
         self._report = report
-        self._read_wait = read_wait
-        self._waited = read_wait()
+        self._computing = computing
+        self._before = self._read_clock()
 
     def observe(self, lag: float) -> None:
         self._report.counts[bisect_left(LAG_BOUNDS, lag)] += 1
 
+    def _read_clock(self) -> float:
+        return time.thread_time() if self._computing else read_wait_time()
+
     def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
-        waited = self._read_wait()
-        self._due += max(0.0, waited - self._waited)  # less where a thread has ended
-        self._waited = waited
+        now = self._read_clock()
+        passed, self._before = now - self._before, now
+        self._due = max(self._due, loop.time() - passed) if self._computing else self._due + passed
         super()._tick(loop)
 
 
@@ -83,25 +91,14 @@ def read_wait_time() -> float:
     return int(SCHEDSTAT.read_text().split()[1]) / 1e9
 
 
-def read_process_wait_time() -> float:
-    """The same for all threads of this process: each may hold the lock that the loop waits for."""
-    waited = 0
-    for thread in Path("/proc/self/task").iterdir():
-        with suppress(OSError):  # it has ended meanwhile
-            waited += int((thread / "schedstat").read_text().split()[1])
-    return waited / 1e9
-
-
 @asynccontextmanager
-async def measure_loop_lag(
-    read_wait: Callable[[], float] = read_wait_time,
-) -> AsyncIterator[LagReport]:
+async def measure_loop_lag(*, computing: bool = False) -> AsyncIterator[LagReport]:
     """Measure the running event loop. The report is complete when the block ends.
 
-    Where the client runs in a thread of the same process, use `read_process_wait_time`.
+    Where the client runs in a thread of the same process, measure the `computing` alone.
     """
     report = LagReport()
-    probe = LoopLagProbe(report, read_wait)
+    probe = LoopLagProbe(report, computing=computing)
     probe.start()
     try:
         yield report
@@ -116,7 +113,7 @@ def measure_thread_lag(server: RunningServer) -> Iterator[LagReport]:
     report = LagReport()
 
     async def start() -> LoopLagProbe:
-        probe = LoopLagProbe(report, read_process_wait_time)
+        probe = LoopLagProbe(report, computing=True)
         probe.start()
         return probe
 

@@ -12,7 +12,13 @@ from collections.abc import Callable
 
 from dragoman.output.arguments.call_body import marker_set, next_char, read_arguments_value
 from dragoman.output.arguments.cast import cast, to_json
-from dragoman.output.arguments.end_markers import EndMarkers, ends_string, make_finder
+from dragoman.output.arguments.end_markers import (
+    MAX_LOOKAHEAD,
+    EndMarkers,
+    MarkerFinder,
+    ends_string,
+    make_finder,
+)
 from dragoman.output.arguments.json_strings import escape, quote
 from dragoman.output.arguments.parameter_types import STRING, Types
 from dragoman.output.calls import CallRecorder
@@ -223,7 +229,7 @@ def stream_value(
         line = "\n" if marker != name else ""
         buffer.pos += len(line)
         if name == WRONG_CLOSE:
-            if (yield from skip_wrong_close(buffer, pending.next_markers)):
+            if (yield from skip_wrong_close(buffer, pending.next_markers, finder)):
                 return "", buffer.pos
         elif (yield from ends_string(buffer, pending.ends, finder)):
             return name, end
@@ -231,18 +237,22 @@ def stream_value(
         buffer.pos += 1
 
 
-def skip_wrong_close(buffer: TextBuffer, next_markers: MarkerSet) -> ReadSteps[bool]:
-    """Skip a closing tag of another name; False if it is part of a value."""
+def skip_wrong_close(
+    buffer: TextBuffer, next_markers: MarkerSet, finder: MarkerFinder
+) -> ReadSteps[bool]:
+    """Skip a closing tag of another name; False if it is part of a value that is closed later."""
     while True:
         match = WRONG_TAG.match(buffer.text, buffer.pos)
         if match is None:
             return False
         if match[1] and match.end() < len(buffer.text):
             start, _, index = next_markers.match_from(buffer, match.end())
-            if index >= 0:
+            is_closed, position = finder.find(buffer, match.end())
+            is_far = position - buffer.pos > MAX_LOOKAHEAD
+            if index >= 0 and (is_closed is False or (is_closed is None and buffer.ended)):
                 buffer.pos = match.end()
                 return True
-            if start < 0:
+            if start < 0 or is_closed or is_far:
                 return False
         elif match.end() < len(buffer.text):
             return False
