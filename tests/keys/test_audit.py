@@ -7,6 +7,8 @@ import stat
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from dragoman.keys import AuditLog
 from dragoman.keys.audit import MAX_REFUSALS, MAX_REFUSALS_PER_SOURCE
 from tests.support.serving import poll_until
@@ -57,9 +59,10 @@ def test_a_rotated_file_is_left_alone_after_reopening(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_a_disk_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
+def test_a_disk_that_cannot_be_written_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
     log = AuditLog(Path("/dev/full"))
     for _ in range(3):
         log.record("admin", {"key": "boss"})
     log.close()
     log.record("admin", {"key": "boss"})  # after the end: nothing happens
+    assert "cannot write the audit log: No space left on device" in caplog.messages
