@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.paths import ROOT
+from tests.support.name_spaces import can_unshare, run_unshared
 
 pytestmark = pytest.mark.slow
-MOUNT = ["unshare", "--map-root-user", "--mount", "sh", "-c"]
 SCRIPT = """
 import asyncio, sys, pytest
 from pathlib import Path
@@ -43,22 +40,10 @@ asyncio.run(main(sys.argv[1]))
 """
 
 
-def can_mount() -> bool:
-    if shutil.which("unshare") is None:
-        return False
-    return subprocess.run([*MOUNT, "true"], capture_output=True, check=False).returncode == 0
-
-
-@pytest.mark.skipif(not can_mount(), reason="needs a name space to mount a file system in")
+@pytest.mark.skipif(not can_unshare("mount"), reason="needs a name space to mount a file system in")
 def test_rows_can_be_deleted_on_a_full_disk(tmp_path: Path) -> None:
-    command = 'mount -t tmpfs -o size=24m tmpfs "$1" && exec "$2" -c "$3" "$1"'
-    result = subprocess.run(
-        [*MOUNT, command, "sh", str(tmp_path), sys.executable, SCRIPT],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=ROOT,
-        check=False,
-    )
+    mount = 'mount -t tmpfs -o size=24m tmpfs "$1" && exec "$2" -c "$3" "$1"'
+    command = ("sh", "-c", mount, "sh", str(tmp_path), sys.executable, SCRIPT)
+    result = run_unshared("mount", *command)
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith("deleted")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import select
-import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -35,7 +33,7 @@ from tests.support.fault_clients import (
 from tests.support.hostile_http import HostileServer, serve_hostile
 from tests.support.hostile_samples import make_websocket_message
 from tests.support.mcp_servers import serve_tools
-from tests.support.paths import ROOT
+from tests.support.name_spaces import can_unshare, run_unshared
 from tests.support.serving import poll_until
 
 LONG = " ".join(f"word{number}" for number in range(5000))
@@ -243,28 +241,14 @@ with serve_scripted(engine, stall=0.5, ping=0.2, log_level="error") as server:
     poll_until(lambda: server.get_gate().running == 0)
     set_loopback(True)
 """
-NAMESPACE = ["unshare", "--map-root-user", "--net"]
-
-
-def can_unshare() -> bool:
-    if shutil.which("unshare") is None:
-        return False
-    return subprocess.run([*NAMESPACE, "true"], capture_output=True, check=False).returncode == 0
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not can_unshare(), reason="needs a network name space of its own")
+@pytest.mark.skipif(not can_unshare("net"), reason="needs a network name space of its own")
 def test_fault_6_peer_that_vanishes_is_noticed() -> None:
     """The network goes away in the middle of a stream: the client sends neither FIN nor RST."""
     script = "from tests.support.serving import serve_scripted\n" + HALF_OPEN
-    result = subprocess.run(
-        [*NAMESPACE, sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=ROOT,
-        check=False,
-    )
+    result = run_unshared("net", sys.executable, "-c", script)
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith("noticed after")
 

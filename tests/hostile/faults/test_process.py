@@ -26,6 +26,7 @@ from tests.support.fault_clients import (
     read_until,
 )
 from tests.support.fault_server import FaultServer, ServerPlan, is_running, run_plan
+from tests.support.name_spaces import UNSHARE, can_unshare
 from tests.support.paths import ROOT
 from tests.support.server_process import DRAGOMAN
 from tests.support.serving import poll_until
@@ -234,18 +235,11 @@ def test_fault_16_hundred_large_bodies_in_little_memory(count_cases: Callable[[i
     count_cases(count)
 
 
-MOUNT = ("unshare", "--map-root-user", "--mount", "sh", "-c")
+MOUNT = (*UNSHARE, "--mount", "sh", "-c")
 MOUNT_TMPFS = 'mount -t tmpfs -o size=6m tmpfs "$0" && exec "$@"'
 
 
-def can_mount() -> bool:
-    try:
-        return subprocess.run([*MOUNT, "true"], capture_output=True, check=False).returncode == 0
-    except FileNotFoundError:
-        return False
-
-
-needs_mount = pytest.mark.skipif(not can_mount(), reason="needs a name space to mount in")
+needs_mount = pytest.mark.skipif(not can_unshare("mount"), reason="needs a name space to mount in")
 
 
 def run_in_mount(server: FaultServer, script: str, *arguments: str) -> None:
