@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import sys
@@ -12,6 +13,12 @@ import pytest
 
 from dragoman import config
 from dragoman.models.pull import DEFAULT_ALIASES, ProgressBar, pull
+
+
+def pytest_collection_finish() -> None:
+    """Keep what collecting made out of garbage collections: it lives as long as the process."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

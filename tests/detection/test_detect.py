@@ -24,6 +24,7 @@ from dragoman.formats import tool_formats
 from dragoman.output.library import OutputParser
 from dragoman.prompt.template.template import compile_template
 from tests.support.paths import TEMPLATES
+from tests.support.timing import measures_time
 
 pytestmark = pytest.mark.slow
 
@@ -264,6 +265,7 @@ def test_detection_is_cached() -> None:
 
 
 @pytest.mark.parametrize("name", ["nested_loops", "doubling_macro", "endless_macro"])
+@measures_time
 def test_a_hostile_template_times_out(name: str) -> None:
     started = time.thread_time()
     assert detect(BOMBS[name]).generic
@@ -282,6 +284,7 @@ COSTLY_TEMPLATES = {
 
 
 @pytest.mark.parametrize("name", COSTLY_TEMPLATES)
+@measures_time
 def test_detection_respects_its_time_limit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(render_probe, "MAX_SECONDS", 0.5)
     compile_template(COSTLY_TEMPLATES[name])

@@ -30,6 +30,7 @@ from tests.support.hostile_http import (
 from tests.support.hostile_samples import SAMPLES, make_websocket_message
 from tests.support.logs import collect_logs
 from tests.support.serving import make_chat, make_scripted_app, poll_until, serve_scripted
+from tests.support.timing import measures_time
 
 ROUTES = make_scripted_app().router.routes
 GUARDED = [route for route in ROUTES if route.access != "open"]
@@ -479,6 +480,7 @@ def write_config(file: Path, entries: list[dict[str, Any]]) -> None:
     other.rename(file)
 
 
+@measures_time
 def test_a_removed_key_is_refused_within_two_seconds_everywhere(tmp_path: Path) -> None:
     file = tmp_path / "dragoman.yaml"
     ann, bob = {"name": "ann", "key": "ann-key"}, {"name": "bob", "key": "bob-key"}

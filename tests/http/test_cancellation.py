@@ -26,6 +26,7 @@ from tests.support.serving import (
     poll_until,
     serve_scripted,
 )
+from tests.support.timing import measures_time
 
 pytestmark = pytest.mark.slow
 
@@ -52,6 +53,7 @@ def open_connection(server: RunningServer, data: bytes) -> Any:
 
 
 @pytest.mark.parametrize("streamed", [True, False])
+@measures_time
 def test_disconnect_stops_the_engine(streamed: bool) -> None:
     engine = ScriptedEngine(Reply(LONG), pace=0.005)
     with serve_scripted(engine) as server:
@@ -116,6 +118,7 @@ def test_engine_that_raises_cancelled_error_gets_500() -> None:
         assert parse_events(httpx.post(url, json=make_chat("late", stream=True)))[-1]["error"]
 
 
+@measures_time
 def test_many_prompts_with_many_choices_do_not_freeze_the_server() -> None:
     with serve_scripted(ScriptedEngine("x")) as server:
         body = {"model": "scripted", "prompt": ["hi"] * 16, "n": 128, "max_tokens": 1}

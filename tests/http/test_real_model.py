@@ -21,6 +21,7 @@ from openai.lib.streaming.chat import ChatCompletionStreamState
 from tests.support.lora import make_adapter
 from tests.support.real_model import MODEL, serve
 from tests.support.serving import RunningServer, parse_events
+from tests.support.timing import measures_time
 
 pytestmark = pytest.mark.real_model
 
@@ -265,6 +266,7 @@ def test_huge_penalty_window_costs_no_memory(server: RunningServer) -> None:
     assert int(status.read_text().split()[1]) - before < 25_000  # pages of 4 kB
 
 
+@measures_time
 def test_closed_stream_frees_its_slot_at_once(server: RunningServer) -> None:
     body = {"model": MODEL, "messages": MESSAGES, "stream": True, "ignore_eos": True}
     gate = server.get_gate()

@@ -23,6 +23,7 @@ from tests.support.mcp_servers import (
     serve_app,
     serve_tools,
 )
+from tests.support.timing import measures_time
 
 pytestmark = pytest.mark.slow
 
@@ -164,6 +165,7 @@ def was_cancelled(server: LocalServer) -> bool:
     return server.kind == "json" or server.log.slow_cancelled.wait(10)
 
 
+@measures_time
 def test_cancelling_a_call_cancels_it_on_the_server(server: LocalServer) -> None:
     """The connection is closed at once, too."""
     log = server.log

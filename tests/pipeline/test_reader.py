@@ -22,6 +22,7 @@ from dragoman.pipeline.reader import ChatReader, Reader, ReaderOptions
 from dragoman.pipeline.usage import TokenLedger, TokenSpan
 from dragoman.testing import ByteTokenizer
 from dragoman.types import Job, Logprob, Sampling, Step, Tool
+from tests.support.timing import measures_time
 
 TOOLS = (Tool(name="f"), Tool(name="g"))
 CALL = '<tool_call>{"name": "f", "arguments": {"a": "é 😀"}}</tool_call>'
@@ -179,6 +180,7 @@ def test_special_tokens_are_cut_out_of_text() -> None:
 
 
 @pytest.mark.parametrize("control", [False, True])
+@measures_time
 def test_long_held_text_is_released_quickly(control: bool) -> None:
     count = 100_000
     entry = (Token("x", b"x", -0.5),)

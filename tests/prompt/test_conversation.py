@@ -27,6 +27,7 @@ from dragoman.prompt.template.template import ChatTemplate, compile_template
 from dragoman.prompt.turn import Turn
 from dragoman.types import Message, Role, Tool, ToolCall, text_content
 from tests.support.paths import TESTS
+from tests.support.timing import measures_time
 
 HERE = TESTS
 DATA = HERE / "templates"
@@ -156,6 +157,7 @@ def test_a_template_cannot_change_the_probes_of_others() -> None:
     assert CapabilityProbe(ChatTemplate(source("agent"))).probe_all().tools_rendered
 
 
+@measures_time
 def test_probing_is_cheap_and_done_once() -> None:
     for name in CAPABILITIES:
         template = ChatTemplate(source(name))

@@ -27,6 +27,7 @@ from dragoman.prompt.template.template import (
     compile_template,
 )
 from tests.support.paths import TESTS
+from tests.support.timing import measures_time
 
 pytestmark = pytest.mark.slow
 
@@ -317,6 +318,7 @@ print(json.dumps({"results": results, "megabytes": peak / 1024}))
 """
 
 
+@measures_time
 def test_cve_2026_115911_bombs_are_stopped_in_a_second_and_256_megabytes() -> None:
     run = subprocess.run(
         [sys.executable, "-c", RUNNER, str(DATA / "bombs.toml")],

@@ -30,6 +30,7 @@ from tests.support.mcp_servers import (
     serve_tools,
 )
 from tests.support.serving import RunningServer, make_chat, poll_until, serve_scripted
+from tests.support.timing import measures_time
 
 pytestmark = pytest.mark.slow
 
@@ -140,6 +141,7 @@ def test_disconnecting_cancels_the_call(server: RunningServer, tools: LocalServe
     assert log.slow_cancelled.wait(20)
 
 
+@measures_time
 def test_cancelling_a_background_response_cancels_its_call(
     client: OpenAI, tools: LocalServer
 ) -> None:

@@ -35,6 +35,7 @@ from tests.support.hostile_samples import make_websocket_message
 from tests.support.mcp_servers import serve_tools
 from tests.support.name_spaces import can_unshare, run_unshared
 from tests.support.serving import poll_until
+from tests.support.timing import measures_time
 
 LONG = " ".join(f"word{number}" for number in range(5000))
 SLOTS = 8
@@ -95,6 +96,7 @@ def check_aborts(seconds: list[float]) -> None:
 
 
 @pytest.mark.parametrize("path", STREAMS)
+@measures_time
 def test_fault_1_disconnect_in_a_stream_stops_the_engine(
     server: HostileServer, path: str, count_cases: Callable[[int], None]
 ) -> None:
@@ -107,6 +109,7 @@ def test_fault_1_disconnect_in_a_stream_stops_the_engine(
     count_cases(TRIALS)
 
 
+@measures_time
 def test_fault_1_disconnect_of_a_websocket_stops_the_engine(
     server: HostileServer, count_cases: Callable[[int], None]
 ) -> None:
@@ -124,6 +127,7 @@ def test_fault_1_disconnect_of_a_websocket_stops_the_engine(
 
 
 @pytest.mark.parametrize("path", STREAMS)
+@measures_time
 def test_fault_2_disconnect_before_a_whole_response_stops_the_engine(
     server: HostileServer, path: str, count_cases: Callable[[int], None]
 ) -> None:
@@ -189,6 +193,7 @@ CHILDREN: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("case", CHILDREN)
+@measures_time
 def test_fault_5_disconnect_stops_all_choices_and_prompts(
     server: HostileServer, case: str, streamed: bool
 ) -> None:

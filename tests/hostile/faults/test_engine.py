@@ -35,6 +35,7 @@ from tests.support.hostile_http import HostileServer, check_no_leaks, serve_host
 from tests.support.logs import collect_logs
 from tests.support.server_process import list_child_pids, read_until, run_server
 from tests.support.serving import make_chat, poll_until, run_app, serve_scripted
+from tests.support.timing import measures_time
 
 LIVE, READY = "/health/live", "/health/ready"
 CHAT = "/v1/chat/completions"
@@ -48,6 +49,7 @@ QUICK_RESTART = Timing(first_restart_delay=0.01)
 
 
 @pytest.mark.slow
+@measures_time
 def test_fault_22_killed_engine_ends_every_stream_with_an_error(
     count_cases: Callable[[int], None],
 ) -> None:

@@ -30,6 +30,7 @@ from tests.support.name_spaces import UNSHARE, can_unshare
 from tests.support.paths import ROOT
 from tests.support.server_process import DRAGOMAN
 from tests.support.serving import poll_until
+from tests.support.timing import measures_time
 
 pytestmark = pytest.mark.slow
 LIVE, READY = "/health/live", "/health/ready"
@@ -43,6 +44,7 @@ ENGINE = {"script": SCRIPT}
 USER, NEW = "user-key-of-enough-length", "new-key-of-enough-length"
 
 
+@measures_time
 def test_fault_10_sigterm_lets_fifty_streams_finish(count_cases: Callable[[int], None]) -> None:
     plan = ServerPlan(engine=ENGINE, in_child=True, options={"drain": 20})
     with run_plan(plan) as server, hold_streams(server.url, 50, "tell me") as streams:
@@ -64,6 +66,7 @@ def test_fault_10_sigterm_lets_fifty_streams_finish(count_cases: Callable[[int],
     count_cases(50)
 
 
+@measures_time
 def test_fault_11_second_sigterm_ends_all_streams_at_once(
     count_cases: Callable[[int], None],
 ) -> None:
@@ -149,6 +152,7 @@ def test_fault_13_bad_configuration_keeps_the_old_one(
 
 
 @pytest.mark.parametrize("notifies", [True, False], ids=["SIGHUP", "file alone"])
+@measures_time
 def test_fault_14_revoked_key_is_refused_soon(tmp_path: Path, notifies: bool) -> None:
     path = tmp_path / "dragoman.yaml"
     write_configuration(path, USER, NEW)

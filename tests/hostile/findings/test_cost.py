@@ -18,6 +18,7 @@ from tests.support.default_tokenizer import make_serve_options
 from tests.support.large_bodies import BODIES, TEXTS, LargeBody, list_large_bodies
 from tests.support.process_cost import MIB, measure_cost, read_memory
 from tests.support.server_process import ServerProcess, run_engine_server
+from tests.support.timing import measures_time
 
 pytestmark = pytest.mark.slow
 
@@ -59,6 +60,7 @@ def list_bodies(client: httpx.Client) -> Iterator[LargeBody]:
             yield body
 
 
+@measures_time
 def test_no_request_is_expensive_before_it_is_refused(
     server: ServerProcess,
     count_cases: Callable[[int], None],
@@ -90,6 +92,7 @@ def test_no_request_is_expensive_before_it_is_refused(
 
 
 @pytest.mark.parametrize("shape", ["prose", "quotes"])
+@measures_time
 def test_a_large_websocket_message_is_refused_cheaply(server: ServerProcess, shape: str) -> None:
     message = f'{{"type":"response.create","model":"scripted","input":{TEXTS[shape](7 * MIB)}}}'
     address = server.url.replace("http:", "ws:") + "/v1/responses"
@@ -104,6 +107,7 @@ def test_a_large_websocket_message_is_refused_cheaply(server: ServerProcess, sha
     assert cost.seconds <= MAX_SECONDS
 
 
+@measures_time
 def test_a_large_conversation_is_not_loaded(server: ServerProcess) -> None:
     item = {"type": "message", "role": "user", "content": "a" * (6 * MIB)}
     with httpx.Client(base_url=server.url, timeout=60) as client:
@@ -120,6 +124,7 @@ def test_a_large_conversation_is_not_loaded(server: ServerProcess) -> None:
 
 
 @pytest.mark.parametrize("body_limit", [None, 64 * MIB], ids=["default", "64 MiB"])
+@measures_time
 def test_three_prompts_of_32_mb_at_once(body_limit: int | None, default_model: Path) -> None:
     text = "the quick brown fox " * (32 * MIB // 20)
     body = f'{{"model":"scripted","messages":[{{"role":"user","content":"{text}"}}]}}'.encode()
@@ -139,6 +144,7 @@ def test_three_prompts_of_32_mb_at_once(body_limit: int | None, default_model: P
     assert cost.seconds < 3 * MAX_SECONDS
 
 
+@measures_time
 def test_memory_is_given_back(server: ServerProcess) -> None:
     prose = TEXTS["prose"](NEARLY_FITTING)
     body = f'{{"model":"scripted","messages":[{{"role":"user","content":{prose}}}]}}'.encode()

@@ -15,6 +15,7 @@ from tests.support.large_bodies import BODIES, list_large_bodies
 from tests.support.loop_lag import LAG_LIMIT, measure_thread_lag
 from tests.support.process_cost import MIB
 from tests.support.serving import RunningServer, serve_scripted
+from tests.support.timing import measures_time
 
 pytestmark = pytest.mark.slow
 
@@ -34,6 +35,7 @@ def server(default_model: Path) -> Iterator[RunningServer]:
 
 
 @pytest.mark.parametrize("encoding_format", ["float", "base64"])
+@measures_time
 def test_two_thousand_large_embeddings(
     server: RunningServer, encoding_format: str, add_figures: Callable[..., None]
 ) -> None:
@@ -52,6 +54,7 @@ def test_two_thousand_large_embeddings(
     add_figures("loop lag", **{f"embeddings {encoding_format}": str(lag)})
 
 
+@measures_time
 def test_too_many_tokens_to_embed_are_refused(server: RunningServer) -> None:
     body = {"model": "scripted", "input": [SENTENCE * 40] * 2048}
     with (
@@ -64,6 +67,7 @@ def test_too_many_tokens_to_embed_are_refused(server: RunningServer) -> None:
     assert lag.get_quantile(0.99) <= LAG_LIMIT, lag
 
 
+@measures_time
 def test_no_route_blocks_the_loop_with_its_largest_bodies(
     server: RunningServer, add_figures: Callable[..., None]
 ) -> None:

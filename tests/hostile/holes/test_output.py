@@ -16,6 +16,7 @@ from tests.support.hostile_http import serve_hostile
 from tests.support.hostile_samples import MODEL
 from tests.support.paths import TEMPLATES
 from tests.support.serving import make_chat
+from tests.support.timing import measures_time
 
 SMALL, LARGE = 3_000, 12_000  # characters; quadratic time would be 16 times as much
 LINEAR = 8.0  # allowed ratio of their times; 4 is exact
@@ -59,6 +60,7 @@ def check_linear(name: str, kind: str, sizes: tuple[int, int]) -> int:
 
 
 @pytest.mark.parametrize("kind", ["tools", "reasoning"])
+@measures_time
 def test_hole_23_parsers_take_linear_time(kind: str, count_cases: Callable[[int], None]) -> None:
     """`tests/hostile/heavy` tries outputs of a megabyte."""
     names = tool_formats() if kind == "tools" else reasoning_formats()
@@ -127,6 +129,7 @@ def test_hole_24_arguments_are_data(
 PLACEHOLDERS = ["<image>", "<|image_1|>", "<|placeholder|>", "[IMG]", "<audio>", "<0x0A>", "{{x}}"]
 
 
+@measures_time
 def test_hole_25_placeholders_are_plain_text(count_cases: Callable[[int], None]) -> None:
     """10,000 placeholders: the time grows with the text, not faster."""
 

@@ -15,6 +15,7 @@ import pytest
 
 import dragoman
 from tests.support.paths import ROOT
+from tests.support.timing import measures_time
 
 SOURCE = ROOT / "src" / "dragoman"
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -332,6 +333,7 @@ def is_slow(pattern: re.Pattern[str], methods: frozenset[str], text: str) -> boo
     return all(measure(pattern, methods, text) > LIMIT for _ in range(3))
 
 
+@measures_time
 def test_hole_22_every_pattern_takes_linear_time(count_cases: Callable[[int], None]) -> None:
     patterns = find_patterns()
     assert len(patterns) > 60

@@ -27,6 +27,7 @@ from tests.support.hostile_http import (
 )
 from tests.support.hostile_samples import MODEL, SAMPLES, takes_body
 from tests.support.serving import make_scripted_app, poll_until
+from tests.support.timing import measures_time
 
 ROUTES = [route for route in make_scripted_app().router.routes if route.method != "WEBSOCKET"]
 BODY_ROUTES = [route for route in ROUTES if takes_body(route)]
@@ -127,6 +128,7 @@ def test_hole_41_no_route_takes_multipart(server: HostileServer, route: Route) -
     assert response.status == 415
 
 
+@measures_time
 def test_hole_41_a_body_in_single_bytes_costs_little(server: HostileServer) -> None:
     """Each byte is a chunk; the time of the whole request grows with its bytes, not faster."""
     sample = json.dumps({**SAMPLES["/v1/chat/completions"], "user": "u" * 90_000}).encode()
