@@ -103,7 +103,7 @@ def build_runtime(
     """Build all services around a model registry; `load_settings` reads the settings again."""
     load_settings = load_settings or (lambda: settings)
     keys = build_key_store(settings, load_settings)
-    models.may_use = keys.allows_model
+    models.names.may_use = keys.allows_model
     limits = StoreLimits(
         ttl=settings.store_ttl, size=settings.store_size, find_limits=keys.find_limits
     )

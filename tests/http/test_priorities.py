@@ -30,14 +30,12 @@ def test_service_tier_is_a_priority(tier: str | None, priority: str, warns: bool
             response = httpx.post(server.url + path, json=body).raise_for_status()
             assert engine.jobs[-1].priority == priority
             assert ("service_tier" in response.headers.get("x-dragoman-warning", "")) == warns
-            default = None if "chat" in path else "default"
-            expected = "flex" if tier == "flex" else default
-            assert response.json().get("service_tier") == expected
+            expected = "flex" if tier == "flex" else "default"
+            assert response.json()["service_tier"] == expected
         stream = httpx.post(
             f"{server.url}/v1/chat/completions", json=make_chat(service_tier=tier, stream=True)
         )
-        tiers = {event.get("service_tier") for event in parse_events(stream)}
-        assert tiers == {"flex" if tier == "flex" else None}
+        assert {event["service_tier"] for event in parse_events(stream)} == {expected}
 
 
 def test_background_responses_have_a_lower_priority() -> None:

@@ -126,3 +126,74 @@ def test_the_default_model_follows_its_chat_format(default_model: Path) -> None:
         text = post(server, "/v1/completions", prompt=raw, **fields)
         assert text["choices"][0]["text"] == chat["choices"][0]["message"]["content"]
         assert text["choices"][0]["finish_reason"] == chat["choices"][0]["finish_reason"]
+
+
+# llama-server's other routes
+
+
+def test_texts_and_token_ids_can_be_mixed(server: RunningServer) -> None:
+    mixed = post(server, "/tokenize", content=["a", END, 98, "", TEXT])
+    assert mixed["tokens"] == [97, END, 98, START, *b"user\nhi", END]
+    assert post(server, "/tokenize", content=[])["tokens"] == []
+    bad = httpx.post(f"{server.url}/tokenize", json={"content": [10**6]})
+    assert bad.status_code == 400
+
+
+CONVERSATION: dict[str, Any] = {
+    "messages": [
+        {"role": "system", "content": "Be short."},
+        {"role": "user", "content": [{"type": "text", "text": "hi"}]},
+    ]
+}
+TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% for tool in tools %}{{ tool.function.name }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+
+
+@pytest.fixture(scope="module")
+def chat_server() -> Iterator[RunningServer]:
+    engine = ScriptedEngine("answer", tokens=True, context=2048)
+    with serve_scripted(engine, chat_template=TEMPLATE) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"model": "scripted"},
+        {"tools": [TOOL]},
+        {"add_generation_prompt": False},
+        {"max_tokens": 5, "stream": True, "temperature": 0.5},  # a whole request for a completion
+    ],
+)
+def test_a_template_is_applied_and_its_tokens_are_counted(
+    chat_server: RunningServer, fields: dict[str, Any]
+) -> None:
+    body = CONVERSATION | fields
+    answer = post(chat_server, "/apply-template", **body)
+    tools = "f\n" if "tools" in fields else ""
+    end = "" if fields.get("add_generation_prompt") is False else "<|im_start|>assistant\n"
+    start = "<|im_start|>system\nBe short.<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n"
+    assert answer == {"prompt": start + tools + end}
+    tokens = post(chat_server, "/tokenize", content=answer["prompt"])["tokens"]
+    for path in ("/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"):
+        counted = post(chat_server, path, **body)
+        assert counted == {"object": "response.input_tokens", "input_tokens": len(tokens)}
+    generated = post(chat_server, "/v1/chat/completions", **body | {"stream": False})
+    assert generated["usage"]["prompt_tokens"] == len(tokens)
+
+
+@pytest.mark.parametrize("path", ["/apply-template", "/v1/chat/completions/input_tokens"])
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [({}, "messages"), ({"messages": []}, "messages"), ({"messages": [{}]}, "messages[0].role")],
+)
+def test_invalid_conversations_are_named(
+    chat_server: RunningServer, path: str, fields: dict[str, Any], param: str
+) -> None:
+    response = httpx.post(f"{chat_server.url}{path}", json=fields)
+    assert (response.status_code, response.json()["error"]["param"]) == (400, param)

@@ -150,6 +150,16 @@ def test_stop_string_across_tokens(client: OpenAI) -> None:
     )
     assert cut.choices[0].message.content == text[: text.index(stop)]
     assert cut.choices[0].finish_reason == "stop"
+    assert cut.choices[0].model_dump()["matched_stop"] == stop
+
+
+def test_the_token_that_ends_an_answer_is_reported(server: RunningServer) -> None:
+    body = {"model": MODEL, "messages": MESSAGES, "guided_choice": ["yes", "no"]}
+    answer = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60).json()
+    choice = answer["choices"][0]
+    ends = {"content": "<|im_end|><|endoftext|>"}
+    assert choice["matched_stop"] in httpx.post(f"{server.url}/tokenize", json=ends).json()["tokens"]
+    assert (choice["stop_reason"], choice["finish_reason"]) == (None, "stop")
 
 
 def test_completions_with_echo_logprobs_and_token_ids(

@@ -411,7 +411,7 @@ def test_conversation_is_compacted(server: RunningServer, client: OpenAI) -> Non
     assert "Hello there!" in prompt  # the summary
     assert "Noted." not in prompt
     with pytest.raises(openai.BadRequestError):
-        client.responses.compact(model="", input="x")
+        client.responses.compact(model="scripted", input="")
 
 
 def test_compaction_disables_reasoning(server: RunningServer, client: OpenAI) -> None:
@@ -453,7 +453,7 @@ def test_input_tokens_are_counted(client: OpenAI) -> None:
 @pytest.mark.parametrize(
     ("body", "param"),
     [
-        ({}, "model"),
+        ({}, "input"),
         ({"model": "scripted"}, "input"),
         ({"model": "scripted", "input": "x", "background": True, "store": False}, "background"),
         (

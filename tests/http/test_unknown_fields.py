@@ -17,6 +17,7 @@ PROMPT = {"model": "scripted", "prompt": "hi"}
 INPUT = {"model": "scripted", "input": "hi"}
 BODIES = {
     "/v1/chat/completions": CHAT,
+    "/v1/chat/completions/input_tokens": CHAT,
     "/v1/completions": PROMPT,
     "/v1/responses": INPUT,
     "/v1/responses/input_tokens": INPUT,
@@ -25,6 +26,7 @@ BODIES = {
     "/v1/embeddings": INPUT,
     "/v1/conversations": {},
     "/tokenize": PROMPT,
+    "/apply-template": CHAT,
     "/detokenize": {"model": "scripted", "tokens": [97]},
 }
 

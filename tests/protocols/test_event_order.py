@@ -33,6 +33,7 @@ from dragoman.errors import (
 )
 from dragoman.events import Channel, Completion, Delta, Finish, Token, Usage
 from dragoman.protocols.chat import ChatEncoder
+from dragoman.protocols.dialect import AnswerInfo
 from dragoman.protocols.messages import encode_error
 from dragoman.protocols.messages.encode import MessagesEncoder
 from dragoman.protocols.responses.encode.encoder import ResponseEncoder
@@ -586,7 +587,7 @@ class EncodedAnswer(Struct):
 
 def encode_answer(seed: int, api: str) -> EncodedAnswer:
     run, rng = make_script(seed), random.Random(seed)
-    encoder: Any = ChatEncoder(run.request, "m", 1)
+    encoder: Any = ChatEncoder(run.request, AnswerInfo("m", 1, 1))
     if api == "messages":
         encoder = MessagesEncoder(run.request, "m", 3, FakeSigner(), encode_error)
     frames, completion = encoder.start(), Completion()

@@ -533,8 +533,7 @@ def test_fields_that_agents_always_send_are_accepted() -> None:
     [
         ({"max_tokens": ...}, "max_tokens"),
         ({"max_tokens": -1}, "max_tokens"),
-        ({"model": ...}, "model"),
-        ({"model": " "}, "model"),
+        ({"model": 5}, "model"),
         ({"messages": ...}, "messages"),
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),

@@ -11,7 +11,10 @@ from dragoman.errors import BadRequest
 from dragoman.events import Completion, Delta, Finish
 from dragoman.protocols import chat, completions
 from dragoman.protocols.chat import ChatEncoder
+from dragoman.protocols.dialect import AnswerInfo
 from dragoman.types import Chat, Constraint, Request
+
+ANSWER = AnswerInfo("m", 1, 1)
 
 SCHEMA = {"type": "object", "properties": {"é": {"$ref": "#/$defs/a"}}, "$defs": {"a": True}}
 GBNF = 'root ::= "a"'
@@ -463,13 +466,13 @@ def test_a_call_to_a_forced_tool_ends_with_stop(
         Delta(choice=0, channel="tool_args", text="{}", call=0),
         Delta(choice=0, finish=finish),
     ]
-    encoder = ChatEncoder(request, "m", 1)
+    encoder = ChatEncoder(request, ANSWER)
     frames = [frame for delta in deltas for frame in encoder.encode_delta(delta)]
     last = json.loads(frames[-1].removeprefix(b"data: "))
     assert last["choices"][0]["finish_reason"] == expected
     completion = Completion()
     for delta in deltas:
         completion.add(delta)
-    (choice,) = json.loads(ChatEncoder(request, "m", 1).encode_whole(completion))["choices"]
+    (choice,) = json.loads(ChatEncoder(request, ANSWER).encode_whole(completion))["choices"]
     assert choice["finish_reason"] == expected
     assert choice["message"]["tool_calls"][0]["function"] == {"name": "g", "arguments": "{}"}

@@ -1102,8 +1102,7 @@ def test_logprobs_and_context_management_without_effect_are_warned_about() -> No
 
 
 INVALID_FIELDS: list[tuple[dict[str, Any], str]] = [
-    ({"model": ""}, "model"),
-    ({"model": None}, "model"),
+    ({"model": 5}, "model"),
     ({"prompt": {"id": "pmpt_1"}}, "prompt"),
     ({"n": 2}, "n"),
     ({"max_tokens": 5}, "max_tokens"),
@@ -1203,20 +1202,19 @@ def test_a_websocket_message_is_decoded_as_a_request() -> None:
         responses.decode_websocket_request("\ud800")
 
 
-def test_compacting_needs_a_model() -> None:
+def test_compacting_needs_input() -> None:
     decoded = responses.decode_compact_request(
         b'{"model":"m","input":"hi","instructions":"I","stream":true}'
     )
     assert (decoded.fields.instructions, decoded.fields.stream) == ("I", None)
-    for body in (b'{"input":"hi"}', b'{"model":"m"}'):
-        with pytest.raises(BadRequest):
-            responses.decode_compact_request(body)
+    with pytest.raises(BadRequest):
+        responses.decode_compact_request(b'{"model":"m"}')
     with pytest.raises(BadRequest):
         responses.decode_compact_request(b'{"model":"m","input":"hi","stream":true}', strict=True)
 
 
 def test_counting_needs_no_fields() -> None:
-    assert responses.decode_count_request(b"{}").fields.model == ""
+    assert responses.decode_count_request(b"{}").fields.model is None
     body = json.dumps(
         {"model": "m", "input": "hi", "tools": [function_tool("f")], "personality": "x"}
     )

@@ -17,6 +17,7 @@ ITEMS = [{"type": "message", "role": "user", "content": "Hi"}]
 SAMPLES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"model": MODEL, "messages": MESSAGES},
     "/v1/chat/completions/{id}": {"metadata": {"a": "b"}},
+    "/v1/chat/completions/input_tokens": {"model": MODEL, "messages": MESSAGES},
     "/v1/completions": {"model": MODEL, "prompt": "Hi"},
     "/infill": {"model": MODEL, "input_prefix": "a", "input_suffix": "b"},
     "/v1/embeddings": {"model": MODEL, "input": "Hi"},
@@ -31,6 +32,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "/v1/conversations/{id}/items": {"items": ITEMS},
     "/tokenize": {"model": MODEL, "prompt": "Hi"},
     "/detokenize": {"model": MODEL, "tokens": [1, 2]},
+    "/apply-template": {"model": MODEL, "messages": MESSAGES},
     "/admin/models/load": {"model": MODEL},
     "/admin/models/unload": {"model": MODEL},
 }

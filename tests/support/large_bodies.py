@@ -17,6 +17,7 @@ _HEAD = '{"model":"MODEL","max_tokens":1,'
 # The body of each route that takes one, and an item of the list in it
 BODIES: dict[str, tuple[str, str]] = {
     "POST /v1/chat/completions": (_HEAD + '"messages":[ITEMS]}', _USER),
+    "POST /v1/chat/completions/input_tokens": (_HEAD + '"messages":[ITEMS]}', _USER),
     "POST /v1/completions": (_HEAD + '"prompt":[ITEMS]}', "TEXT"),
     "POST /infill": (_HEAD + '"input_suffix":"","input_prefix":TEXT}', ""),
     "POST /v1/embeddings": ('{"model":"MODEL","input":[ITEMS]}', "TEXT"),
@@ -30,6 +31,7 @@ BODIES: dict[str, tuple[str, str]] = {
     "POST /v1/conversations/{id}": ('{"metadata":{"a":TEXT}}', ""),
     "POST /v1/chat/completions/{id}": ('{"metadata":{"a":TEXT}}', ""),
     "POST /tokenize": ('{"model":"MODEL","prompt":TEXT}', ""),
+    "POST /apply-template": (_HEAD + '"messages":[ITEMS]}', _USER),
     "POST /detokenize": ('{"model":"MODEL","tokens":[ITEMS]}', "17"),
 }
 OTHER = ('{"model":TEXT}', "")  # of all other routes

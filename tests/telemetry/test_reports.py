@@ -330,7 +330,8 @@ def test_choice_says_which_stop_ended_it(
     text: str | None,
 ) -> None:
     choice = ask(server, path, stream, **fields)["choices"][0]
-    assert choice.get("stop_reason") == reason
+    assert choice["stop_reason"] == reason
+    assert choice["matched_stop"] == reason
     assert choice.get("stop_str") == text
     assert choice["finish_reason"] == ("length" if "max_tokens" in fields else "stop")
 

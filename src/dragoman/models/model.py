@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from contextvars import ContextVar
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from dragoman._version import __version__
 from dragoman.engines.in_process_watch import InProcessWatch
 from dragoman.engines.limits import make_context_overflow
 from dragoman.errors import ContextOverflow
@@ -55,6 +57,7 @@ class TokenVisibility(Struct, frozen=True):
 
     hidden: frozenset[int] = frozenset()
     shown: frozenset[int] = frozenset()
+    parser_only: frozenset[int] = frozenset()  # those that are shown and no part of the answer
 
 
 class Model(Struct, kw_only=True, eq=False, weakref=True):
@@ -79,6 +82,7 @@ class Model(Struct, kw_only=True, eq=False, weakref=True):
     public_prefixes: tuple[float, list[list[int]]] | None = None  # their tokens, and since when
     warned_about_scopes: bool = False
     watch: InProcessWatch | None = None  # of an engine that runs in this process
+    _fingerprint: str = ""
     _token_visibility: dict[OutputFormat, TokenVisibility] = msgspec.field(default_factory=dict)
 
     def make_prompt_limit(self, param: str) -> PromptLimit:
@@ -125,6 +129,15 @@ class Model(Struct, kw_only=True, eq=False, weakref=True):
         """Return the defaults of a request with these sampling fields."""
         return self.greedy_defaults if sampling.greedy else self.defaults
 
+    def get_fingerprint(self) -> str:
+        """Return a short text that changes when the model, or how it is served, changes."""
+        if not self._fingerprint:
+            described = (__version__, self.id, self.info, self.capabilities, self.template_source)
+            served = (self.defaults, self.greedy_defaults, self.preset)
+            encoded = msgspec.json.encode((described, served), enc_hook=repr, order="deterministic")
+            self._fingerprint = f"fp_{hashlib.sha256(encoded).hexdigest()[:12]}"
+        return self._fingerprint
+
     @property
     def template_stops(self) -> tuple[str, ...]:
         """Stop strings of the chat template, unless the operator forces others."""
@@ -138,7 +151,8 @@ class Model(Struct, kw_only=True, eq=False, weakref=True):
         if visibility is None:
             every = frozenset() if self.tokenizer is None else self.tokenizer.control
             shown = output_format.find_marker_tokens(self.tokenizer)
-            visibility = TokenVisibility(every - shown, shown)
+            visible = output_format.find_visible_marker_tokens(self.tokenizer)
+            visibility = TokenVisibility(every - shown, shown, shown - visible)
             self._token_visibility[output_format] = visibility
         return visibility
 

@@ -33,7 +33,7 @@ from dragoman.errors import (
     deserialize_error,
     serialize_error,
 )
-from dragoman.models.catalog import ModelCatalog, ModelSource, list_names
+from dragoman.models.catalog import ModelCatalog, ModelSource
 from dragoman.models.memory import MemoryPlanner, make_info
 from dragoman.models.model import (
     Model,
@@ -41,8 +41,8 @@ from dragoman.models.model import (
     progress_listener,
     report_progress,
 )
+from dragoman.models.names import ModelNames
 from dragoman.models.residency import LoadedModel, LoadState, ModelSlot, Residency
-from dragoman.options import suggest
 
 log = logging.getLogger("dragoman.models")
 
@@ -76,8 +76,9 @@ class ModelEntry(Struct, frozen=True, kw_only=True):
 class Lease:
     """Keeps a model in memory until it is released. Releasing twice is harmless."""
 
-    def __init__(self, residency: Residency, loaded: LoadedModel) -> None:
+    def __init__(self, residency: Residency, loaded: LoadedModel, name: str) -> None:
         self.model = loaded.model
+        self.model_name = name  # in the answer
         self._residency = residency
         self._loaded: LoadedModel | None = loaded
         residency.add_user(loaded)
@@ -112,8 +113,7 @@ class ModelRegistry:
         self._planner = planner  # None: a model needs as much memory as its files
         # called with the id of a model and the seconds that it took to load
         self.on_loaded: Callable[[str, float], None] = lambda model, seconds: None
-        # whether an owner may use the model with these names
-        self.may_use: Callable[[str, Iterable[str]], bool] = lambda owner, names: True
+        self.names = ModelNames(catalog, self.policy.any_model, self._is_loaded)
         self._slots: dict[str, ModelSlot] = {}
         available = planner.machine.usable if planner is not None else 0
         self._residency = Residency(self.policy.memory, self.policy.keep_alive, available)
@@ -136,7 +136,7 @@ class ModelRegistry:
     @property
     def default_name(self) -> str:
         """The name of the model for requests that name none."""
-        source = self._find_default()
+        source = self.names.find_default()
         return source.id if source is not None else ""
 
     async def acquire(self, name: str, wait: float | None = None, *, owner: str = "") -> Lease:
@@ -149,7 +149,10 @@ class ModelRegistry:
         if loaded is None:
             timeout = self.policy.wait if wait is None else wait
             loaded = await self._wait_until_loaded(slot, timeout)
-        return Lease(self._residency, loaded)
+        model = loaded.model
+        return Lease(
+            self._residency, loaded, self.names.get_answer_name(name, model.id, model.aliases)
+        )
 
     async def load(self, name: str, wait: float | None = None, *, owner: str = "") -> ModelEntry:
         """Load a model now, even one that failed before."""
@@ -162,7 +165,7 @@ class ModelRegistry:
         """Unload a model: at once if it is idle, else after the last request that uses it."""
         slot = self._find_slot(name, owner)
         if slot is None:
-            raise self._make_not_found(name, owner)
+            raise self.names.make_not_found(name, owner)
         if slot.task is not None:
             slot.task.cancel()
             await asyncio.wait({slot.task})
@@ -185,12 +188,12 @@ class ModelRegistry:
             self._catalog.refresh()
         slots = dict.fromkeys(map(self._get_slot, self._catalog.list_sources()))
         slots |= dict.fromkeys(loaded.slot for loaded in self._residency.list_serving())
-        return [self._make_entry(slot) for slot in slots if self._may_use(owner, slot.source)]
+        return [self._make_entry(slot) for slot in slots if self.names.allows(owner, slot.source)]
 
     def get(self, name: str, owner: str = "") -> ModelEntry:
         slot = self._find_slot(name, owner)
         if slot is None:
-            raise self._make_not_found(name, owner)
+            raise self.names.make_not_found(name, owner)
         return self._make_entry(slot)
 
     def list_loaded(self) -> Iterable[Model]:
@@ -216,33 +219,18 @@ class ModelRegistry:
         await self._refresh()
         slot = self._find_slot(name, owner)
         if slot is None:
-            raise self._make_not_found(name, owner)
+            raise self.names.make_not_found(name, owner)
         if slot.error is not None and slot.failed_stamp == slot.source.stamp and not retry_failed:
             raise _copy_error(slot.error)
         return slot
 
     def _find_slot(self, name: str, owner: str) -> ModelSlot | None:
-        source = self._catalog.find(name)
-        if source is None and (self.policy.any_model or not name.strip()):
-            source = self._find_default()
-        if source is None or not self._may_use(owner, source):
-            return None
-        return self._get_slot(source)
+        source = self.names.find(name, owner)
+        return None if source is None else self._get_slot(source)
 
-    def _may_use(self, owner: str, source: ModelSource) -> bool:
-        return self.may_use(owner, list_names(source))
-
-    def _find_default(self) -> ModelSource | None:
-        """Return the operator's first model, else a loaded one, else any that can be loaded."""
-        if self._catalog.added:
-            return self._catalog.added[0]
-        sources = self._catalog.list_sources()
-        for source in sources:
-            slot = self._slots.get(source.key)
-            if slot is not None and slot.loaded is not None:
-                return source
-        usable = [source for source in sources if source.broken is None and source.kind == "gguf"]
-        return next(iter(usable or sources), None)
+    def _is_loaded(self, source: ModelSource) -> bool:
+        slot = self._slots.get(source.key)
+        return slot is not None and slot.loaded is not None
 
     def _get_slot(self, source: ModelSource) -> ModelSlot:
         slot = self._slots.get(source.key)
@@ -251,16 +239,6 @@ class ModelRegistry:
         elif not slot.active:
             slot.source = source
         return slot
-
-    def _make_not_found(self, name: str, owner: str) -> ModelNotFound:
-        sources = [item for item in self._catalog.list_sources() if self._may_use(owner, item)]
-        names = [source.id for source in sources[:5]]
-        available = f"Available: {', '.join(names)}." if names else "No models are installed."
-        hint = suggest(name, [item for source in sources for item in list_names(source)])
-        return ModelNotFound(
-            f"The model `{_sanitize_name(name)}` does not exist. {hint.strip() or available}",
-            param="model",
-        )
 
     async def _refresh(self) -> None:
         await asyncio.shield(self._start_refresh())
@@ -391,10 +369,3 @@ async def _reject_load(source: ModelSource) -> Model:
 def _copy_error(error: DragomanError) -> DragomanError:
     """Copy an error, so that each request that raises it has its own traceback."""
     return deserialize_error(serialize_error(error))
-
-
-def _sanitize_name(name: str) -> str:
-    """Make a client's model name safe to show in a message."""
-    return "".join(
-        character if character.isprintable() else "\ufffd" for character in name.strip()[:100]
-    )

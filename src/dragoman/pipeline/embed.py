@@ -95,7 +95,7 @@ async def embed(
     dimensions: int | None = None,
     owner: str = "",
 ) -> tuple[str, Usage]:
-    """Deliver one vector for each input, in order. Returns the id of the model and the usage."""
+    """Deliver one vector for each input, in order. Returns the model's name and the usage."""
     record = get_record()
     record.requested_model = name
     with record.measure("resolve"):
@@ -118,4 +118,4 @@ async def embed(
                 for inputs in slices[1:]:  # others take their turns between two slices
                     claim = await acquire_slot(ticket, inputs, after=claim)
                     await deliver(await embed_slice(inputs, model))
-    return model.id, Usage(prompt=tokens)
+    return lease.model_name, Usage(prompt=tokens)

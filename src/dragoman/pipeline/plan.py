@@ -68,9 +68,8 @@ class Plan(Struct):
 
     @property
     def model_name(self) -> str:
-        """The name of the model in the response: the alias the client used, else its id."""
-        requested = self.request.model.strip()
-        return requested if requested in self.model.aliases else self.model.id
+        """The name of the model in the response."""
+        return self.lease.model_name
 
     @property
     def warnings(self) -> tuple[str, ...]:

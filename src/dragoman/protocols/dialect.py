@@ -70,6 +70,7 @@ class AnswerInfo(Struct, frozen=True):
     choices: int
     prompt_tokens: int
     make_report: MakeReport | None = None  # what the client wants to know about its request
+    fingerprint: str = "fp_0"  # of the model and how it is served
 
 
 Decode: TypeAlias = Callable[[bytes, DialectContext], T]

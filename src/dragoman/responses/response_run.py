@@ -55,6 +55,7 @@ class ResponseContext:
         self.remote_tools = remote_tools
         self.response_id = f"resp_{uuid.uuid4().hex}"
         self.rounds = 0  # that were prepared
+        self.model = ""  # of the first round
 
 
 class ResponseRun:
@@ -258,6 +259,8 @@ async def _prepare_round(
         request = replace(
             request, response_id=context.response_id, round=context.rounds, warnings=warnings
         )
+        if not request.model:
+            request = replace(request, model=context.model)
         if spent is not None:
             request = _reduce_max_tokens(request, spent)
         try:
@@ -267,6 +270,7 @@ async def _prepare_round(
                 raise
         else:
             context.rounds += 1
+            context.model = plan.model.id
             return plan
 
 

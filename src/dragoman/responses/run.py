@@ -93,6 +93,7 @@ class CompletionRun:
             plan.choice_count,
             plan.prompt_tokens,
             report_current_request if get_record().wants_report else None,
+            plan.model.get_fingerprint(),
         )
         # The operator may have set another limit than the client's.
         limit = plan.request.sampling.max_tokens

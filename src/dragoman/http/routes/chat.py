@@ -15,10 +15,12 @@ from dragoman.http.asgi import RequestContext
 from dragoman.http.router import Route, RouteGroup
 from dragoman.http.routes.context import RouteContext
 from dragoman.http.routes.paging import read_paging
+from dragoman.pipeline.pipeline import count_prompt_tokens
 from dragoman.protocols.chat import DIALECT, stored
 from dragoman.protocols.chat.decode import ChatRequest
 from dragoman.protocols.chat.encode import ChatCompletion
 from dragoman.protocols.dialect import pass_strict
+from dragoman.protocols.shared.openai import encode_input_tokens
 from dragoman.responses.run import CompletionRun
 from dragoman.store.rows import StoredCompletion
 
@@ -55,6 +57,15 @@ class ChatHandlers:
             return run
 
         await self._responder.respond(request, prepare)
+
+    async def count_input_tokens(self, request: RequestContext) -> None:
+        """Count the tokens of a request's prompt, as llama-server does."""
+        decoded = await self._reader.read_and_decode(request, DIALECT.decode)
+        request.warnings += decoded.warnings
+        async with self._responder.track(request):
+            owned = replace(decoded, owner=request.owner)
+            count = await count_prompt_tokens(owned, self._services)
+        await request.send_response(200, encode_input_tokens(count))
 
     @staticmethod
     async def _store(request: RequestContext, body: bytes, answer: bytes, store: Store) -> None:
@@ -153,6 +164,13 @@ def make_routes(context: RouteContext) -> list[Route]:
             request_type=ChatRequest,
             response_type=ChatCompletion,
             streams=True,
+        ),
+        group.make(
+            "POST",
+            "/input_tokens",
+            handlers.count_input_tokens,
+            "Count the tokens of a prompt.",
+            request_type=ChatRequest,
         ),
         group.make("GET", "", handlers.list, "List stored completions."),
         group.make("GET", "/{id}", handlers.get, "Get a stored completion."),

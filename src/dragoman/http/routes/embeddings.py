@@ -37,7 +37,7 @@ def make_routes(context: RouteContext) -> list[Route]:
                 request.owner,
             )
         request.record.usage = usage
-        context.observer.get_model(model).usage += usage
+        context.observer.get_model(request.record.model).usage += usage
         body = await run_in_worker(encoder.encode_whole, model, usage.prompt)
         await request.send_response(200, body)
 

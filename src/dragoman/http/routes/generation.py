@@ -20,8 +20,7 @@ def make_generation_handler(context: RouteContext, dialect: Dialect[Request]) ->
         dialect_context = await reader.make_context(request)
         body = await reader.read(request)
         decoded = await reader.decode(request, body, dialect.decode, dialect_context)
-        model = decoded.model or services.models.default_name
-        generation = replace(decoded, model=model, owner=request.owner)
+        generation = replace(decoded, owner=request.owner)
         await responder.respond(
             request, lambda: CompletionRun.prepare(dialect, dialect_context, generation, services)
         )

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import re
+
 from dragoman.errors import BadRequest, InvalidType
 from dragoman.http.asgi import RequestContext
 
 DEFAULT_LIMIT, MAX_LIMIT = 20, 100
-MAX_DIGITS = 18
+_INTEGER = re.compile(r"(-?[0-9]{1,18})(?:\.0{1,18})?")  # also as a whole float
 
 
 def read_int(request: RequestContext, name: str, default: int) -> int:
     text = request.query.get(name)
     if text is None:
         return default
-    if not (text.isascii() and text.removeprefix("-").isdigit() and len(text) <= MAX_DIGITS):
+    match = _INTEGER.fullmatch(text)
+    if match is None:
         raise InvalidType(f"`{name}` must be an integer.", param=name)
-    return int(text)
+    return int(match[1])
 
 
 def read_paging(request: RequestContext, default_order: str = "desc") -> tuple[int, bool]:

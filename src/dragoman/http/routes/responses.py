@@ -21,6 +21,7 @@ from dragoman.protocols.dialect import pass_strict
 from dragoman.protocols.responses import DIALECT
 from dragoman.protocols.responses.types import Item
 from dragoman.protocols.shared.json_body import LARGE_BODY, collect_warnings
+from dragoman.protocols.shared.openai import encode_input_tokens
 from dragoman.responses.compaction import compact
 from dragoman.responses.history import ConnectionHistory
 from dragoman.responses.response_run import ResponseRun
@@ -95,7 +96,7 @@ class ResponseHandlers:
 
         async def work() -> bytes:
             count = await self._service.count_tokens(decoded, request.owner)
-            return encode_json({"object": "response.input_tokens", "input_tokens": count})
+            return encode_input_tokens(count)
 
         await self._send_result(request, work)
 

@@ -12,12 +12,15 @@ from dragoman.models.model import Model
 from dragoman.models.registry import Lease
 from dragoman.pipeline.render import adapt_chat
 from dragoman.pipeline.validate import validate_media
+from dragoman.prompt.renderer import RenderedPrompt
+from dragoman.protocols import chat
 from dragoman.protocols.dialect import pass_strict
 from dragoman.protocols.shared.openai import encode
 from dragoman.protocols.tokenize import (
     DIALECT,
     DetokenizeRequest,
     DetokenizeResponse,
+    TemplateResponse,
     TokenizeRequest,
     TokenizeResponse,
     TokenizerInfo,
@@ -25,7 +28,7 @@ from dragoman.protocols.tokenize import (
     encode_piece,
 )
 from dragoman.tokenizers.tokenizer import AnyTokenizer
-from dragoman.types import Chat
+from dragoman.types import Chat, Prompt
 from dragoman.types.worker_threads import run_in_worker
 
 
@@ -37,40 +40,50 @@ class TokenizeHandlers:
         self._registry = context.runtime.services.models
         self._find_limits = context.runtime.services.limiter.find_limits
 
-    async def _acquire(self, request: RequestContext, name: str | None = None) -> Lease:
-        name = name or self._registry.default_name
-        return await self._registry.acquire(name, owner=request.owner)
+    async def _acquire(self, request: RequestContext, name: str = "") -> Lease:
+        lease = await self._registry.acquire(name, owner=request.owner)
+        request.record.model = lease.model.id
+        return lease
 
     async def tokenize(self, request: RequestContext) -> None:
-        decoded, prompt = await self._reader.read_and_decode(request, DIALECT.decode)
-        with await self._acquire(request, decoded.model) as model:
-            request.record.model = model.id
+        decoded, content = await self._reader.read_and_decode(request, DIALECT.decode)
+        with await self._acquire(request, decoded.model or "") as model:
             tokenizer = get_tokenizer(model)
-            if isinstance(prompt, Chat):
-                limit = model.make_count_limit("messages")
-                limit.check_chat(prompt)
-                validate_media(prompt, model, self._find_limits(request.owner))
-                prompt, warnings = adapt_chat(prompt, model)
-                request.warnings += warnings
-                ids = (await model.renderer.render(prompt, limit=limit)).ids or []
+            if isinstance(content, Chat):
+                ids = (await self._render(request, content, model)).ids or []
             else:
-                limit = model.make_count_limit("prompt")
-                ids = cast("list[int]", await model.renderer.encode_prompt(prompt, limit))
+                ids = await encode_prompts(content, model)
             context = model.capabilities.context
             body = await run_in_worker(_encode_tokens, decoded, ids, tokenizer.pieces, context)
         await request.send_response(200, body)
 
+    async def apply_template(self, request: RequestContext) -> None:
+        decoded = await self._reader.read_and_decode(request, chat.DIALECT.decode)
+        request.warnings += decoded.warnings
+        with await self._acquire(request, decoded.model) as model:
+            rendered = await self._render(request, cast(Chat, decoded.prompts[0]), model)
+        body = await run_in_worker(encode, TemplateResponse(rendered.text))
+        await request.send_response(200, body)
+
+    async def _render(self, request: RequestContext, chat: Chat, model: Model) -> RenderedPrompt:
+        """Render a conversation whose answer is not generated."""
+        limit = model.make_count_limit("messages")
+        limit.check_chat(chat)
+        validate_media(chat, model, self._find_limits(request.owner))
+        chat, warnings = adapt_chat(chat, model)
+        request.warnings += warnings
+        return await model.renderer.render(chat, limit=limit)
+
     async def detokenize(self, request: RequestContext) -> None:
         decode = pass_strict(decode_detokenize_request)
         decoded = await self._reader.read_and_decode(request, decode)
-        with await self._acquire(request, decoded.model) as model:
-            request.record.model = model.id
+        with await self._acquire(request, decoded.model or "") as model:
             tokenizer = get_tokenizer(model)
             body = await run_in_worker(_encode_text, decoded.tokens, tokenizer)
         await request.send_response(200, body)
 
     async def get_tokenizer_info(self, request: RequestContext) -> None:
-        with await self._acquire(request) as model:
+        with await self._acquire(request, request.query.get("model", "")) as model:
             tokenizer = get_tokenizer(model)
             info = TokenizerInfo(
                 tokenizer.vocab_size,
@@ -103,13 +116,31 @@ def make_routes(context: RouteContext) -> list[Route]:
             response_type=DetokenizeResponse,
         ),
         group.make(
+            "POST",
+            "/apply-template",
+            handlers.apply_template,
+            "Render a conversation with the chat template.",
+            request_type=chat.ChatRequest,
+            response_type=TemplateResponse,
+        ),
+        group.make(
             "GET",
             "/tokenizer_info",
             handlers.get_tokenizer_info,
-            "Describe the tokenizer of the default model.",
+            "Describe the tokenizer of a model.",
             response_type=TokenizerInfo,
         ),
     ]
+
+
+async def encode_prompts(prompts: list[Prompt], model: Model) -> list[int]:
+    """Return the tokens of all parts of a text."""
+    limit = model.make_count_limit("prompt")
+    ids: list[int] = []
+    for prompt in prompts:
+        ids += cast("list[int]", await model.renderer.encode_prompt(prompt, limit))
+        limit.check_tokens(len(ids), is_whole=prompt is prompts[-1])
+    return ids
 
 
 def _encode_tokens(

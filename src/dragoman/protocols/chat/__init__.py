@@ -18,7 +18,7 @@ __all__ = ["DIALECT", "ChatCompletion", "ChatEncoder", "ChatRequest", "decode_re
 
 
 def _make_encoder(request: Request, answer: AnswerInfo, _: DialectContext) -> ChatEncoder:
-    return ChatEncoder(request, answer.model, answer.choices, answer.make_report)
+    return ChatEncoder(request, answer)
 
 
 DIALECT: Dialect[Request] = Dialect(

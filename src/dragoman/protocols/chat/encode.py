@@ -7,9 +7,10 @@ from msgspec import Struct
 
 from dragoman.events import Choice, Completion, Delta, Finish
 from dragoman.protocols.chat.tools import ChatFunctionCall
+from dragoman.protocols.dialect import AnswerInfo
 from dragoman.protocols.shared import openai
 from dragoman.protocols.shared.openai import ContentLogprobs, encode
-from dragoman.protocols.shared.report import MakeReport, add_report
+from dragoman.protocols.shared.report import add_report
 from dragoman.types import Chat, Json, Request
 
 
@@ -36,7 +37,8 @@ class ChatChoice(Struct):
     message: ChatResponseMessage
     logprobs: ContentLogprobs | None
     finish_reason: str
-    stop_reason: str | int | msgspec.UnsetType = msgspec.UNSET
+    stop_reason: str | int | msgspec.UnsetType | None = msgspec.UNSET
+    matched_stop: str | int | msgspec.UnsetType | None = msgspec.UNSET
     stop_str: str | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -49,7 +51,8 @@ class ChatCompletion(Struct):
     model: str
     choices: list[ChatChoice]
     usage: openai.CompletionUsage
-    service_tier: str | msgspec.UnsetType = msgspec.UNSET
+    service_tier: str
+    system_fingerprint: str
 
 
 class ChatChunkChoice(Struct):
@@ -57,21 +60,28 @@ class ChatChunkChoice(Struct):
     delta: dict[str, Json]
     logprobs: ContentLogprobs | None = None
     finish_reason: str | None = None
-    stop_reason: str | int | msgspec.UnsetType = msgspec.UNSET
+    stop_reason: str | int | msgspec.UnsetType | None = msgspec.UNSET
+    matched_stop: str | int | msgspec.UnsetType | None = msgspec.UNSET
     stop_str: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatEncoder(openai.ChunkEncoder):
     """Encodes one chat completion."""
 
-    def __init__(
-        self, request: Request, model: str, choices: int, make_report: MakeReport | None = None
-    ) -> None:
-        envelope = openai.make_envelope(request, "chatcmpl", "chat.completion.chunk", model)
-        indexes = range(choices)
+    def __init__(self, request: Request, answer: AnswerInfo) -> None:
+        self._service_tier = openai.get_service_tier(request.priority)
+        self._fingerprint = answer.fingerprint
+        envelope = openai.make_envelope(
+            request,
+            "chatcmpl",
+            "chat.completion.chunk",
+            answer.model,
+            {"service_tier": self._service_tier, "system_fingerprint": self._fingerprint},
+        )
+        indexes = range(answer.choices)
         frames = [_make_frame(envelope, i, b'"content":') for i in indexes]
-        super().__init__(request, envelope, frames, make_report)
-        self._choices = choices
+        super().__init__(request, envelope, frames, answer.make_report)
+        self._choices = answer.choices
         chat = request.prompts[0]
         self._forces_named_tool = isinstance(chat, Chat) and chat.forces_named_tool
         self._reasoning_frames = [
@@ -127,7 +137,8 @@ class ChatEncoder(openai.ChunkEncoder):
             envelope.model,
             [self._make_choice(choice) for choice in completion.build_choices()],
             openai.encode_usage(completion.usage),
-            envelope.service_tier,
+            self._service_tier,
+            self._fingerprint,
         )
         return add_report(encode(answer), self.make_report())
 

@@ -16,7 +16,7 @@ __all__ = ["DIALECT", "CompletionEncoder", "CompletionRequest", "TextCompletion"
 
 
 def _make_encoder(request: Request, answer: AnswerInfo, _: DialectContext) -> CompletionEncoder:
-    return CompletionEncoder(request, answer.model, answer.choices, answer.make_report)
+    return CompletionEncoder(request, answer)
 
 
 DIALECT: Dialect[Request] = Dialect(

@@ -9,9 +9,10 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.events import Completion, Delta, Token
+from dragoman.protocols.dialect import AnswerInfo
 from dragoman.protocols.shared import openai
 from dragoman.protocols.shared.openai import encode
-from dragoman.protocols.shared.report import MakeReport, add_report
+from dragoman.protocols.shared.report import add_report
 from dragoman.types import Request
 
 
@@ -29,7 +30,8 @@ class CompletionChoice(Struct):
     index: int
     logprobs: CompletionLogprobs | None
     finish_reason: str | None
-    stop_reason: str | int | msgspec.UnsetType = msgspec.UNSET
+    stop_reason: str | int | msgspec.UnsetType | None = msgspec.UNSET
+    matched_stop: str | int | msgspec.UnsetType | None = msgspec.UNSET
     stop_str: str | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -42,6 +44,7 @@ class TextCompletion(Struct):
     model: str
     choices: list[CompletionChoice]
     usage: openai.CompletionUsage
+    system_fingerprint: str
 
 
 class TextOffsets:
@@ -71,13 +74,14 @@ def _encode_top(token: Token) -> dict[str, float] | None:
 class CompletionEncoder(openai.ChunkEncoder):
     """Encodes one text completion."""
 
-    def __init__(
-        self, request: Request, model: str, choices: int, make_report: MakeReport | None = None
-    ) -> None:
-        envelope = openai.make_envelope(request, "cmpl", "text_completion", model)
+    def __init__(self, request: Request, answer: AnswerInfo) -> None:
+        self._fingerprint = answer.fingerprint
+        extra = {"system_fingerprint": self._fingerprint}
+        envelope = openai.make_envelope(request, "cmpl", "text_completion", answer.model, extra)
+        choices = answer.choices
         after = b',"logprobs":null,"finish_reason":null}'
         frames = [envelope.make_frame(b'{"index":%d,"text":' % i, after) for i in range(choices)]
-        super().__init__(request, envelope, frames, make_report)
+        super().__init__(request, envelope, frames, answer.make_report)
         self._with_logprobs = request.logprobs is not None
         self._offsets = [TextOffsets() for _ in range(choices)]
 
@@ -113,5 +117,6 @@ class CompletionEncoder(openai.ChunkEncoder):
             envelope.model,
             choices,
             openai.encode_usage(completion.usage),
+            self._fingerprint,
         )
         return add_report(encode(answer), self.make_report())

@@ -15,7 +15,7 @@ from dragoman.protocols.shared.prompts import PromptFields, decode_prompts
 class EmbeddingRequest(Struct, kw_only=True):
     """Input to embed: a string, token ids, or a list of either."""
 
-    model: str
+    model: openai.ModelName | None = None
     input: PromptFields
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Meta(ge=1, le=2**20)] | None = None
@@ -42,7 +42,7 @@ def decode_request(body: bytes, strict: bool = False) -> EmbeddingInput:
             path = "input" if isinstance(fields.input, str) else f"input[{i}]"
             raise BadRequest(f"`{path}` must not be empty.", param=path)
     return EmbeddingInput(
-        openai.check_model(fields.model),
+        fields.model or "",
         inputs,
         fields.encoding_format == "base64",
         fields.dimensions,

@@ -29,12 +29,11 @@ class InfillFile(Struct):
 
 
 class InfillRequest(response_format.ConstraintFields, kw_only=True):
-    """The text before and after the place to fill in. Without a model, the default model is used.
+    """The text before and after the place to fill in.
 
     `prompt` is text that is already filled in.
     """
 
-    model: Annotated[str, Meta(max_length=512)] = ""
     input_prefix: str
     input_suffix: str
     input_extra: Annotated[list[InfillFile], Meta(max_length=4096)] | None = None
@@ -67,7 +66,6 @@ def decode_request(body: bytes, strict: bool = False) -> Request:
         strict,
         _decode_limit(fields),
         warnings=(*warnings, *_warn_about_ignored(fields)),
-        model_is_optional=True,
         constraint=constraint,
         prompts=(Prompt(content=fields.input_prefix + (fields.prompt or ""), infill=infill),),
         prefill_only=fields.n_predict == 0,

@@ -55,7 +55,7 @@ class MessagesOutputConfig(Struct):
 class CountTokensRequest(Struct, kw_only=True):
     """A conversation whose prompt tokens are counted."""
 
-    model: Annotated[str, Meta(max_length=512)]
+    model: openai.ModelName | None = None
     messages: Annotated[list[MessageParam], Meta(max_length=20_000)]
     max_tokens: openai.Count | None = None
     system: str | list[ContentBlock] | None = None
@@ -119,7 +119,7 @@ def _make_request(fields: CountTokensRequest, signer: ContentSigner) -> Request:
     constraint = _decode_constraint(fields)
     chat, warnings = _decode_chat(fields, reasoning, constraint, signer)
     return Request(
-        model=openai.check_model(fields.model),
+        model=fields.model or "",
         prompts=(chat,),
         sampling=Sampling(
             temperature=fields.temperature,

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from dragoman.errors import BadRequest
-from dragoman.protocols.shared.openai import Name, StopText, StreamOptions, check_model
+from dragoman.protocols.shared.openai import ModelName, Name, StopText, StreamOptions
 from dragoman.protocols.shared.report import Trace, decode_report
 from dragoman.protocols.shared.samplers import SamplerFields, decode_samplers
 from dragoman.types import Adapter, Request
@@ -25,7 +25,7 @@ class AdapterChoice(Struct, forbid_unknown_fields=True):
 class GenerationFields(SamplerFields, kw_only=True):
     """The model, sampling, and how the answer is delivered."""
 
-    model: Annotated[str, Meta(max_length=512)]
+    model: ModelName | None = None  # may be left out where one model is served
     stop: StopText | Annotated[list[StopText], Meta(max_length=64)] | None = None
     max_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
     n: Annotated[int, Meta(ge=1, le=128)] | None = None
@@ -44,8 +44,6 @@ def make_request(
     strict: bool,
     max_tokens: int | None,
     warnings: tuple[str, ...] = (),
-    *,
-    model_is_optional: bool = False,
     **others: Any,
 ) -> Request:
     """Build a request from the fields that all APIs share, and `others` of the API's own."""
@@ -56,7 +54,7 @@ def make_request(
         if getattr(fields, name, None) is not None:
             names["max_tokens"] = name
     return Request(
-        model=fields.model if model_is_optional else check_model(fields.model),
+        model=fields.model or "",
         sampling=decoded.sampling,
         client_field_names=names,
         text_biases=decoded.text_biases,

@@ -39,6 +39,7 @@ from dragoman.errors import (
 )
 from dragoman.options import suggest
 from dragoman.protocols.shared.json_size import JsonSizeLimits, find_excess
+from dragoman.protocols.shared.whole_numbers import convert_json, decode_json
 from dragoman.types import Json
 
 log = logging.getLogger("dragoman.protocols")
@@ -109,7 +110,8 @@ def decode_body(body: bytes, kind: type[StructT], strict: bool = False) -> Struc
         if len(body) > MAX_FIELD_SIZE:
             _check_sizes(body, fields, _list_fields(kind) - TEXT_FIELDS)
         _report_unknown_fields(fields, kind, strict)
-        return msgspec.json.decode(body, type=kind)
+        decoded: StructT = decode_json(body, kind)
+        return decoded
     except msgspec.ValidationError as error:
         raise _reword(str(error)) from None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
@@ -186,7 +188,7 @@ def _check_sizes(body: bytes, fields: RawFields, small: frozenset[str]) -> None:
 def convert_value(value: Json, kind: Any, path: str) -> Any:
     """Convert a part of a body that is already decoded; `path` is its path in the body."""
     try:
-        return msgspec.convert(value, kind)
+        return convert_json(value, kind)
     except msgspec.ValidationError as error:
         raise _reword(str(error), path) from None
 

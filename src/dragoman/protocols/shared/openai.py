@@ -17,7 +17,6 @@ from msgspec import Meta, Struct
 
 from dragoman.errors import DragomanError, Unsupported
 from dragoman.events import Delta, Token, Usage
-from dragoman.protocols.shared.json_body import make_missing_field_error
 from dragoman.protocols.shared.report import MakeReport, add_report_to_frame
 from dragoman.types import Json, Priority, Request
 
@@ -33,6 +32,7 @@ Unit: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 Penalty: TypeAlias = Annotated[float, Meta(ge=-2, le=2)]
 StopText: TypeAlias = Annotated[str, Meta(max_length=4096)]
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=512)]
+ModelName: TypeAlias = Annotated[str, Meta(max_length=512)]
 Metadata: TypeAlias = Annotated[
     dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]],
     Meta(max_length=16),
@@ -47,12 +47,6 @@ class StreamOptions(Struct):
 
     include_usage: bool = False
     include_obfuscation: bool = False
-
-
-def check_model(name: str) -> str:
-    if not name.strip():
-        raise make_missing_field_error("model")
-    return name
 
 
 def reject_unsupported(fields: Mapping[str, object], why: str) -> None:
@@ -85,6 +79,11 @@ def decode_service_tier(tier: str | None) -> tuple[Priority, list[str]]:
     if tier in (None, "auto", DEFAULT_TIER):
         return "live", []
     return "live", [f"`service_tier` has no effect here unless it is `{FLEX_TIER}`."]
+
+
+def get_service_tier(priority: Priority) -> str:
+    """Return the service tier with which a request is processed."""
+    return FLEX_TIER if priority == "batch" else DEFAULT_TIER
 
 
 def warn_about_verbosity(name: str) -> str:
@@ -151,18 +150,20 @@ def _encode_logprob(token: Token) -> TokenLogprob:
     return TokenLogprob(token.text, token.logprob or 0.0, list(token.data), top)
 
 
-StopFields: TypeAlias = tuple[str | int | msgspec.UnsetType, str | msgspec.UnsetType]
+StopEnd: TypeAlias = str | int | None
+StopFields: TypeAlias = tuple[StopEnd, StopEnd, str | msgspec.UnsetType]
 
 
 def make_stop_fields(request: Request, stop: str | int | None) -> StopFields:
-    """Return `stop_reason` and `stop_str`: the stop string or token of the client that was found.
+    """Return `stop_reason`, `matched_stop` and `stop_str`.
 
-    Both are absent if the model ended the answer itself, or if it was cut.
+    The first two are what ended the choice, in vLLM's sense and in SGLang's: the second is also set
+    if the model ended it with a token of its own. Both are null if it was cut.
     """
     if isinstance(stop, str):
-        return stop, stop
-    is_requested = stop is not None and stop in (request.sampling.stop_token_ids or ())
-    return stop if is_requested and stop is not None else msgspec.UNSET, msgspec.UNSET
+        return stop, stop, stop
+    is_requested = stop in (request.sampling.stop_token_ids or ())
+    return stop if is_requested else None, stop, msgspec.UNSET
 
 
 class ErrorBody(Struct):
@@ -184,9 +185,14 @@ def encode_error(error: DragomanError, request_id: str | None = None) -> bytes:
     return encode(ErrorResponse(body))
 
 
+def encode_input_tokens(count: int) -> bytes:
+    """Encode how many tokens a prompt has."""
+    return encode({"object": "response.input_tokens", "input_tokens": count})
+
+
 def encode_page(items: Sequence[Mapping[str, Json]], has_more: bool) -> bytes:
-    """Encode a page of objects, each of which has an `id`."""
-    first_id, last_id = (items[0]["id"], items[-1]["id"]) if items else (None, None)
+    """Encode a page of objects, each of which has an `id`. Ids of a page are never null."""
+    first_id, last_id = (items[0]["id"], items[-1]["id"]) if items else ("", "")
     page = {"object": "list", "data": items, "first_id": first_id, "last_id": last_id}
     return encode(page | {"has_more": has_more})
 
@@ -202,17 +208,14 @@ class ChunkEnvelope:
     """The parts that all chunks of one answer share: id, time, model, start and end of a frame."""
 
     def __init__(
-        self, name: str, kind: str, model: str, options: StreamOptions, priority: Priority = "live"
+        self, name: str, kind: str, model: str, options: StreamOptions, extra: Mapping[str, str]
     ) -> None:
         self.id = name
-        self.service_tier = FLEX_TIER if priority == "batch" else msgspec.UNSET
         self.created = int(time.time())
         self.model = model
         self.include_usage = options.include_usage
         self._pad = options.include_obfuscation
-        head = {"id": self.id, "object": kind, "created": self.created, "model": model}
-        if priority == "batch":
-            head["service_tier"] = FLEX_TIER
+        head = {"id": self.id, "object": kind, "created": self.created, "model": model, **extra}
         self._head = b"data: " + encode(head)[:-1] + b',"choices":['
         self._tail = b'],"usage":null}\n\n' if self.include_usage else b"]}\n\n"
 
@@ -299,10 +302,13 @@ class ChunkEncoder:
         return [b"data: " + encode_error(error) + b"\n\n", DONE]
 
 
-def make_envelope(request: Request, prefix: str, kind: str, model: str) -> ChunkEnvelope:
+def make_envelope(
+    request: Request, prefix: str, kind: str, model: str, extra: Mapping[str, str]
+) -> ChunkEnvelope:
+    """Make the envelope of an answer; `extra` fields are in all of its chunks."""
     options = StreamOptions(request.include_usage, request.obfuscate)
     name = request.response_id or make_id(prefix)
-    return ChunkEnvelope(name, kind, model, options, request.priority)
+    return ChunkEnvelope(name, kind, model, options, extra)
 
 
 def make_id(prefix: str) -> str:

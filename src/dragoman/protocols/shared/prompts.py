@@ -23,7 +23,7 @@ def decode_prompts(value: PromptFields, path: str) -> list[str | list[int]]:
         return [value]
     if not value:
         raise BadRequest(f"`{path}` must not be empty.", param=path)
-    if type(value[0]) is int:
+    if type(value[0]) in (int, float):
         return [convert_value(value, _TokenIds, path)]
     prompts: list[str | list[int]] = convert_value(value, _Prompts, path)
     return prompts

@@ -1,4 +1,4 @@
-"""Tokenizing: `/tokenize` and `/detokenize`, in the forms of vLLM and llama-server.
+"""Tokenizing: `/tokenize`, `/detokenize` and `/apply-template`, as vLLM and llama-server have them.
 
 decode    the request bodies
 encode    the response bodies
@@ -16,6 +16,7 @@ from dragoman.protocols.tokenize.decode import (
 )
 from dragoman.protocols.tokenize.encode import (
     DetokenizeResponse,
+    TemplateResponse,
     TokenizeResponse,
     TokenizerInfo,
     encode_piece,
@@ -26,6 +27,7 @@ __all__ = [
     "DIALECT",
     "DetokenizeRequest",
     "DetokenizeResponse",
+    "TemplateResponse",
     "TokenizeRequest",
     "TokenizeResponse",
     "TokenizerInfo",
@@ -34,7 +36,7 @@ __all__ = [
     "encode_piece",
 ]
 
-DIALECT: Dialect[tuple[TokenizeRequest, Chat | Prompt]] = Dialect(
+DIALECT: Dialect[tuple[TokenizeRequest, Chat | list[Prompt]]] = Dialect(
     name="tokenize",
     decode=pass_strict(decode_tokenize_request),
     encode_error=openai.encode_error,

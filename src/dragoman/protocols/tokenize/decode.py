@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 from msgspec import Meta, Struct
 
@@ -11,19 +11,22 @@ from dragoman.protocols.chat.decode import ChatMessage, ChatRequest, decode_chat
 from dragoman.protocols.chat.tools import ChatTool
 from dragoman.protocols.shared import openai
 from dragoman.protocols.shared.json_body import decode_body
+from dragoman.protocols.shared.prompts import MAX_PROMPTS
 from dragoman.types import Chat, Json, Prompt
+
+Content: TypeAlias = str | Annotated[list[str | openai.TokenId], Meta(max_length=400_000)]
 
 
 class TokenizeRequest(Struct, kw_only=True):
-    """A text, or a conversation to render first. Without a model, the default model is used.
+    """A text, or a conversation to render first.
 
     The text is in `prompt` (vLLM's form) or in `content` (llama-server's, which adds no BOS token
-    unless `add_special` is true).
+    unless `add_special` is true, and also takes a list of texts and token ids).
     """
 
-    model: str = ""
+    model: openai.ModelName | None = None
     prompt: str | None = None
-    content: str | None = None
+    content: Content | None = None
     parse_special: bool = True
     add_special: bool | None = None
     with_pieces: bool = False
@@ -38,12 +41,13 @@ class TokenizeRequest(Struct, kw_only=True):
 
 class DetokenizeRequest(Struct, kw_only=True):
     tokens: Annotated[list[openai.TokenId], Meta(max_length=400_000)]
-    model: str = ""
+    model: openai.ModelName | None = None
 
 
 def decode_tokenize_request(
     body: bytes, strict: bool = False
-) -> tuple[TokenizeRequest, Chat | Prompt]:
+) -> tuple[TokenizeRequest, Chat | list[Prompt]]:
+    """Decode a request; its text may have several parts, whose tokens are joined."""
     fields = decode_body(body, TokenizeRequest, strict)
     inputs = [
         value for value in (fields.prompt, fields.content, fields.messages) if value is not None
@@ -51,7 +55,7 @@ def decode_tokenize_request(
     if len(inputs) != 1:
         raise BadRequest("Send one of `prompt`, `content` and `messages`.", param="prompt")
     if fields.messages is None:
-        return fields, _decode_text(fields)
+        return fields, _decode_texts(fields)
     conversation = ChatRequest(
         model=fields.model,
         messages=fields.messages or [],
@@ -63,7 +67,7 @@ def decode_tokenize_request(
     return fields, decode_chat(conversation)
 
 
-def _decode_text(fields: TokenizeRequest) -> Prompt:
+def _decode_texts(fields: TokenizeRequest) -> list[Prompt]:
     add_bos, other = fields.add_special_tokens, fields.add_special
     if add_bos is not None and other is not None and add_bos != other:
         raise BadRequest(
@@ -71,12 +75,36 @@ def _decode_text(fields: TokenizeRequest) -> Prompt:
             param="add_special",
         )
     add_bos = other if add_bos is None else add_bos
-    text = fields.prompt if fields.content is None else fields.content
-    return Prompt(
-        content=text or "",
-        add_special_tokens=fields.content is None if add_bos is None else add_bos,
-        parse_special=fields.parse_special,
-    )
+    add_bos = fields.content is None if add_bos is None else add_bos
+    content = fields.prompt if fields.content is None else fields.content
+    prompts: list[Prompt] = []
+    for part in _join_token_ids(content or ""):
+        starts_text = not prompts and isinstance(part, str)  # token ids have their BOS token
+        prompts.append(
+            Prompt(
+                content=part,
+                add_special_tokens=starts_text and add_bos,
+                parse_special=fields.parse_special,
+            )
+        )
+    return prompts
+
+
+def _join_token_ids(content: str | list[str | int]) -> list[str | list[int]]:
+    """Return the parts of a content, in which token ids that follow each other are one part."""
+    if isinstance(content, str):
+        return [content]
+    parts: list[str | list[int]] = []
+    for item in content:
+        if isinstance(item, str):
+            parts.append(item)
+        elif parts and isinstance(parts[-1], list):
+            parts[-1].append(item)
+        else:
+            parts.append([item])
+    if len(parts) > MAX_PROMPTS:
+        raise BadRequest(f"`content` must have at most {MAX_PROMPTS} texts.", param="content")
+    return parts
 
 
 def decode_detokenize_request(body: bytes, strict: bool = False) -> DetokenizeRequest:

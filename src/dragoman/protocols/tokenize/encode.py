@@ -28,6 +28,12 @@ class DetokenizeResponse(Struct):
     content: str
 
 
+class TemplateResponse(Struct):
+    """The prompt that a model's chat template renders."""
+
+    prompt: str
+
+
 def encode_piece(token: int, data: bytes) -> TokenPiece:
     try:
         return TokenPiece(token, data.decode())

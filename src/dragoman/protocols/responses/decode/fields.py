@@ -93,9 +93,8 @@ class ResponseRequest(response_format.ConstraintFields, kw_only=True):
 
 
 class InputTokensRequest(ResponseRequest, kw_only=True):
-    """A request whose prompt tokens are counted; it need not name a model."""
+    """A request whose prompt tokens are counted."""
 
-    model: Annotated[str, Meta(max_length=512)] = ""
     personality: Json = None
 
 

@@ -18,6 +18,7 @@ from dragoman.protocols.responses.decode import items
 from dragoman.protocols.responses.decode.tools import make_remote_name
 from dragoman.protocols.responses.types import Item
 from dragoman.protocols.shared.content import decode_content, join_content
+from dragoman.protocols.shared.json_body import convert_value
 from dragoman.protocols.shared.signer import ContentPacker
 from dragoman.types import Content, Json, Message, Role, ToolCall, text_content
 
@@ -78,7 +79,7 @@ class MessageBuilder:
     def add(self, item: Item, path: str) -> None:
         kind = item["type"]
         known = items.ITEM_TYPES.get(kind)
-        decoded: Any = None if known is None else msgspec.convert(item, known)
+        decoded: Any = None if known is None else convert_value(item, known, path)
         match kind:
             case "message":
                 content = decode_content(decoded.content, f"{path}.content")

@@ -103,7 +103,6 @@ def _keep_prompt_fields(fields: ResponseRequest, strict: bool) -> ResponseReques
 
 
 def _decode(fields: ResponseRequest, strict: bool) -> DecodedRequest:
-    openai.check_model(fields.model)
     _reject_unsupported(fields)
     _check_combinations(fields)
     if strict:
@@ -149,9 +148,7 @@ def _validate(request: DecodedRequest) -> DecodedRequest:
     get_mcp_servers(request)
     check_depth(request.fields.tool_choice, "tool_choice")
     check_depth(_get_format(request.fields).schema, "text.format.schema")
-    model = request.fields.model or "?"  # a request without a model leaves it to the caller
-    named = replace(request, fields=replace(request.fields, model=model))
-    _make_request(named, _declare_tools(request, ()), (), (), [])
+    _make_request(request, _declare_tools(request, ()), (), (), [])
     return request
 
 

@@ -29,6 +29,7 @@ def make_echoed_fields(request: DecodedRequest, model: str, sampling: Sampling) 
     fields = request.fields
     reasoning = fields.reasoning or ResponseReasoningOptions()
     conversation_id = request.conversation_id
+    user = {} if fields.user is None else {"user": fields.user}  # OpenAI's is never null
     return {
         "model": model,
         "instructions": fields.instructions,
@@ -54,7 +55,7 @@ def make_echoed_fields(request: DecodedRequest, model: str, sampling: Sampling) 
         "safety_identifier": fields.safety_identifier,
         "prompt_cache_key": fields.prompt_cache_key,
         "prompt_cache_retention": fields.prompt_cache_retention,
-        "user": fields.user,
+        **user,
     }
 
 
