@@ -22,6 +22,12 @@ CASES = [
     ("<|channel>\n\nb", "", "<|channel>\n\nb"),
     ("<|channel><channel|>b", "", "<|channel>b"),
     ("<|channel>thought\na<|channel>final\nb", "a", "b"),
+    ("<|channel>thought<channel|>b", "", "b"),
+    ("<|channel>thought<|channel>final\nb", "thought", "b"),
+    ("<|channel>thought <channel|>b", "thought ", "b"),
+    ("<|channel><|channel>thought\na<channel|>b", "a", "b"),
+    ("<|channel> <|channel>final\nb", "", "b"),
+    ("<|channel><|channel>", "", "<|channel>"),
 ]
 
 

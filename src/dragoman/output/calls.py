@@ -67,6 +67,7 @@ class CallRecorder:
     ) -> None:
         self.tools = tools
         self.has_rejected_call = False  # whether a call of the draft was rejected
+        self.is_leading = False  # whether the attempt is no draft and has no text before it
         self.count = 0  # calls that were started
         self.has_call = False  # whether the current attempt has emitted a call
         self.is_undeclared = False  # whether the current call names an undeclared tool
@@ -82,17 +83,22 @@ class CallRecorder:
         self._became_text = False  # whether the last call became text
         self._count_before = 0  # `count` before this attempt
         self._draft: list[Span] | None = None
+        self._emitted: list[str] = []  # names and arguments of the last attempt
         self._id = ""
         self._is_emitting = False
         self._is_open = False
 
-    def start_attempt(self, *, draft: bool, marked: bool) -> None:
+    def start_attempt(self, *, draft: bool, marked: bool, leading: bool = False) -> None:
         """Start reading a possible call. A draft emits nothing until it is resolved.
 
         `marked`: a marker announces the call, so text that is no call is a mistake of the model.
+        `leading`: no text stands before it.
         """
         self._is_marked = marked
+        self.is_leading = leading and not draft
         self._draft = [] if draft else None
+        if not draft:
+            self._emitted.clear()
         self._count_before = self.count
         self._became_text = False
         self.has_call = self.is_undeclared = self.has_rejected_call = self._is_emitting = (
@@ -120,8 +126,11 @@ class CallRecorder:
         if not self._is_emitting:
             self._is_emitting = self.has_call = True
             spans.append(Span("tool_name", self.name, 0, self.count, self._id))
+            if self._draft is None:
+                self._emitted += ("\n", self.name, "\n")
         if self._draft is None:
             self._buffer.hold()  # what follows may turn out not to belong to the call
+            self._emitted.append(text)
         if text:
             spans.append(Span("tool_args", text, 0, self.count))
 
@@ -209,12 +218,17 @@ class CallRecorder:
         """Whether a call has been emitted in part."""
         return self._is_emitting
 
-    def resolve_draft(self, is_call: bool) -> None:
-        """Emit the draft, or discard it."""
-        if is_call:
-            self._spans.extend(self._draft or ())
-        else:
-            self.count = self._count_before
-            if self.has_call:
-                self._reject("inside reasoning")
-        self._draft = None
+    def resolve_draft(self, is_call: bool, *, drop_repeated: bool = False) -> None:
+        """Emit the draft, or discard it. `drop_repeated`: unless it is the calls before, again."""
+        draft, self._draft = self._draft or [], None
+        repeated = drop_repeated and "".join(map(_describe, draft)) == "".join(self._emitted)
+        if is_call and not repeated:
+            self._spans.extend(draft)
+            return
+        self.count = self._count_before
+        if self.has_call and not drop_repeated:
+            self._reject("inside reasoning")
+
+
+def _describe(span: Span) -> str:
+    return f"\n{span.text}\n" if span.channel == "tool_name" else span.text

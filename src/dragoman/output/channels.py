@@ -3,15 +3,16 @@
 Names count in any case. A name may stand on a line of its own or directly before the text
 (`assistantHi`), but not be the beginning of a longer word (`finally`). White space before a name is
 skipped. Another word directly after the marker is the first of reasoning without a name. A marker
-that neither a name nor a word follows is text.
+that neither a name nor a word follows is text; of several markers in a row, the last counts.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 
+from dragoman.output.arguments.call_body import marker_set
+from dragoman.output.spec import ReasoningFormat
 from dragoman.output.text_buffer import ReadSteps, TextBuffer
 
 WORD = re.compile(r"(\s*)([A-Za-z0-9_-]*)")
@@ -21,12 +22,12 @@ MAX_LENGTH = 64  # characters of white space and name
 class ChannelOpening(NamedTuple):
     """What follows an opening marker."""
 
-    meaning: Literal["open", "close", "text"]  # opens reasoning, closes it, or is text
+    meaning: Literal["open", "close", "text", "drop"]  # of the marker; "open": opens reasoning
     end: int  # of the marker and the name in the buffer
 
 
 def read_channel(
-    buffer: TextBuffer, end: int, channels: Mapping[str, str], is_truncated: Callable[[], bool]
+    buffer: TextBuffer, end: int, reasoning: ReasoningFormat
 ) -> ReadSteps[ChannelOpening]:
     """Return what a marker that ends at `end` opens; nothing is read yet.
 
@@ -42,9 +43,11 @@ def read_channel(
             break
         yield
     word, text = match[2], buffer.text
-    for name, channel in channels.items():
+    if not word and (yield from _follows(buffer, match.end() - buffer.pos, reasoning.open)):
+        return ChannelOpening("drop", buffer.pos + offset)
+    for name, channel in reasoning.channels.items():
         meaning: Literal["open", "close"] = "open" if channel == "reasoning" else "close"
-        if at_end and is_truncated() and name.startswith(word.lower()):
+        if at_end and buffer.is_truncated and name.startswith(word.lower()):
             return ChannelOpening(meaning, match.end())
         name_end = match.start(2) + len(name)
         if not _is_name(word, name):
@@ -54,7 +57,20 @@ def read_channel(
             return ChannelOpening(meaning, name_end + 1)
         if meaning == "close" or name_end == len(text):
             return ChannelOpening(meaning, name_end)
-    return ChannelOpening("open" if word and not match[1] else "text", start)
+        length = name_end - buffer.pos
+        if (yield from _follows(buffer, length, reasoning.close)):
+            return ChannelOpening(meaning, buffer.pos + length)
+    is_open = word and not match[1]
+    return ChannelOpening("open" if is_open else "text", buffer.pos + offset)
+
+
+def _follows(buffer: TextBuffer, offset: int, markers: tuple[str, ...]) -> ReadSteps[bool]:
+    """Whether one of the markers stands this far behind the position."""
+    while True:
+        start, _, index = marker_set(*markers).match_from(buffer, buffer.pos + offset)
+        if index >= 0 or start < 0 or buffer.ended:
+            return index >= 0
+        yield
 
 
 def _is_name(word: str, name: str) -> bool:

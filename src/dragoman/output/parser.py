@@ -46,7 +46,9 @@ class Parser(ParserMachine):
         for _ in self._loop:
             pass
         if self._only_text:
-            self._spans.extend(self._leading_space)
+            self._text.extend(self._leading_space)
+        if self._policy.only_calls and not truncated:
+            self._spans.extend(self._text)
         if self._policy.unclosed_reasoning == "repeat" and not truncated:
             self._spans.extend(self._repeat_as_text(rest + self._spans))
         return rest + self._spans

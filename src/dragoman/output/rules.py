@@ -41,6 +41,7 @@ class ParserPolicy:
     in_reasoning: Literal["auto", "ignore", "accept"] = "auto"  # a call inside reasoning
     # an answer that consists of unclosed reasoning only: "repeat" also returns it as text
     unclosed_reasoning: Literal["leave", "repeat"] = "leave"
+    only_calls: bool = False  # text is held back to the end, and dropped if the answer is cut
     hidden: tuple[str, ...] = ()  # special tokens to remove from text that still contains them
 
 
@@ -86,13 +87,14 @@ class FormatRules:
             if not self._has_call_routes()
             else ParserState("text", self._answer_markers())
         )
-        self.in_reasoning = ParserState(
-            "reasoning", [*self._reasoning_markers(), *self._call_openers()]
-        )
-        self.in_reasoning_with_calls = ParserState(
-            "reasoning", [*self._reasoning_markers(), *(self._call_openers() or ended_by)]
-        )
-        self.in_reasoning_without_calls = ParserState("reasoning", self._reasoning_markers())
+        self.in_reasoning = {  # by the policy for calls in it
+            policy: ParserState("reasoning", [*self._reasoning_markers(), *openers])
+            for policy, openers in (
+                ("auto", self._call_openers()),
+                ("accept", self._call_openers() or ended_by),
+                ("ignore", []),
+            )
+        }
         ends = self.reasoning.header.close if self.reasoning.header is not None else ()
         # markers that end reasoning, whatever else is open
         self.reasoning_closers = MarkerSet((*self.reasoning.close, *ends))
@@ -102,6 +104,8 @@ class FormatRules:
             spec.header for spec in (tools, self.reasoning) if spec is not None and spec.header
         ]
         self.header: MessageHeader | None = headers[0] if headers else None
+        # whether every message starts with a marker: a call is never a draft in reasoning
+        self.calls_end_reasoning = self.reasoning.special_token_markers and bool(headers)
 
     def _call_openers(self) -> list[tuple[str, MarkerMeaning]]:
         tools = self.tools

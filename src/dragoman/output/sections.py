@@ -33,14 +33,17 @@ from dragoman.output.text_buffer import (
     Mismatch,
     ReadSteps,
     TextBuffer,
+    UnexpectedEnd,
     is_at_marker,
     peek_char,
     read_closing_marker,
     read_marker,
+    read_until,
     skip_space,
 )
 
 OBJECT_LIST = re.compile(r"\[\s*\{")
+WORDS, MARKUP = re.compile(r"\w"), re.compile(r"[<>{}\[\]|]")
 
 
 class SectionReader:
@@ -74,11 +77,69 @@ class SectionReader:
             calls.start_next_call()
             has_marker = (yield from read_marker(buffer, marker_set(*tools.call.open))) >= 0
             if not has_marker and not (yield from self._is_at_unmarked_call(not is_first)):
-                if not is_first:
-                    return
-                raise Mismatch
+                if is_first:
+                    yield from self._read_wrapped_text()
+                return
             yield from self._read_body_and_close()
             is_first = False
+
+    def _read_wrapped_text(self) -> ReadSteps[None]:
+        """Read text between the markers of a section: it is text, and the markers are dropped.
+
+        Raises `Mismatch` if the markers may be quoted: text stands before them, the calls have no
+        markers of their own, or the section goes on.
+        """
+        tools, buffer, calls = self._tools, self._buffer, self._calls
+        if not tools.call.open or not calls.is_leading:
+            raise Mismatch
+        markers = marker_set(*tools.section.close, *tools.call.open, *tools.section.open)
+        text, marker, end = yield from read_until(buffer, markers)
+        if marker not in tools.section.close or not WORDS.search(text) or MARKUP.search(text):
+            raise Mismatch
+        buffer.hold_again(text, buffer.base + buffer.pos - len(text))
+        calls.reject_text()
+        buffer.pos = end
+        calls.commit()
+
+    def read_unopened_calls(self) -> ReadSteps[bool]:
+        """Read calls after others whose opening marker is missing; the closing one must follow.
+
+        Calls that repeat the ones before are dropped. Return whether there were calls.
+        """
+        tools, buffer, calls = self._tools, self._buffer, self._calls
+        yield from peek_char(buffer)
+        buffer.hold()
+        yield from skip_space(buffer)
+        char = yield from peek_char(buffer)
+        if not (char and tools.section.close and self._starts_with_bracket(char)):
+            return False
+        calls.start_attempt(draft=True, marked=False)
+        is_closed = False
+        try:
+            yield from self._read_body_and_close()
+            yield from skip_space(buffer)
+            buffer.in_call = True
+            is_closed = (yield from read_marker(buffer, marker_set(*tools.section.close))) >= 0
+        except Mismatch:
+            pass
+        except UnexpectedEnd:
+            if buffer.in_call:
+                buffer.drop_held()  # the token limit cut the closing marker
+            buffer.pos = len(buffer.text)
+        buffer.in_call = False
+        is_call = is_closed and calls.has_call and not calls.has_rejected_call
+        calls.resolve_draft(is_call, drop_repeated=True)
+        calls.end_attempt(mismatched=False)
+        if is_call:
+            buffer.drop_held()
+        return is_call
+
+    def _starts_with_bracket(self, char: str) -> bool:
+        """Whether calls are lists or objects, and one starts with this character."""
+        return char in ("{", "[") and any(
+            isinstance(body, JsonObjects | PythonCalls) and _can_start(body, char)
+            for body in self._tools.bodies
+        )
 
     def read_call(self) -> ReadSteps[None]:
         """Read a call without a section; several, if only a comma or semicolon separates them."""

@@ -19,7 +19,7 @@ from dragoman.events import Channel
 from dragoman.output.arguments.call_body import marker_set
 from dragoman.output.calls import CallRecorder, DeclaredTools
 from dragoman.output.channels import read_channel
-from dragoman.output.headers import HEADER_WORDS, starts_inside_header
+from dragoman.output.headers import HEADER_WORDS, is_header_start, starts_inside_header
 from dragoman.output.marker_filter import MarkerFilter
 from dragoman.output.rules import (
     DEFAULT_POLICY,
@@ -63,6 +63,7 @@ class ParserMachine:
         self._starts_in_header = header
         self._buffer = TextBuffer()
         self._spans: list[Span] = []
+        self._text: list[Span] = [] if policy.only_calls else self._spans  # where text is emitted
         self._calls = CallRecorder(self._buffer, self._spans, tools, self._emit_held)
         tool_format, buffer = rules.tools, self._buffer
         self._sections = SectionReader(buffer, self._calls, tool_format) if tool_format else None
@@ -81,13 +82,7 @@ class ParserMachine:
     # states
 
     def _reasoning_state(self) -> ParserState:
-        rules = self._rules
-        match self._policy.in_reasoning:
-            case "ignore":
-                return rules.in_reasoning_without_calls
-            case "accept":
-                return rules.in_reasoning_with_calls
-        return rules.in_reasoning
+        return self._rules.in_reasoning[self._policy.in_reasoning]
 
     def _enter(self, state: ParserState) -> None:
         self._state = state
@@ -110,10 +105,10 @@ class ParserMachine:
                 self._leading_space.append(span)
                 return
             self._is_leading = False
-            self._spans.extend(self._leading_space)
+            self._text.extend(self._leading_space)
             self._leading_space.clear()
         self._no_text = False
-        self._spans.append(span)
+        self._text.append(span)
 
     def _emit_up_to(self, end: int) -> None:
         """Emit and read the text up to a position."""
@@ -195,8 +190,8 @@ class ParserMachine:
     def _handle_marker(self, meaning: MarkerMeaning, marker: str, end: int) -> ReadSteps[None]:
         """Act on a marker according to its meaning in the current state."""
         buffer = self._buffer
-        if meaning == "open" and (names := self._rules.reasoning.channels):
-            meaning, end = yield from read_channel(buffer, end, names, lambda: self._truncated)
+        if meaning == "open" and self._rules.reasoning.channels:
+            meaning, end = yield from read_channel(buffer, end, self._rules.reasoning)
         match meaning:
             case "section":
                 rejected = yield from self._attempt(SectionReader.read_section, end)
@@ -246,6 +241,9 @@ class ParserMachine:
         buffer.pos = end
         if is_word:
             return
+        if reasoning.keeps_markers and self._policy.only_calls:
+            self._spans += self._text  # the marker is part of the answer
+            self._text.clear()
         self._only_text = False
         if meaning == "open":
             self._enter(self._reasoning_state())
@@ -294,7 +292,7 @@ class ParserMachine:
         except Mismatch:
             pass
         except UnexpectedEnd:
-            if self._truncated:
+            if self._truncated or is_header_start(header, buffer.held_text()):
                 buffer.drop_held()
         if marker not in header.end:
             buffer.pos = max(buffer.pos, end)
@@ -348,8 +346,9 @@ class ParserMachine:
         buffer, calls, sections = self._buffer, self._calls, self._sections
         assert sections is not None  # noqa: S101
         draft = self._state.channel == "reasoning" and self._policy.in_reasoning == "auto"
+        draft = draft and not self._rules.calls_end_reasoning
         marker = buffer.text[buffer.pos : end]
-        calls.start_attempt(draft=draft, marked=bool(marker))
+        calls.start_attempt(draft=draft, marked=bool(marker), leading=self._is_leading)
         if not buffer.is_holding:
             buffer.hold()
         buffer.pos = end
@@ -371,14 +370,19 @@ class ParserMachine:
         is_cut = self._truncated and not buffer.has_more and not draft
         if is_cut and (addressed or is_markup(marker)):
             buffer.drop_held()  # half a call is neither a call nor text
+        has_calls = calls.has_call
         if draft:
             yield from self._resolve_draft()
-        elif calls.has_call:
+        elif has_calls:
             self._only_text = False
             self._enter(self._rules.after_call)
         self._emit_held()
         calls.end_attempt(mismatched=rejected)
-        return rejected and not calls.has_call
+        if has_calls and not draft and not rejected:
+            while (yield from sections.read_unopened_calls()):
+                pass
+            self._emit_held()
+        return rejected and not has_calls
 
     def _resolve_draft(self) -> ReadSteps[None]:
         """Accept a call inside reasoning if nothing follows it."""

@@ -133,11 +133,16 @@ class _CallFields:
 
     def __init__(self) -> None:
         self.name: str | None = None
+        self.name_key = ""  # the key of the name; of several names with this key, the last counts
         self.id = ""
         self.early_arguments: str | None = None  # arguments before the name
         self.is_emitted = False
         self.is_nested = False  # whether the call is inside another object
         self.has_other_members = False  # whether the object has members that no call has
+
+    def is_renamed_by(self, key: str) -> bool:
+        """Whether a member with this key replaces the name: the call is not emitted yet."""
+        return key == self.name_key and not self.is_emitted
 
 
 def read_call_object(buffer: TextBuffer, body: JsonObjects, calls: CallRecorder) -> ReadSteps[None]:
@@ -189,13 +194,13 @@ def read_member(
     elif key in body.name and char == "{" and fields.name is None and not fields.is_nested:
         fields.is_nested = True
         yield from read_members(buffer, body, calls, fields)  # {"function": {"name": ..., ...}}
-    elif key in body.name and fields.name is None:
+    elif key in body.name and (fields.name is None or fields.is_renamed_by(key)):
         if char not in ("'", '"'):
             raise Mismatch
         name = load_value((yield from collect_value(buffer, calls)))
         if not isinstance(name, str) or not name or LONE_SURROGATE.search(name):
             raise Mismatch
-        fields.name = name
+        fields.name, fields.name_key = name, key
     elif key in body.arguments and not fields.is_emitted and fields.early_arguments is None:
         yield from read_arguments(buffer, calls, fields, char)
     else:
