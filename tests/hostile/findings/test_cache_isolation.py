@@ -35,7 +35,7 @@ THINGS = (
 )
 WORDS = (*COLOURS, *THINGS)
 RULES = "You work for the harbour office. Answer in one word, and never about the weather."
-TRIALS = 5
+TRIALS = 3
 # what a client sees of the caches of the server in its metrics
 CACHE_METRICS = re.compile(r"^(dragoman_\w*(?:cache|replay|grammar)\w*\S*) (\S+)$", re.MULTILINE)
 

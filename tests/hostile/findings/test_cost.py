@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import islice
@@ -53,24 +53,19 @@ def list_routes(client: httpx.Client) -> list[str]:
 def list_bodies(client: httpx.Client) -> Iterator[LargeBody]:
     routes = list_routes(client)
     assert BODIES.keys() <= set(routes), "a route of the table of bodies does not exist"
-    # every second one, so that each route gets some of the shapes and each shape some of the routes
-    yield from islice(list_large_bodies(routes, BODY_LIMIT, ("quotes", "wide")), 0, None, 2)
+    yield from list_large_bodies(routes, BODY_LIMIT, ("quotes", "wide"))
     for body in list_large_bodies(routes, NEARLY_FITTING, ("prose", "emoji")):
         if body.shape in TEXTS or body.shape == "19,000 items":
             yield body
 
 
-@measures_time
-def test_no_request_is_expensive_before_it_is_refused(
-    server: ServerProcess,
-    count_cases: Callable[[int], None],
-    add_figures: Callable[..., None],
-) -> None:
+def check_costs(server: ServerProcess, every: int) -> dict[str, float]:
+    """Send each `every`-th of the bodies; return how many, and the cost of the dearest."""
     pid = server.process.pid
     cases, most_memory, most_seconds, expensive = 0, 0, 0.0, []
     with httpx.Client(base_url=server.url, timeout=60, headers=HEADERS) as client:
         conversation = client.post("/v1/conversations", json={}).json()["id"]
-        for body in list_bodies(client):
+        for body in islice(list_bodies(client), 0, None, every):
             path = body.route.split()[1].replace("{id}", conversation)
             with measure_cost(pid) as cost:
                 response = client.post(path, content=body.content)
@@ -85,10 +80,17 @@ def test_no_request_is_expensive_before_it_is_refused(
             if cost.memory > MAX_MEMORY or cost.seconds > MAX_SECONDS:
                 expensive.append(f"{body.route}, {body.shape}, {len(body.content)}: {cost}")
     assert not expensive
-    count_cases(cases)
-    add_figures(
-        "cost", requests=cases, mebibytes=most_memory // MIB, seconds=round(most_seconds, 2)
-    )
+    return {
+        "requests": cases,
+        "mebibytes": most_memory // MIB,
+        "seconds": round(most_seconds, 2),
+    }
+
+
+@measures_time
+def test_no_request_is_expensive_before_it_is_refused(server: ServerProcess) -> None:
+    """With some of the shapes for each route, and some of the routes for each shape."""
+    print(f"\nlarge bodies: {check_costs(server, every=11)}")
 
 
 @pytest.mark.parametrize("shape", ["prose", "quotes"])
@@ -123,14 +125,10 @@ def test_a_large_conversation_is_not_loaded(server: ServerProcess) -> None:
     assert cost.memory < 8 * MIB
 
 
-@pytest.mark.parametrize("body_limit", [None, 64 * MIB], ids=["default", "64 MiB"])
-@measures_time
-def test_three_prompts_of_32_mb_at_once(body_limit: int | None, default_model: Path) -> None:
+def check_three_large_prompts(server: ServerProcess, status: int) -> None:
     text = "the quick brown fox " * (32 * MIB // 20)
     body = f'{{"model":"scripted","messages":[{{"role":"user","content":"{text}"}}]}}'.encode()
-    options = {} if body_limit is None else {"body_limit": body_limit}
     with (
-        run_scripted_server(make_serve_options(default_model, **options)) as server,
         httpx.Client(base_url=server.url, timeout=60, headers=HEADERS) as client,
         ThreadPoolExecutor(3) as pool,
     ):
@@ -138,10 +136,22 @@ def test_three_prompts_of_32_mb_at_once(body_limit: int | None, default_model: P
         with measure_cost(server.process.pid) as cost:
             send = lambda _: client.post("/v1/chat/completions", content=body)  # noqa: E731
             statuses = [response.status_code for response in pool.map(send, range(3))]
-    print(f"\n3 × 32 MiB, body limit {body_limit}: {cost}")
-    assert statuses == [413 if body_limit is None else 400] * 3
+    print(f"\n3 × 32 MiB: {cost}")
+    assert statuses == [status] * 3
     assert cost.memory < 200 * MIB
     assert cost.seconds < 3 * MAX_SECONDS
+
+
+@measures_time
+def test_three_prompts_of_32_mb_at_once(server: ServerProcess) -> None:
+    check_three_large_prompts(server, 413)
+
+
+@measures_time
+def test_three_prompts_of_32_mb_within_the_body_limit(default_model: Path) -> None:
+    options = make_serve_options(default_model, body_limit=64 * MIB)
+    with run_scripted_server(options) as server:
+        check_three_large_prompts(server, 400)
 
 
 @measures_time

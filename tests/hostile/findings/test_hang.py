@@ -91,14 +91,8 @@ def test_a_native_hang_is_noticed(
         seconds = hang_and_recover(server)
     [line] = [record.getMessage() for record in caplog.records if "hangs" in record.getMessage()]
     assert line.count("generate cmpl-") == 2
+    # with the default setting, too: that takes its time, and is tried in heavy/test_hang.py
+    assert Settings().hang_timeout < NOTICED_WITHIN
     assert "2 of 3 slots busy" in line
     assert "One, two" not in line
     add_figures("hang", timeout=2, seconds=round(seconds, 1))
-
-
-@pytest.mark.slow
-@pytest.mark.real_model
-def test_a_native_hang_is_noticed_within_30_seconds(default_model: Path) -> None:
-    with serve(default_model, **ENGINE) as server:
-        seconds = hang_and_recover(server)
-    assert Settings().hang_timeout <= seconds <= NOTICED_WITHIN

@@ -20,7 +20,7 @@ from tests.support import real_model
 from tests.support.serving import RunningServer, poll_until
 from tests.support.supervised import FAST, serve_supervised
 
-WAITING = 20
+WAITING = 8
 
 
 @contextmanager
