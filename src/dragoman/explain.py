@@ -31,7 +31,7 @@ CONFIDENCE = {
     "partly": "Tool calls were parsed back correctly; "
     "reasoning format read from the template, not verified.",
     "unverified": "No tool call could be rendered and parsed back; "
-    "formats read from the template, not verified.",
+    "formats read from the template or the special tokens, not verified.",
     "generic": "The template does not render tools: they are described in the system message.",
 }
 RENDERS_NOTHING = "The template does not render a plain user message, so nothing is known about it."
@@ -79,7 +79,7 @@ def _replace_template(source: TemplateSource | None, file: str) -> TemplateSourc
 def _read_model_template(name: str, settings: Settings) -> TemplateSource:
     from dragoman import runtime
     from dragoman.engines.llamacpp import gguf
-    from dragoman.models.loaders.gguf import read_chat_template
+    from dragoman.models.loaders.gguf import read_chat_template, read_special_tokens
 
     model = runtime.open_catalog(settings, name).added[0]
     override = model.options.chat_template
@@ -94,7 +94,7 @@ def _read_model_template(name: str, settings: Settings) -> TemplateSource:
     template = read_chat_template(model, header)
     if template is None:
         raise ModelBroken("The model has no chat template.")
-    return TemplateSource(template, str(override or model.path), frozenset(header.tokens))
+    return TemplateSource(template, str(override or model.path), read_special_tokens(header))
 
 
 # The report as data, for --json

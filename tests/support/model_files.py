@@ -3,33 +3,43 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 from dragoman.models.catalog import ModelCatalog
 from dragoman.models.mapping import ModelOptions
+
+MetadataValue: TypeAlias = str | int | Sequence[str] | Sequence[int]
 
 
 def encode_string(value: str) -> bytes:
     return struct.pack("<Q", len(value.encode())) + value.encode()
 
 
-def make_gguf(size: int, metadata: Mapping[str, str | int]) -> bytes:
+def encode_value(value: MetadataValue) -> bytes:
+    """Encode a value with its type: a number, a text, or an array of one of these."""
+    if isinstance(value, int):
+        return struct.pack("<II", 4, value)
+    if isinstance(value, str):
+        return struct.pack("<I", 8) + encode_string(value)
+    kind = struct.unpack_from("<I", encode_value(value[0]))[0]
+    items = b"".join(encode_value(item)[4:] for item in value)
+    return struct.pack("<IIQ", 9, kind, len(value)) + items
+
+
+def make_gguf(size: int, metadata: Mapping[str, MetadataValue]) -> bytes:
     """Make a small valid file. The first underscore of a metadata key becomes a dot."""
     pairs = {"general_architecture": "llama"} | dict(metadata)
     head = b"GGUF" + struct.pack("<IQQ", 3, 1, len(pairs))
     for key, value in pairs.items():
-        head += encode_string(key.replace("_", ".", 1))
-        if isinstance(value, int):
-            head += struct.pack("<II", 4, value)
-        else:
-            head += struct.pack("<I", 8) + encode_string(value)
+        head += encode_string(key.replace("_", ".", 1)) + encode_value(value)
     head += encode_string("t") + struct.pack("<IQIQ", 1, 8 * size, 0, 0)
     return head + bytes(-len(head) % 32) + bytes(32 * size)
 
 
 def write_model_file(
-    path: Path, data: bytes | None = None, size: int = 1, **metadata: str | int
+    path: Path, data: bytes | None = None, size: int = 1, **metadata: MetadataValue
 ) -> Path:
     """Write these bytes, or a valid file with `size` blocks and this metadata."""
     path.parent.mkdir(parents=True, exist_ok=True)

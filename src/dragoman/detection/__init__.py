@@ -8,7 +8,7 @@ parses them. The format that returns what went in is the right one. The name of 
 decides nothing.
 
 `render_probe` renders, `reasoning_switch` tries the template's switches, `round_trip` parses and
-compares, `match` decides.
+compares, `match` decides. `vocabulary` decides for templates that write no call.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def detect(
     if checkpoint is not None:
         return _run_detection(template, vocabulary, checkpoint)
     detected = _detect_cached(template)
-    is_undecided = detected.confidence == "generic" or detected.reasoning is None
+    is_undecided = detected.confidence in ("generic", "unverified") or detected.reasoning is None
     if is_undecided and vocabulary != ():
         return _run_detection(template, vocabulary, NO_CHECKPOINT_FORMATS)
     return detected

@@ -4,8 +4,8 @@ The round trip comes first: a format is a candidate if it parses what the templa
 several, the one wins that parses the most turns, leaves the least text unparsed, and has its
 markers in the template. Formats that differ only in spelling are distinguished by their examples:
 the template renders the call of the example, and the result is compared. Text comes second: markers
-in the instructions that the template writes for declared tools, then in its source. The vocabulary
-comes last.
+in the instructions that the template writes for declared tools, then in its source. Where the
+template writes no call, the vocabulary decides.
 """
 
 from __future__ import annotations
@@ -30,7 +30,11 @@ from dragoman.detection.markers import (
 from dragoman.detection.render_probe import RenderProbe, TurnForm
 from dragoman.detection.result import ProbeTurn, RoundTripCheck
 from dragoman.detection.round_trip import BASIC_TURNS, ONE_CALL, RoundTrip
-from dragoman.formats import reasoning_formats, tool_formats
+from dragoman.detection.vocabulary import (
+    match_reasoning_by_vocabulary,
+    match_tools_by_vocabulary,
+)
+from dragoman.formats import list_reasoning_in, list_tools_in, reasoning_formats
 from dragoman.output.spec import ReasoningFormat, ToolFormat
 
 # the evidence for a reasoning format, strongest first
@@ -39,6 +43,8 @@ IN_OPENING = "its markers are in the text that opens an answer"
 IN_TURNS = "its markers are in rendered turns"
 SPLIT_AT = "the template splits text at its markers"
 IN_TEMPLATE = "its markers are in the template"
+ARE_TOKENS = "its markers are tokens of the model"
+FIT_SEVERAL = "the tokens of the model fit several formats: "
 MIN_DISTINCTIVE = 4  # characters; shorter markers may occur by chance
 
 
@@ -80,6 +86,8 @@ class FormatMatcher:
         self.instructions = _tool_instructions(self.probe)
         self.source = "\n".join(sorted(self.probe.facts.literals))
         self.all_text = "\n".join((self.turns, self.openings, self.instructions, self.source))
+        self.tool_formats = list_tools_in(self.all_text)
+        self.reasoning_formats = list_reasoning_in(self.all_text)
         self.likely_reasoning = self._find_likely_reasoning()
 
     # reasoning
@@ -118,7 +126,7 @@ class FormatMatcher:
     def _find_likely_reasoning(self) -> list[ReasoningFormat]:
         return [
             reasoning
-            for reasoning in reasoning_formats().values()
+            for reasoning in self.reasoning_formats
             if not reasoning.keeps_markers
             and contains_any_marker(_reasoning_markers(reasoning), self.all_text)
         ]
@@ -155,14 +163,9 @@ class FormatMatcher:
     def _match_reasoning_by_vocabulary(self, tools: ToolFormat | None) -> ReasoningFormatChoice:
         """Choose a reasoning format for a template that never mentions reasoning."""
         known = reasoning_formats()
-        for reasoning in known.values():
-            markers = (*reasoning.open[:1], *reasoning.close[:1])
-            if (
-                not reasoning.keeps_markers
-                and len(markers) == 2
-                and all(map(self.vocabulary.__contains__, markers))
-            ):
-                return ReasoningFormatChoice(reasoning, "its markers are tokens of the model")
+        choice = match_reasoning_by_vocabulary(self.vocabulary)
+        if choice.format is not None:
+            return ReasoningFormatChoice(choice.format, ARE_TOKENS)
         if tools is not None and tools.default_reasoning in known:
             return ReasoningFormatChoice(
                 known[tools.default_reasoning], "models with this tool format use it"
@@ -182,9 +185,9 @@ class FormatMatcher:
             return (
                 by_instructions
                 or by_source
-                or self._match_by_example_shape()
                 or self._match_by_vocabulary()
-                or ToolFormatChoice()
+                or self._match_by_example_shape()
+                or self._explain_no_choice()
             )
         is_unmarked = choice.format is not None and allows_unmarked_calls(choice.format)
         if (
@@ -213,7 +216,7 @@ class FormatMatcher:
         ]
         if not texts:
             return None
-        likely = [tools for tools in tool_formats().values() if _may_match(tools, texts)]
+        likely = [tools for tools in self.tool_formats if _may_match(tools, texts)]
         checks_by_name = {tools.name: self._best_checks(tools) for tools in likely}
         passed = [
             tools for tools in likely if _status(checks_by_name[tools.name], ONE_CALL) == "proved"
@@ -287,7 +290,7 @@ class FormatMatcher:
         """Return the format whose markers a text contains."""
         candidates = [
             tools
-            for tools in tool_formats().values()
+            for tools in self.tool_formats
             if _has_all_openers(tools, text) or match_hints(tools, text) > 0
         ]
         if not candidates:
@@ -307,7 +310,7 @@ class FormatMatcher:
         """Return the unmarked format whose example resembles the template's instructions."""
         candidates = [
             (len(shape.pattern), tools)
-            for tools in tool_formats().values()
+            for tools in self.tool_formats
             if allows_unmarked_calls(tools)
             and (shape := make_example_pattern(tools.example))
             and shape.search(self.source)
@@ -318,21 +321,14 @@ class FormatMatcher:
         return ToolFormatChoice(best, "the template asks for calls like its example")
 
     def _match_by_vocabulary(self) -> ToolFormatChoice | None:
-        has = self.vocabulary.__contains__
-        candidates = [
-            tools
-            for tools in tool_formats().values()
-            if not allows_unmarked_calls(tools)
-            and any(map(has, (*tools.section.open, *tools.call.open)))
-        ]
-        if not candidates:
-            return None
+        choice = match_tools_by_vocabulary(self.vocabulary)
+        if choice.format is not None:
+            return ToolFormatChoice(choice.format, ARE_TOKENS, equivalent=choice.rivals)
+        return None
 
-        def rank(tools: ToolFormat) -> tuple[int, int]:
-            missing, length = measure_coverage(tools, has)
-            return -missing, length
-
-        return ToolFormatChoice(max(candidates, key=rank), "its markers are tokens of the model")
+    def _explain_no_choice(self) -> ToolFormatChoice:
+        rivals = match_tools_by_vocabulary(self.vocabulary).rivals
+        return ToolFormatChoice(None, FIT_SEVERAL + ", ".join(rivals) if rivals else "")
 
 
 def _reasoning_markers(reasoning: ReasoningFormat) -> tuple[str, ...]:

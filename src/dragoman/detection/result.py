@@ -15,7 +15,7 @@ CheckStatus: TypeAlias = Literal["proved", "failed", "otherwise", "unwritten"]
 
 VERIFIED = {
     True: "verified by round trip",
-    False: "read from the template, not verified",
+    False: "read from the template or the special tokens, not verified",
     None: "some checks failed, see below",
 }
 GENERIC = "generic prompt: the template renders no tools"

@@ -8,4 +8,5 @@ TOOLS = ToolFormat(
     example='<|tools_prefix|>[{"f": {"a": 1}}]<|tools_suffix|>',
     section=MarkerPair(open=("<|tools_prefix|>",), close=("<|tools_suffix|>",)),
     bodies=(JsonObjects(keyed=True),),
+    aliases=("apertus2509",),
 )

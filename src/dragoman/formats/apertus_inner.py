@@ -10,4 +10,5 @@ REASONING = ReasoningFormat(
     special_token_markers=True,
     close=("<|inner_suffix|>",),
     answer_separator="",
+    aliases={"apertus2509": False},
 )

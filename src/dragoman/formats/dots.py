@@ -21,4 +21,5 @@ TOOLS = ToolFormat(
         ),
         JsonObjects(),
     ),
+    aliases=("dots3",),
 )

@@ -19,5 +19,5 @@ TOOLS = ToolFormat(
         ),
         JsonObjects(),
     ),
-    aliases=("glm", "glm4_moe", "glm45_moe"),
+    aliases=("glm", "glm4", "glm4_moe", "glm45_moe", "spark25"),
 )

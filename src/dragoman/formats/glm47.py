@@ -19,5 +19,5 @@ TOOLS = ToolFormat(
         ),
         JsonObjects(),
     ),
-    aliases=("glm47_moe", "ling3"),
+    aliases=("glm47_moe", "ling3", "ling"),
 )

@@ -8,5 +8,5 @@ TOOLS = ToolFormat(
     example='<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>',
     section=MarkerPair(open=("<tool_call>",), close=("</tool_call>",)),
     bodies=(JsonObjects(),),
-    aliases=("hermes", "granite4", "qwen", "qwen25", "qwen2.5", "trinity", "qwen3"),
+    aliases=("hermes", "granite4", "qwen", "qwen25", "qwen2.5", "trinity", "qwen3", "qwen3_json"),
 )

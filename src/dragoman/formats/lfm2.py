@@ -10,5 +10,5 @@ TOOLS = ToolFormat(
     bodies=(PythonCalls(brackets=False),),
     template_hints=("<|tool_list_start|>",),
     default_reasoning="think",
-    aliases=("lfm2_5",),
+    aliases=("lfm2_5", "lfm2.5"),
 )

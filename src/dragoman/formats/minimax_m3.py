@@ -14,4 +14,5 @@ TOOLS = ToolFormat(
     section=MarkerPair(open=(f"{PREFIX}<tool_call>",), close=(f"{PREFIX}</tool_call>",)),
     call=MarkerPair(open=(f"{PREFIX}<invoke name=",), close=(f"{PREFIX}</invoke>",)),
     bodies=(NestedElements(name_ends=(">",), spellings=('"{name}"',), prefix=PREFIX),),
+    aliases=("minimax-m3",),
 )

@@ -15,4 +15,5 @@ TOOLS = ToolFormat(
             spellings=("{name}", "{name}[CALL_ID]{id}"),
         ),
     ),
+    aliases=("mistral_v13",),
 )

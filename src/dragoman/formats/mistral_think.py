@@ -8,5 +8,5 @@ REASONING = ReasoningFormat(
     example="[THINK]reasoning[/THINK]answer",
     open=("[THINK]",),
     close=("[/THINK]",),
-    aliases={"mistral": False},
+    aliases={"mistral": False, "mistral_v13": False},
 )

@@ -8,5 +8,5 @@ REASONING = ReasoningFormat(
     example="<mm:think>reasoning</mm:think>answer",
     open=("<mm:think>",),
     close=("</mm:think>",),
-    aliases={"minimax_m3": False},
+    aliases={"minimax_m3": False, "minimax-m3": False},
 )

@@ -47,10 +47,12 @@ TOOLS = ToolFormat(
             implicit_end=True,
         ),
     ),
+    aliases=("muse",),
 )
 REASONING = ReasoningFormat(
     name="muse_glimmer",
     models="Muse Glimmer",
     example=" to=self<|message|>reasoning<|eom|><|start|>assistant to=user<|message|>answer<|eot|>",
     header=HEADER,
+    aliases={"muse": False},
 )

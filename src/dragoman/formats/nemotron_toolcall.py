@@ -8,4 +8,5 @@ TOOLS = ToolFormat(
     example='<TOOLCALL>[{"name": "f", "arguments": {"a": 1}}]</TOOLCALL>',
     section=MarkerPair(open=("<TOOLCALL>",), close=("</TOOLCALL>",)),
     bodies=(JsonObjects(),),
+    aliases=("llama_nemotron",),
 )

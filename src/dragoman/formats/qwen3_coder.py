@@ -19,5 +19,8 @@ TOOLS = ToolFormat(
         JsonObjects(),
     ),
     section_optional=True,
-    aliases=("qwen3_xml", "qwen_xml", "qwen_coder", "step3p5", "mimo", "nemotron3", "nemotron"),
+    aliases=(
+        *("qwen3_xml", "qwen_xml", "qwen_coder", "qwen3_tagged", "qwen3_tagged_direct"),
+        *("step3p5", "mimo", "nemotron3", "nemotron", "nanbeige"),
+    ),
 )

@@ -1,13 +1,14 @@
 """Reasoning between `<think>` tags."""
 
-from dragoman.output.spec import ReasoningFormat
+from dragoman.output.spec import SUFFIX, ReasoningFormat
 
 REASONING = ReasoningFormat(
     name="think",
     models="DeepSeek, Qwen 3, QwQ, GLM, Kimi K2, MiniMax M2, Nemotron, Step, SmolLM3, LFM2, OLMo 3",
-    example="<think>reasoning</think>answer",
-    open=("<think>", "<think:opensource>"),
-    close=("</think>", "</think:opensource>"),
+    example=f"<think{SUFFIX}>reasoning</think{SUFFIX}>answer",
+    open=(f"<think{SUFFIX}>",),
+    close=(f"</think{SUFFIX}>",),
+    suffixes=("", ":opensource"),
     ended_by=(
         "<tool_call>",
         "<|tool_calls_section_begin|>",
@@ -48,5 +49,22 @@ REASONING = ReasoningFormat(
         "deepseekr1": True,
         "poolside_v1": False,
         "lfm2": False,
+        "lfm2.5": False,
+        "ling3": True,
+        "ling": True,
+        "granite_thinking_parser": True,
+        "gigachat35": True,
+        "iquest_q1": True,
+        "iquest": True,
+        "dots": False,
+        "dots3": False,
+        "glm4": False,
+        "hunyuan": False,
+        "llama_nemotron": False,
+        "minicpm5": False,
+        "minicpmv": False,
+        "nanbeige": False,
+        "qwen3_tagged": False,
+        "qwen3_tagged_direct": False,
     },
 )

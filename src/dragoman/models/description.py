@@ -10,8 +10,13 @@ from dragoman.engines.llamacpp import gguf
 from dragoman.engines.llamacpp.loading.memory_plan import MemoryPlan
 from dragoman.errors import ModelBroken
 from dragoman.models.catalog import ModelSource
-from dragoman.models.loaders.gguf import read_chat_template, read_model_header
+from dragoman.models.loaders.gguf import (
+    read_chat_template,
+    read_model_header,
+    read_special_tokens,
+)
 from dragoman.models.memory import MemoryPlanner
+from dragoman.models.output_format import apply_override, resolve_overrides
 from dragoman.models.recommended_sampling import find_recommended_sampling
 from dragoman.presets import parse_preset
 from dragoman.tokenizers.from_gguf import vocabulary_from_gguf
@@ -90,11 +95,11 @@ def _find_formats(
     source: ModelSource, template: str | None, header: gguf.GgufHeader
 ) -> tuple[str | None, str | None]:
     """Return the tool and reasoning format: the operator's, else those of the template."""
-    tools, reasoning = source.options.format, source.options.reasoning_format
+    tools, reasoning = resolve_overrides((source.options.format, source.options.reasoning_format))
     if template is None:
-        return tools, reasoning
-    detected = detect(template, frozenset(header.tokens))
-    return tools or detected.tools, reasoning or detected.reasoning
+        return apply_override(tools, None), apply_override(reasoning, None)
+    detected = detect(template, read_special_tokens(header))
+    return apply_override(tools, detected.tools), apply_override(reasoning, detected.reasoning)
 
 
 def _list_capabilities(

@@ -10,6 +10,9 @@ combines with any reasoning format. Formats whose messages start with a header t
 (harmony and others) describe it with `MessageHeader`.
 
 Markers are compared character by character; `GAP` in a marker matches optional white space.
+`SUFFIX` in a marker stands for text that each checkpoint chooses, such as `:opensource` in
+`<think:opensource>`: a format lists the suffixes of known checkpoints, and detection finds others
+in the template. `name:suffix` is the name of the format with that suffix alone.
 The parser accepts many spellings, a grammar writes exactly one: `spellings` gives it, with the
 placeholders `{name}`, `{key}`, `{id}` and `{number}`, `{text}` (`true` if the value is a string),
 and `{type}` for its type.
@@ -22,8 +25,12 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 GAP = "\0"
+SUFFIX = "\1"
 
 Trim: TypeAlias = Literal["none", "newline", "space"]
+# how a format is known: its cases or template were tested, parsers of other servers read it, its
+# vendor documents it, or it is assumed because related models write it
+Evidence: TypeAlias = Literal["tested", "parsers", "documented", "assumed"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +79,7 @@ class TaggedArguments:
     spellings: tuple[str, ...] = ("{name}",)
     key: MarkerPair = NO_MARKERS  # without `close`, the value follows the opening marker directly
     value: MarkerPair = NO_MARKERS
+    type: MarkerPair = NO_MARKERS  # around the type of a value, which may follow the key
     key_pattern: str = r"[\"']?(?P<key>[^\"'<>]+?)[\"']?"
     key_spelling: str = "{key}"
     trim: Trim = "newline"  # which white space around a value is markup
@@ -140,7 +148,10 @@ class ToolFormat:
     ignored_after_call: tuple[str, ...] = ()  # markers without a meaning that may follow a call
     template_hints: tuple[str, ...] = ()  # template text that identifies it where markers do not
     default_reasoning: str = ""  # for models whose template has no reasoning format
+    suffixes: tuple[str, ...] = ()  # of known checkpoints, where markers contain `SUFFIX`
     aliases: tuple[str, ...] = ()
+    evidence: Evidence = "tested"
+    sources: str = ""  # where the format was found, unless the tests of other projects cover it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,6 +178,9 @@ class ReasoningFormat:
     answer_separator: str = "\n\n"  # between closed reasoning and the answer
     starts_inside: bool = False  # an answer whose prompt is unknown starts in reasoning
     ended_by: tuple[str, ...] = ()  # call markers that end unclosed reasoning
+    suffixes: tuple[str, ...] = ()  # of known checkpoints, where markers contain `SUFFIX`
+    evidence: Evidence = "tested"
+    sources: str = ""  # where the format was found, unless the tests of other projects cover it
     aliases: Mapping[str, bool] = field(default_factory=dict)  # other names: their `starts_inside`
 
     @property
@@ -176,4 +190,9 @@ class ReasoningFormat:
         return tuple(f"{marker}{names[0]}\n" for marker in self.open) if names else self.open
 
 
-NO_REASONING = ReasoningFormat(name="none", models="models that do not reason", example="Hello.")
+NO_REASONING = ReasoningFormat(
+    name="none",
+    models="models that do not reason",
+    example="Hello.",
+    aliases=dict.fromkeys(("qwen2.5", "xlam", "function_gemma", "json"), False),
+)
