@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -76,13 +76,20 @@ def block_loop(seconds: float) -> None:
     time.sleep(seconds)
 
 
+async def poll(condition: Callable[[], bool]) -> None:
+    """Wait for what another process or another job does."""
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
 class PromptedEngine(MinimalEngine):
     """Does what the words of a prompt say, one after the other.
 
     `step` yields a step, `wait:S` waits S seconds as a native thread would, `hang` waits for ever,
     `block:S` blocks the event loop, `raise`, `memory`, `crash`, `segfault` and `exit` fail. `lock`
-    waits for the only slot of the engine, which the job then keeps. Words that start with `admit-`
-    are meant for `admit`. Other words do nothing.
+    waits for the only slot of the engine, which the job then keeps. `until:PATH` waits for a file,
+    and `beside:N` until N jobs run. Words that start with `admit-` are meant for `admit`. Other
+    words do nothing.
     """
 
     capabilities = Capabilities(
@@ -91,6 +98,7 @@ class PromptedEngine(MinimalEngine):
 
     def __init__(self) -> None:
         self._slot = asyncio.Lock()
+        self._running = 0
 
     async def admit(self, job: Job) -> None:
         for word in str(job.prompt).split():
@@ -99,6 +107,8 @@ class PromptedEngine(MinimalEngine):
 
     async def generate(self, job: Job) -> AsyncGenerator[Step, None]:
         async with AsyncExitStack() as stack:
+            self._running += 1
+            stack.callback(self._count_end)
             for word in str(job.prompt).split():
                 if word == "step":
                     yield Step(text="x", tokens=1)
@@ -117,13 +127,20 @@ class PromptedEngine(MinimalEngine):
         await self._act(text)
         return [1]
 
+    def _count_end(self) -> None:
+        self._running -= 1
+
     async def _act(self, word: str) -> None:
-        action, _, seconds = word.partition(":")
+        action, _, value = word.partition(":")
         match action:
             case "wait":
-                await asyncio.sleep(float(seconds))
+                await asyncio.sleep(float(value))
+            case "until":
+                await poll(Path(value).exists)
+            case "beside":
+                await poll(lambda: self._running >= int(value))
             case "block":
-                block_loop(float(seconds))
+                block_loop(float(value))
             case "hang":
                 await asyncio.Event().wait()
             case "raise":

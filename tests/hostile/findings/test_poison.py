@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -85,12 +86,17 @@ def test_requests_beside_it_are_not_refused(server: SupervisedServer) -> None:
 
 
 @pytest.mark.parametrize("fields", [{}, {"stop": ["xx"]}], ids=["finished", "cut"])
-def test_a_success_clears_a_suspect(server: SupervisedServer, fields: dict[str, Any]) -> None:
+def test_a_success_clears_a_suspect(
+    server: SupervisedServer, fields: dict[str, Any], tmp_path: Path
+) -> None:
     """A request that was running in one death, finished since, and runs in another one."""
-    prompt = f"step wait:0.4 step step {len(fields)}"
+    may_end = tmp_path / "may_end"
+    prompt = f"step until:{may_end} step step"
     for number in range(3):
         with ThreadPoolExecutor(1) as pool:
             beside = pool.submit(server.complete, prompt, **fields)
-            assert server.complete(f"wait:0.2 crash {number} {len(fields)}").status_code == 503
+            assert server.complete(f"beside:2 crash {number} {len(fields)}").status_code == 503
             assert beside.result().status_code == 503
+        may_end.touch()
         assert server.complete(prompt, **fields).status_code == 200
+        may_end.unlink()
