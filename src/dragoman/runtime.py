@@ -20,7 +20,6 @@ from msgspec.structs import replace
 
 from dragoman import config
 from dragoman.config import Settings
-from dragoman.engines import get_factory
 from dragoman.engines.adapter import adapt
 from dragoman.engines.in_process_watch import InProcessWatch
 from dragoman.engines.llamacpp.loading.settings import check_options
@@ -40,7 +39,7 @@ from dragoman.models.loaders.engine import (
     make_engine_model,
     read_options,
 )
-from dragoman.models.loaders.gguf import load
+from dragoman.models.loaders.loader import LoadSettings, check_engine_name, load
 from dragoman.models.loaders.startup_checks import check_models
 from dragoman.models.mapping import MappingError, ModelEntries, ModelOptions, parse_entries
 from dragoman.models.memory import MemoryPlanner
@@ -48,6 +47,7 @@ from dragoman.models.model_preset import check_public_prompts, make_preset
 from dragoman.models.output_format import FormatOverrides, check_names
 from dragoman.models.registry import ModelPolicy, ModelRegistry
 from dragoman.options import InvalidOption
+from dragoman.options.pairs import read_paths, read_values
 from dragoman.pipeline.admission import Admission
 from dragoman.pipeline.sampling import fit_preset
 from dragoman.pipeline.services import Services
@@ -209,14 +209,17 @@ def build_models(settings: Settings, model: str) -> ModelRegistry:
     catalog = open_catalog(settings, model)
     sources = catalog.list_sources()
     try:
-        check_models(catalog, sources)
+        check_models(catalog, sources, settings.engines_path)
     except ModelBroken as error:
         raise StartupError(error.message) from None
     for source in sources:
         if source.broken is not None:
             log.warning("model `%s`: %s: %s", source.id, source.path, source.broken)
     planner = MemoryPlanner(settings.memory)
-    load_model = partial(load, hang_timeout=get_hang_timeout(settings))
+    load_settings = LoadSettings(
+        hang_timeout=get_hang_timeout(settings), engines=settings.engines_path
+    )
+    load_model = partial(load, settings=load_settings)
     return ModelRegistry(catalog, load_model, make_policy(settings), planner=planner)
 
 
@@ -230,9 +233,7 @@ def open_catalog(settings: Settings, model: str | None = None) -> ModelCatalog:
     if root.exists() and not root.is_dir():
         raise StartupError(f"--models-dir: {str(root)!r} is not a directory.")
     root.mkdir(parents=True, exist_ok=True)
-    file = Path(settings.models_file) if settings.models_file else root / "models.yaml"
-    if settings.models_file and not file.exists():
-        raise StartupError(f"--models-file: there is no file {str(file)!r}.")
+    file = find_models_file(settings)
     try:
         catalog = ModelCatalog(
             root, file, make_model_options(settings), parse_configured_models(settings)
@@ -247,6 +248,16 @@ def open_catalog(settings: Settings, model: str | None = None) -> ModelCatalog:
             catalog.add(source)
         catalog.refresh()
     return catalog
+
+
+def find_models_file(settings: Settings) -> Path:
+    """Return where the names of models are; the file may be missing unless it is set."""
+    if not settings.models_file:
+        return settings.models_path / "models.yaml"
+    file = Path(settings.models_file)
+    if not file.exists():
+        raise StartupError(f"--models-file: there is no file {str(file)!r}.")
+    return file
 
 
 def parse_configured_models(settings: Settings) -> ModelEntries:
@@ -268,15 +279,13 @@ def open_models(catalog: ModelCatalog, name: str, default: str = "") -> list[Mod
         if not sources:
             raise StartupError(f"There is no GGUF file in the directory {name!r}.")
         first = normalize_name(default)
-        return sorted(sources, key=lambda source: first not in _normalize_names(source))
+        return sorted(
+            sources, key=lambda source: first not in map(normalize_name, list_names(source))
+        )
     source = catalog.resolve(name, paths=True)
     if source is None:
         raise make_unknown_model_error(catalog, name)
     return [source]
-
-
-def _normalize_names(source: ModelSource) -> set[str]:
-    return {normalize_name(name) for name in list_names(source)}
 
 
 def make_unknown_model_error(catalog: ModelCatalog, name: str) -> StartupError:
@@ -294,9 +303,11 @@ def make_unknown_model_error(catalog: ModelCatalog, name: str) -> StartupError:
 def make_model_options(settings: Settings) -> ModelOptions:
     """Return the options that models have where they set none of their own."""
     try:
-        get_factory(settings.engine)
+        check_engine_name(settings.engine)
+        adapters = read_paths("--lora", settings.lora)
+        arguments = read_values("--engine-arg", settings.engine_arg)
     except ValueError as error:
-        raise StartupError(str(error)) from None
+        raise StartupError(f"{str(error).removesuffix('.')}.") from None
     try:
         check_options(settings)
     except InvalidOption as error:
@@ -309,10 +320,11 @@ def make_model_options(settings: Settings) -> ModelOptions:
         **{name: getattr(expanded, name) for name in PRESET_FIELDS},
         **{name: getattr(settings, name) for name in EngineOptions.__struct_fields__},
         engine=settings.engine,
+        engine_arg=arguments,
         chat_template=os.path.realpath(settings.chat_template) if settings.chat_template else None,
         format=tools,
         reasoning_format=reasoning,
-        lora=dict(_split_adapter(pair) for pair in settings.lora),
+        lora=adapters,
     )
 
 
@@ -386,10 +398,3 @@ def _rename_aliases(options: Mapping[str, object]) -> dict[str, object]:
                 f"`{setting}` and `{alias}` are the same setting but have different values."
             )
     return renamed
-
-
-def _split_adapter(pair: str) -> tuple[str, str]:
-    name, equals, path = pair.partition("=")
-    if not (name and equals and path):
-        raise StartupError(f"--lora takes NAME=PATH, not {pair!r}.")
-    return name, os.path.realpath(Path(path).expanduser())

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from dragoman.engines.grammar import HEADER
 from dragoman.engines.llamacpp.engine import LlamaCppEngine, create
-from dragoman.engines.llamacpp.grammar import HEADER
 from dragoman.errors import (
     AdapterNotFound,
     BadRequest,

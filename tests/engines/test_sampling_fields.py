@@ -142,6 +142,7 @@ def test_every_listed_field_exists(engine: str) -> None:
 def test_today_every_engine_lists_what_it_honours() -> None:
     assert {name: ALL_FIELDS - fields for name, fields in FIELDS.items()} == {
         "llamacpp": set(),
+        "vllm": {"typical_p", "repeat_last_n"} | LLAMA_CPP_SAMPLERS,
         "logits": LLAMA_CPP_SAMPLERS - LOGITS_SAMPLERS,
         "scripted": {"stop_token_ids", "logit_bias"} | LLAMA_CPP_SAMPLERS,
         "scripted with tokens": LLAMA_CPP_SAMPLERS,

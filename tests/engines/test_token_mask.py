@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from dragoman.engines.llamacpp.grammar import check_tokens_allowed
+from dragoman.engines.grammar import check_tokens_allowed
 from dragoman.engines.token_mask import (
     CACHED_GRAMMARS,
     MAX_GRAMMAR_CHARACTERS,

@@ -284,14 +284,6 @@ def test_invalid_preset_breaks_the_model(file: Path, monkeypatch: pytest.MonkeyP
     assert engine.closed == 1
 
 
-def test_safetensors_name_the_extra_that_runs_them(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    (tmp_path / "m.safetensors").write_bytes(b"")
-    source = ModelCatalog().open_path(tmp_path)
-    with pytest.raises(ModelBroken, match="pip install"):
-        asyncio.run(loader.load(source))
-
-
 def test_files_without_a_usable_model_are_broken(tmp_path: Path) -> None:
     cases = {
         "adapter": write_model_file(tmp_path / "adapter.gguf", general_type="adapter"),

@@ -15,6 +15,7 @@ from dragoman._version import __version__
 from dragoman.cli import (
     bench,
     cp,
+    engine,
     explain,
     formats,
     health,
@@ -38,7 +39,7 @@ from dragoman.options import suggest
 log = logging.getLogger("dragoman")
 COMMANDS = (
     *(serve, run_command, pull, list_command, show, ps, stop, rm, cp, bench),
-    *(explain, formats, config_command, keys, health),
+    *(engine, explain, formats, config_command, keys, health),
 )
 
 

@@ -168,8 +168,37 @@ class Settings(StateSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
         bool, Setting(help="answer requests for unknown models with MODEL", group="models")
     ] = False
     engine: Annotated[
-        str, Setting(help="engine for model files", group="engine", metavar="NAME", key="name")
-    ] = "llamacpp"
+        str,
+        Setting(
+            help="engine for models: llamacpp, vllm, or module:function, which is called with the "
+            "path of the model",
+            group="engine",
+            metavar="NAME",
+            default="auto, which is llamacpp for GGUF and vllm for safetensors",
+            key="name",
+        ),
+    ] = "auto"
+    engine_arg: Annotated[
+        tuple[str, ...],
+        Setting(
+            help="argument of vLLM under its own name, such as tensor_parallel_size=2; several "
+            "values are JSON",
+            group="engine",
+            metavar="NAME=VALUE",
+            key="args",
+        ),
+    ] = ()
+    engines_dir: Annotated[
+        str,
+        Setting(
+            help="directory of engines that `dragoman engine install` installs",
+            group="engine",
+            metavar="PATH",
+            default="~/.cache/dragoman/engines",
+            key="directory",
+            is_path=True,
+        ),
+    ] = ""
     lora: Annotated[
         tuple[str, ...],
         Setting(help="LoRA adapter for MODEL", group="engine", metavar="NAME=PATH", is_path=True),
@@ -354,6 +383,10 @@ class Settings(StateSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     @property
     def models_path(self) -> Path:
         return Path(self.models_dir) if self.models_dir else cache_dir() / "models"
+
+    @property
+    def engines_path(self) -> Path:
+        return Path(self.engines_dir) if self.engines_dir else cache_dir() / "engines"
 
     @property
     def store_url(self) -> str:

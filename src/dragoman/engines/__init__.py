@@ -16,6 +16,7 @@ from dragoman.types import Capabilities, Engine
 # engines that run models from files: name -> `module:function`
 FACTORIES = {
     "llamacpp": "dragoman.engines.llamacpp:create",
+    "vllm": "dragoman.engines.vllm:create",
 }
 
 # The fields that an engine without `capabilities` is assumed to honour: those that existed when
@@ -41,10 +42,23 @@ UNDECLARED_SAMPLING_FIELDS = frozenset(
 )
 
 
+class EngineDied(Exception):
+    """Raised by an engine that can run no other job. Its process ends, and another one starts."""
+
+
+def is_import_string(name: str) -> bool:
+    """Whether an engine is named as `module:function`."""
+    module, colon, function = name.partition(":")
+    parts = (*module.split("."), function)
+    return bool(colon) and all(part.isidentifier() for part in parts)
+
+
 def get_factory(name: str) -> str:
     """Return the import string of an engine's factory, or raise a `ValueError` with the choices."""
+    if is_import_string(name):
+        return name
     if name not in FACTORIES:
-        raise ValueError(f"Unknown engine {name!r}. Engines: {', '.join(FACTORIES)}.")
+        raise ValueError(f"Unknown engine {name!r}. Engines: auto, {', '.join(FACTORIES)}.")
     return FACTORIES[name]
 
 

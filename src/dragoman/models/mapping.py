@@ -23,10 +23,11 @@ from dragoman.models.output_format import check_names
 from dragoman.options import Setting, parse_options
 from dragoman.options.yaml_file import YamlFileError, read_yaml_file
 from dragoman.presets import SharedOptions, expand_preset, parse_preset
+from dragoman.types import Json
 
 log = logging.getLogger("dragoman.catalog")
 
-COMBINED = ("lora", "template_vars", "sampling")  # options whose entries are combined
+COMBINED = ("lora", "engine_arg", "template_vars", "sampling")  # options whose entries are combined
 
 
 class ModelOptions(
@@ -34,7 +35,10 @@ class ModelOptions(
 ):
     """The operator's options for a model; None is "not set"."""
 
-    engine: Annotated[str | None, Setting(help="engine for the model file")] = None
+    engine: Annotated[str | None, Setting(help="engine for the model")] = None
+    engine_arg: Annotated[
+        dict[str, Json], Setting(help="arguments of vLLM, under its own names")
+    ] = msgspec.field(default_factory=dict)
     lora: Annotated[dict[str, str], Setting(help="LoRA adapters: a mapping of names to files")] = (
         msgspec.field(default_factory=dict)
     )

@@ -107,9 +107,15 @@ class ChildProcess(asyncio.SubprocessProtocol):
         process = self._process
         if process is None or process.get_returncode() is not None:
             return
-        for kill in (os.killpg, os.kill):  # both leave the reaping to the event loop
+        self._kill_group()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(process.get_pid(), signal.SIGKILL)  # the event loop reaps it
+
+    def _kill_group(self) -> None:
+        """Kill the processes of the child's session; its id is not reused while one is left."""
+        if self._process is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                kill(process.get_pid(), signal.SIGKILL)
+                os.killpg(self._process.get_pid(), signal.SIGKILL)
 
     # called by the event loop
 
@@ -128,6 +134,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
         self._log_line(self._lines.pop(fd, b""))
 
     def process_exited(self) -> None:
+        self._kill_group()  # its own children, which may hold memory or a GPU
         asyncio.get_running_loop().call_later(OUTPUT_GRACE, self._close)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -18,12 +18,12 @@ from contextlib import aclosing, asynccontextmanager
 import msgspec
 from msgspec import Struct
 
+from dragoman.engines.grammar import allow_ends, check_grammar
 from dragoman.engines.limits import check_prompt_length, check_token_ids, make_context_overflow
 from dragoman.engines.llamacpp import SAMPLING_FIELDS, gguf
 from dragoman.engines.llamacpp.choice import ChoiceProgress, GgufVocabulary, get_stop_ids
 from dragoman.engines.llamacpp.client import NativeClient, NativeResponse
 from dragoman.engines.llamacpp.generation import GroupGenerator
-from dragoman.engines.llamacpp.grammar import allow_ends, check_grammar
 from dragoman.engines.llamacpp.loading.load_plan import make_load_plan
 from dragoman.engines.llamacpp.loading.memory_plan import get_batches
 from dragoman.engines.llamacpp.loading.native_params import LoadPlan

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from dragoman.engines.grammar import check_tokens_allowed
 from dragoman.engines.llamacpp.choice import ChoiceProgress
-from dragoman.engines.llamacpp.grammar import check_tokens_allowed
 from dragoman.engines.llamacpp.params import (
     SEED_STRIDE,
     NativeEvent,

@@ -2,8 +2,10 @@
 
 It creates the engine that the parent names, runs jobs, and sends their steps once for each step of
 the engine: the jobs of one engine step yield within a millisecond of each other, so the child waits
-that long. While the parent does not read, waiting steps are merged, so that the engine is never
-slowed down and memory stays bounded by the answers. The process ends when the parent asks it to, or
+that long. An engine with `steps_together` puts all of them in one iteration of the event loop; one
+with `push_steps(job, put)` calls `put` with each step, so that no task is woken for it. While the
+parent does not read, waiting steps are merged, so that the engine is never slowed down and memory
+stays bounded by the answers. The process ends when the parent asks it to, when its engine dies, or
 when the parent is gone: the socket closes, and where supported, the kernel kills it.
 """
 
@@ -20,9 +22,10 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import aclosing
-from typing import Protocol
+from functools import partial
+from typing import Protocol, TypeAlias
 
-from dragoman.engines import get_capabilities
+from dragoman.engines import EngineDied, get_capabilities
 from dragoman.engines.step_queue import MERGE_THRESHOLD, merge_steps
 from dragoman.engines.subprocess import messages
 from dragoman.errors import (
@@ -38,6 +41,7 @@ from dragoman.types import Engine, Job, Step
 
 log = logging.getLogger("dragoman.engines.child")
 
+PushSteps: TypeAlias = Callable[[Job, Callable[[Step], None]], Awaitable[None]]
 COLLECT_SECONDS = 0.001  # in which the jobs of one engine step yield
 MAX_BUFFERED_BYTES = 1 << 18  # in the socket, before steps are merged instead
 READ_BYTES = 1 << 16
@@ -48,6 +52,7 @@ INSTALL_HINTS = {"libgomp.so.1": " On Debian and Ubuntu: apt install libgomp1."}
 
 class _Transport(Protocol):
     def get_write_buffer_size(self) -> int: ...
+    def abort(self) -> None: ...
 
 
 class FrameWriter(Protocol):
@@ -63,6 +68,7 @@ class StepSender:
     """Collects steps and sends them in one message for each step of the engine."""
 
     def __init__(self, writer: FrameWriter) -> None:
+        self.steps_together = False  # the engine puts all steps of an engine step at once
         self._writer = writer
         self._steps: dict[int, list[Step]] = {}
         self._ended: list[tuple[int, SerializedError | None]] = []
@@ -88,11 +94,14 @@ class StepSender:
     def send(self, message: messages.LoadReport | messages.ToParent) -> None:
         self._writer.write(encode_frame(messages.encode_message(message)))
 
+    def disconnect(self) -> None:
+        self._writer.transport.abort()
+
     def _schedule(self) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True
             loop = asyncio.get_running_loop()
-            if self.running_jobs > 1:
+            if self.running_jobs > 1 and not self.steps_together:
                 loop.call_later(COLLECT_SECONDS, self._flush)
             else:
                 loop.call_soon(self._flush)
@@ -119,6 +128,8 @@ class EngineServer:
         self._engine = engine
         self._sender = sender
         self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._push_steps: PushSteps | None = getattr(engine, "push_steps", None)
+        sender.steps_together = bool(getattr(engine, "steps_together", False))
 
     def handle(self, message: messages.ToChild) -> bool:
         """Act on a message; False when the process must end."""
@@ -128,7 +139,9 @@ class EngineServer:
             case messages.CancelCall(number):
                 self._cancel(number)
             case messages.Ping():
-                self._sender.send(messages.Pong())
+                if getattr(self._engine, "has_died", False):
+                    raise EngineDied("the engine has died")
+                self._sender.send(messages.Pong(self._read_statistics()))
             case messages.Shutdown():
                 return False
             case messages.LoadEngine():
@@ -162,12 +175,22 @@ class EngineServer:
             task.cancel()
         self._sender.discard(number)
 
+    def _read_statistics(self) -> dict[str, float]:
+        read = getattr(self._engine, "read_statistics", None)
+        return {} if read is None else read()
+
     async def _run_job(self, number: int, job: Job) -> None:
         failure = None
         try:
-            async with aclosing(self._engine.generate(job)) as steps:
-                async for step in steps:
-                    self._sender.add(number, step)
+            if self._push_steps is not None:
+                await self._push_steps(job, partial(self._sender.add, number))
+            else:
+                async with aclosing(self._engine.generate(job)) as steps:
+                    async for step in steps:
+                        self._sender.add(number, step)
+        except EngineDied as error:
+            self._end_process(error)
+            return
         except Exception as error:
             failure = _log_and_serialize(error, f"job {job.id}")
         self._sender.end(number, failure)
@@ -175,10 +198,18 @@ class EngineServer:
     async def _answer(self, call: messages.EngineCall) -> None:
         try:
             result = messages.CallResult(call.number, await _call_engine(self._engine, call))
+        except EngineDied as error:
+            self._end_process(error)
+            return
         except Exception as error:
             failure = _log_and_serialize(error, type(call).__name__)
             result = messages.CallResult(call.number, None, failure)
         self._sender.send(result)
+
+    def _end_process(self, error: EngineDied) -> None:
+        """Disconnect: the parent fails all jobs and starts another child."""
+        log.error("%s", error)
+        self._sender.disconnect()
 
 
 async def _call_engine(engine: Engine, call: messages.EngineCall) -> object:
@@ -194,6 +225,10 @@ async def _call_engine(engine: Engine, call: messages.EngineCall) -> object:
             return await _get_method(engine, "tokenize")(text, special)
         case messages.ProbeEngine():
             return await _get_method(engine, "probe")()
+        case messages.LoadAdapter(_, name, path):
+            return await _get_method(engine, "load_adapter")(name, path)
+        case messages.UnloadAdapter(_, name):
+            return await _get_method(engine, "unload_adapter")(name)
 
 
 def _get_method(engine: Engine, name: str) -> Callable[..., Awaitable[object]]:

@@ -11,7 +11,6 @@ import asyncio
 import itertools
 import logging
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -20,6 +19,7 @@ import msgspec
 
 from dragoman.engines.step_queue import StepQueue
 from dragoman.engines.subprocess import messages
+from dragoman.engines.subprocess.interpreter import Interpreter
 from dragoman.engines.subprocess.progress import ProgressWatch, RunningCall, make_call
 from dragoman.errors import (
     DragomanError,
@@ -51,6 +51,7 @@ class ChildConnection:
         self._log = logger
         self.queues: dict[int, StepQueue] = {}
         self.error: DragomanError | None = None  # why the connection is closed
+        self.statistics: dict[str, float] = {}  # the latest ones that the child sent
         self.on_close: Callable[[], None] | None = None
         self._is_loaded = False
         self._numbers = itertools.count(1)
@@ -58,11 +59,15 @@ class ChildConnection:
 
     @classmethod
     async def open(
-        cls, load: messages.LoadEngine, logger: logging.Logger, hang_timeout: float
+        cls,
+        load: messages.LoadEngine,
+        interpreter: Interpreter,
+        logger: logging.Logger,
+        hang_timeout: float,
     ) -> ChildConnection:
         """Start a child and have it create its engine, without waiting for that."""
         connection = cls(logger, hang_timeout)
-        await connection.process.start([sys.executable, "-m", CHILD_MODULE, str(os.getpid())])
+        await connection.process.start(interpreter.make_command(CHILD_MODULE, os.getpid()))
         connection.post(load)
         return connection
 
@@ -117,8 +122,8 @@ class ChildConnection:
         result: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         self._results[number] = result
         message = make_message(number)
-        if not isinstance(message, messages.ProbeEngine):
-            self.watch.add(_make_running_call(message))
+        if (call := _make_running_call(message)) is not None:
+            self.watch.add(call)
         try:
             await self.send(message)
             return _convert(await result, result_type)
@@ -167,8 +172,8 @@ class ChildConnection:
                         self.queues[number].end(_deserialize(error))
             case messages.CallResult(number, value, error):
                 self._set_result(number, value, _deserialize(error))
-            case messages.Pong():
-                pass
+            case messages.Pong(statistics):
+                self.statistics = statistics
 
     def _set_result(self, number: int, value: object, error: DragomanError | None) -> None:
         result = self._results.get(number)
@@ -192,10 +197,13 @@ class ChildConnection:
         )
 
 
-def _make_running_call(
-    message: messages.AdmitJob | messages.EmbedInputs | messages.TokenizeText,
-) -> RunningCall:
+def _make_running_call(message: messages.EngineCall) -> RunningCall | None:
+    """Return the entry of a call whose progress is watched; None for a probe, which watches."""
     match message:
+        case messages.ProbeEngine():
+            return None
+        case messages.LoadAdapter(number) | messages.UnloadAdapter(number):
+            return RunningCall(number, "adapter", 0)
         case messages.AdmitJob(number, job):
             return make_call(number, "admit", job)
         case messages.EmbedInputs(number):

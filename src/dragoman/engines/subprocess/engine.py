@@ -26,6 +26,7 @@ from msgspec import Struct
 
 from dragoman.engines.subprocess import messages
 from dragoman.engines.subprocess.connection import ChildConnection
+from dragoman.engines.subprocess.interpreter import Interpreter
 from dragoman.engines.subprocess.progress import RunningCall
 from dragoman.engines.subprocess.suspects import CrashSuspects
 from dragoman.errors import DragomanError, EngineDown, EngineFailed, ModelBroken
@@ -64,6 +65,7 @@ class SubprocessEngine:
         *,
         name: str,
         timing: Timing | None = None,
+        interpreter: Interpreter | None = None,
     ) -> None:
         self.name = name
         self.state: EngineState = "stopped"
@@ -72,6 +74,7 @@ class SubprocessEngine:
         self.capabilities = Capabilities()
         self.on_state_change: list[Callable[[SubprocessEngine], None]] = []
         self._load = messages.LoadEngine(factory, dict(settings))
+        self._interpreter = interpreter or Interpreter()
         self._timing = timing or Timing()
         self._log = logging.getLogger(f"dragoman.engine.{name}")
         self._connection: ChildConnection | None = None
@@ -91,6 +94,11 @@ class SubprocessEngine:
     @property
     def restarts(self) -> int:
         return self.restarts_by_failure.total()
+
+    @property
+    def statistics(self) -> dict[str, float]:
+        """What the engine measures about itself, as it reported last."""
+        return {} if self._connection is None else self._connection.statistics
 
     @property
     def last_lines(self) -> list[str]:
@@ -134,6 +142,27 @@ class SubprocessEngine:
     async def tokenize(self, text: str, special: bool) -> list[int]:
         return await self._call(messages.TokenizeText(0, text, special), list[int])
 
+    async def load_adapter(self, name: str, path: str) -> None:
+        """Load a LoRA adapter into an engine that can; a restarted child has it, too."""
+        connection = await self._get_connection()
+        await connection.call(lambda number: messages.LoadAdapter(number, name, path), object)
+        self._set_adapters(self._adapters | {name: path})
+
+    async def unload_adapter(self, name: str) -> None:
+        connection = await self._get_connection()
+        await connection.call(lambda number: messages.UnloadAdapter(number, name), object)
+        self._set_adapters({key: path for key, path in self._adapters.items() if key != name})
+
+    @property
+    def _adapters(self) -> dict[str, object]:
+        adapters = self._load.settings.get("lora")
+        return dict(adapters) if isinstance(adapters, Mapping) else {}
+
+    def _set_adapters(self, adapters: dict[str, object]) -> None:
+        settings = self._load.settings | {"lora": adapters}
+        self._load = msgspec.structs.replace(self._load, settings=settings)
+        self.capabilities = msgspec.structs.replace(self.capabilities, lora=tuple(adapters))
+
     async def _call(
         self, message: messages.EmbedInputs | messages.TokenizeText, result_type: type[T]
     ) -> T:
@@ -170,7 +199,7 @@ class SubprocessEngine:
     async def _connect(self) -> ChildConnection:
         """Start a child and wait until it is ready, or raise why it is not."""
         connection = self._connection = await ChildConnection.open(
-            self._load, self._log, self._timing.hang_timeout
+            self._load, self._interpreter, self._log, self._timing.hang_timeout
         )
         try:
             async with asyncio.timeout(self._timing.load_timeout):

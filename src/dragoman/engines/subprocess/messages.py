@@ -52,6 +52,19 @@ class ProbeEngine(Struct, frozen=True, array_like=True, tag="probe"):
     number: int
 
 
+class LoadAdapter(Struct, frozen=True, array_like=True, tag="load_adapter"):
+    """Load a LoRA adapter while the engine runs."""
+
+    number: int
+    name: str
+    path: str
+
+
+class UnloadAdapter(Struct, frozen=True, array_like=True, tag="unload_adapter"):
+    number: int
+    name: str
+
+
 class CancelCall(Struct, frozen=True, array_like=True, tag="cancel"):
     """Cancel a job or a call."""
 
@@ -91,10 +104,11 @@ class CallResult(Struct, frozen=True, array_like=True, tag="result"):
 
 
 class Pong(Struct, frozen=True, array_like=True, tag="pong"):
-    pass
+    statistics: dict[str, float] = {}  # what the engine measures about itself, by name
 
 
-EngineCall: TypeAlias = AdmitJob | EmbedInputs | TokenizeText | ProbeEngine
+AdapterCall: TypeAlias = LoadAdapter | UnloadAdapter
+EngineCall: TypeAlias = AdmitJob | EmbedInputs | TokenizeText | ProbeEngine | AdapterCall
 ToChild: TypeAlias = LoadEngine | StartJob | EngineCall | CancelCall | Ping | Shutdown
 LoadReport: TypeAlias = EngineReady | LoadFailed  # the first message from a child
 ToParent: TypeAlias = StepBatch | CallResult | Pong  # all others

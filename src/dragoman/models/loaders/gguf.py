@@ -13,56 +13,34 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dragoman.engines import get_capabilities, get_factory
+from dragoman.engines import get_factory
 from dragoman.engines.llamacpp import gguf
 from dragoman.engines.options import EngineOptions
-from dragoman.errors import DragomanError, ModelBroken
+from dragoman.errors import ModelBroken
 from dragoman.models.catalog import NOT_A_MODEL, ModelSource
-from dragoman.models.model import (
-    Model,
-    ModelInfo,
-    list_capabilities,
-    report_progress,
+from dragoman.models.loaders.assemble import (
+    ModelDetails,
+    check_format_names,
+    check_tokenizer,
+    choose_chat_template,
+    make_model,
 )
-from dragoman.models.model_preset import check_public_prompts, make_preset
-from dragoman.models.output_format import check_names, detect_output_format
-from dragoman.models.recommended_sampling import find_recommended_sampling
-from dragoman.presets import PresetError
-from dragoman.prompt.renderer import PromptRenderer
-from dragoman.tokenizers.tokenizer import AnyTokenizer, tokenizer_from_gguf, verify_tokenizer
+from dragoman.models.model import Model, report_progress
+from dragoman.tokenizers.from_gguf import vocabulary_from_gguf
+from dragoman.tokenizers.tokenizer import tokenizer_from_gguf
 
 if TYPE_CHECKING:
     from dragoman.engines.subprocess.engine import SubprocessEngine
 
 log = logging.getLogger("dragoman.models")
 
-DEFAULT_ENGINE = "llamacpp"
-SAFETENSORS_EXTRA = "vllm"  # runs safetensors
-MAX_TEMPLATE = 4 << 20
+ENGINE = "llamacpp"
 HANG_TIMEOUT = 20.0  # seconds, where no setting says otherwise
 
 
 async def load(source: ModelSource, hang_timeout: float = HANG_TIMEOUT) -> Model:
-    """Load a model of any kind. An engine without progress for `hang_timeout` is restarted."""
-    check_kind(source)
-    return await load_gguf(source, hang_timeout)
-
-
-def check_kind(source: ModelSource) -> None:
-    """Check that there is an engine for this kind of model."""
-    if source.kind != "gguf":
-        raise ModelBroken(
-            "It is stored as safetensors, which needs an extra: "
-            f"pip install 'dragoman[{SAFETENSORS_EXTRA}]'"
-        )
-
-
-async def load_gguf(source: ModelSource, hang_timeout: float) -> Model:
-    """Load a GGUF file into its own engine."""
-    try:
-        check_names(source.options.format, source.options.reasoning_format)
-    except ValueError as error:
-        raise ModelBroken(f"Its options name an {error}.") from None
+    """Load a file into its own engine, which is restarted after `hang_timeout` without progress."""
+    check_format_names(source)
     report_progress("reading the file", 0.02)
     header = await asyncio.to_thread(read_model_header, source.path)
     if source.plan is not None:
@@ -77,7 +55,16 @@ async def load_gguf(source: ModelSource, hang_timeout: float) -> Model:
         )
         report_progress("checking the tokenizer", 0.9)
         tokenizer = await check_tokenizer(tokenizer, engine)
-        return await asyncio.to_thread(make_model, source, header, engine, tokenizer)
+        details = ModelDetails(
+            template=header.chat_template,
+            architecture=header.architecture,
+            parameters=header.parameters,
+            quantization=header.quantization,
+            context=header.context_length,
+            directory=source.path.parent,
+            metadata=header.metadata,
+        )
+        return await asyncio.to_thread(make_model, source, engine, tokenizer, details)
     except BaseException:
         await asyncio.shield(engine.aclose())
         raise
@@ -94,12 +81,8 @@ def make_engine(source: ModelSource, hang_timeout: float = HANG_TIMEOUT) -> Subp
     if source.plan is not None:
         plan = source.plan
         settings |= {"context": plan.context, "slots": plan.slots, "cache_ram": plan.cache_ram}
-    try:
-        factory = get_factory(options.engine or DEFAULT_ENGINE)
-    except ValueError as error:
-        raise ModelBroken(str(error)) from None
     timing = Timing(hang_timeout=hang_timeout)
-    return SubprocessEngine(factory, settings, name=source.id, timing=timing)
+    return SubprocessEngine(get_factory(ENGINE), settings, name=source.id, timing=timing)
 
 
 def read_model_header(path: Path) -> gguf.GgufHeader:
@@ -116,81 +99,11 @@ def read_model_header(path: Path) -> gguf.GgufHeader:
     return header
 
 
-async def check_tokenizer(
-    tokenizer: AnyTokenizer | None, engine: SubprocessEngine
-) -> AnyTokenizer | None:
-    if tokenizer is None or not get_capabilities(engine).tokenize:
-        return tokenizer
-    return await verify_tokenizer(tokenizer, engine)
-
-
-def make_model(
-    source: ModelSource,
-    header: gguf.GgufHeader,
-    engine: SubprocessEngine,
-    tokenizer: AnyTokenizer | None,
-) -> Model:
-    """Make the model around its engine. A chat template with errors makes the model broken."""
-    capabilities = get_capabilities(engine)
-    template = read_chat_template(source, header)
-    formats = source.options.format, source.options.reasoning_format
-    try:
-        findings = detect_output_format(template, tokenizer, formats, source.id)
-        renderer = PromptRenderer(template, tokenizer, reasoning=findings.reasoning_options)
-        preset = make_preset(source.options, renderer, source.id)
-        check_public_prompts(source.options, capabilities)
-    except DragomanError as error:
-        raise ModelBroken(error.message) from None
-    except PresetError as error:
-        raise ModelBroken(f"Its options are invalid: {error}.") from None
-    info = ModelInfo(
-        architecture=header.architecture,
-        parameters=header.parameters,
-        quantization=header.quantization,
-        context=capabilities.context or header.context_length,
-        trained_context=capabilities.trained_context or source.context,
-        size=source.size,
-        memory=source.plan.memory.total if source.plan is not None else None,
-        modalities=capabilities.modalities,
-        capabilities=list_capabilities(capabilities, template, findings.output_format, tokenizer),
-        lora=capabilities.lora,
-        created=source.created,
-    )
-    recommended = find_recommended_sampling(source.path.parent, header.metadata)
-    log.info("%s: sampling defaults from %s", source.id, recommended.source)
-    return Model(
-        id=source.id,
-        engine=engine,
-        info=info,
-        path=source.path,
-        capabilities=capabilities,
-        tokenizer=tokenizer,
-        template_source=template,
-        defaults=recommended.sampling,
-        defaults_source=recommended.source,
-        greedy_defaults=recommended.greedy,
-        preset=preset,
-        output_format=findings.output_format,
-        renderer=renderer,
-        shares_cache=bool(source.options.shared_cache),
-        public_prompts=source.options.public_prompt,
-    )
-
-
-def read_chat_template_file(path: Path) -> str:
-    """Return the source in a template file."""
-    if path.stat().st_size > MAX_TEMPLATE:
-        raise ModelBroken("The chosen chat template is too large.")
-    return path.read_text(encoding="utf-8-sig")
+def read_special_tokens(header: gguf.GgufHeader) -> frozenset[str]:
+    """Return the special tokens of a file, as a loaded model has them."""
+    return frozenset(vocabulary_from_gguf(header.metadata).specials)
 
 
 def read_chat_template(source: ModelSource, header: gguf.GgufHeader) -> str | None:
     """Return the operator's template, else the model's own."""
-    file = source.options.chat_template
-    if file is None:
-        return header.chat_template
-    try:
-        return read_chat_template_file(Path(file))
-    except (OSError, ValueError) as error:
-        log.error("cannot read the chat template of %s: %r", source.id, error)
-        raise ModelBroken("The chosen chat template cannot be read.") from None
+    return choose_chat_template(source, header.chat_template)

@@ -9,14 +9,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dragoman.engines.llamacpp import gguf
+from dragoman.engines.vllm.adapters import read_rank
 from dragoman.errors import DragomanError, ModelBroken
 from dragoman.models.catalog import ModelCatalog, ModelSource
-from dragoman.models.loaders.gguf import DEFAULT_ENGINE, check_kind, read_chat_template_file
+from dragoman.models.loaders.assemble import read_chat_template_file
+from dragoman.models.loaders.gguf import ENGINE
+from dragoman.models.loaders.loader import check_engine, choose_engine
 from dragoman.prompt.template.template import compile_template
 
 
-def check_models(catalog: ModelCatalog, sources: Sequence[ModelSource]) -> None:
+def check_models(catalog: ModelCatalog, sources: Sequence[ModelSource], engines: Path) -> None:
     """Check the first model completely and the files that options of any model name.
+
+    `engines` is where engines are installed.
 
     Raises `ModelBroken`.
     """
@@ -26,7 +31,7 @@ def check_models(catalog: ModelCatalog, sources: Sequence[ModelSource]) -> None:
     for source in sources:
         try:
             if source is default:
-                check_kind(source)
+                check_engine(source, engines)
                 catalog.resolve_draft(source)
             check_option_files(source)
         except DragomanError as error:
@@ -45,9 +50,11 @@ def check_option_files(source: ModelSource) -> None:
             raise ModelBroken(f"{template} (chat_template): {problem}") from None
         except DragomanError as error:
             raise ModelBroken(f"{template} (chat_template): {error.message}") from None
-    if source.options.engine not in (None, DEFAULT_ENGINE):
-        return
+    uses_gguf = choose_engine(source) == ENGINE
     for name, file in source.options.lora.items():
+        if not uses_gguf:
+            _check_adapter_directory(name, file)
+            continue
         _check_exists(file, f"LoRA adapter `{name}`")
         try:
             kind = gguf.read_header(Path(file), arrays=False).kind
@@ -55,6 +62,14 @@ def check_option_files(source: ModelSource) -> None:
             raise ModelBroken(f"{file} (LoRA adapter `{name}`): {error.message}") from None
         if kind != "adapter":
             raise ModelBroken(f"{file} (LoRA adapter `{name}`): the file is not an adapter.")
+
+
+def _check_adapter_directory(name: str, path: str) -> None:
+    """Check an adapter in the format of PEFT."""
+    try:
+        read_rank(path)
+    except ModelBroken as error:
+        raise ModelBroken(f"{path} (LoRA adapter `{name}`): {error.message}") from None
 
 
 def _check_exists(path: str, option: str) -> None:

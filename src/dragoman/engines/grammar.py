@@ -1,9 +1,9 @@
-"""Grammars, compiled here before the native server gets them.
+"""Grammars, compiled here before an engine that enforces them by itself gets them.
 
-The native parser of GBNF can hang, run out of stack or end the process on a grammar of a few
-characters, so it is never given one: jobs bring grammars for `llguidance`, which the server has
-too, and others are rejected. Each is compiled here first, so that a grammar that is invalid or too
-costly fails the request that brought it and nothing else.
+Such an engine (llama.cpp's server, vLLM) has `llguidance`, too. llama.cpp's parser of GBNF can
+hang, run out of stack or end the process on a grammar of a few characters, so no engine is given
+one: jobs bring grammars for `llguidance`, and others are rejected. Each is compiled here first, so
+that a grammar that is invalid or too costly fails the request that brought it and nothing else.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _WORD = re.compile(
 
 
 async def check_grammar(grammar: str, masker: TokenMasker | None, scope: str = "") -> None:
-    """Raise `BadRequest` unless the native server may be given this grammar.
+    """Raise `BadRequest` unless an engine may be given this grammar.
 
     The masker's compile is the check. The masker caches the result for the choices of the job, so
     this process parses a grammar once. Without a masker, only the syntax is checked. Here and
@@ -69,8 +69,8 @@ def _find_syntax_error(grammar: str, scope: str) -> str | None:
 def allow_ends(grammar: str, stop_ids: frozenset[int], scope: str = "") -> str:
     """Return the same grammar, after which each of these tokens may follow.
 
-    The native server lets a grammar end with one token only, which it chooses by its name, and the
-    model may end its turns with another one.
+    llama.cpp and vLLM let a grammar end with one token only, and the model may end its turns with
+    another one.
     """
     if not stop_ids:
         return grammar
@@ -82,8 +82,8 @@ def allow_ends(grammar: str, stop_ids: frozenset[int], scope: str = "") -> str:
 def check_tokens_allowed(state: GrammarState, ids: Sequence[int], stop_ids: frozenset[int]) -> None:
     """Advance by the tokens up to a stop token; raise `BadRequest` if one is not allowed.
 
-    The native server silently drops a grammar in the middle of an answer when it allows nothing or
-    becomes too costly. So every token is checked here as well, before it is reported.
+    When a grammar allows nothing or becomes too costly in the middle of an answer, llama.cpp
+    silently drops it, and vLLM ends the answer. So every token is checked here as well.
     """
     end = next((index for index, token in enumerate(ids) if token in stop_ids), len(ids))
     state.advance(*ids[:end])

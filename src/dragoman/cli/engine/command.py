@@ -1,0 +1,78 @@
+"""The parser of `dragoman engine`, and its actions."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from dragoman.cli.console.errors import CommandFailed
+from dragoman.cli.console.flags import COMMON, add_command, add_flags
+from dragoman.cli.console.table import print_table
+from dragoman.config import Settings
+from dragoman.config.package_index import make_pip_environment
+
+INSTALL, LIST, REMOVE = "install", "list", "remove"
+
+
+def add_parser(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+) -> argparse.ArgumentParser:
+    parser = add_command(
+        commands,
+        "engine",
+        "install vLLM, which runs safetensors",
+        usage="dragoman engine {install,list,remove} [ENGINE] [--device DEVICE]",
+        examples=("dragoman engine install vllm", "dragoman engine list"),
+    )
+    parser.add_argument(
+        "action",
+        choices=(INSTALL, LIST, REMOVE),
+        help="install: download an engine into --engines-dir, or continue that; "
+        "list: list the engines there; remove: delete one",
+    )
+    parser.add_argument("engine", nargs="?", metavar="ENGINE", help="vllm")
+    parser.add_argument(
+        "--device",
+        metavar="DEVICE",
+        help="cpu or cuda (default: cuda if there is a driver of NVIDIA, else cpu)",
+    )
+    add_flags(parser, (*COMMON, "engines_dir"))
+    return parser
+
+
+def run(arguments: argparse.Namespace, settings: Settings) -> None:
+    from dragoman.models import environments
+
+    root = settings.engines_path
+    if arguments.action == LIST:
+        rows = [
+            (name, record.version, record.device, str(root / name))
+            for name, record in environments.list_installed(root).items()
+        ]
+        print_table(("NAME", "VERSION", "DEVICE", "PATH"), rows)
+        return
+    if not arguments.engine:
+        raise CommandFailed(f"Name the engine: dragoman engine {arguments.action} vllm")
+    if arguments.action == REMOVE:
+        environments.remove_engine(arguments.engine, root)
+        print(f"{arguments.engine} is removed.")
+        return
+    install(arguments, settings)
+
+
+def install(arguments: argparse.Namespace, settings: Settings) -> None:
+    from dragoman.models import environments
+    from dragoman.models.pull import ProgressBar
+
+    options = environments.InstallOptions(
+        device=arguments.device or environments.detect_device(),
+        environment=make_pip_environment(),
+    )
+    root = settings.engines_path
+    print(f"Installing {arguments.engine} for {options.device} in {root / arguments.engine}")
+    progress = ProgressBar(sys.stderr)
+    try:
+        record = environments.install_engine(arguments.engine, root, progress, options)
+    finally:
+        progress.close()
+    print(f"{arguments.engine} {record.version} ({record.device}) is installed.")

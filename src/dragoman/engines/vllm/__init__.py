@@ -1,0 +1,46 @@
+"""Safetensors models, run by vLLM's `AsyncLLM`.
+
+vLLM needs versions of packages that clash with ours, so it lives in an environment of its own
+(`installation`), and the engine runs in a child process of that environment's Python. There, the
+modules of this package may import vLLM; the child has nothing of ours but this package and what it
+imports. In our own process only `__init__`, `installation`, `settings` and `interpreter` are used,
+which import neither vLLM nor torch.
+
+    engine        the engine: checks jobs, embeds, tokenizes, adapters
+    sampling      a job as the arguments of `SamplingParams`
+    outputs       the outputs of `AsyncLLM` as steps
+    core_reader   the fast path: reads the outputs of the engine core in place of `AsyncLLM`
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dragoman.engines.vllm.engine import VllmEngine
+
+# vLLM has neither `typical_p` nor a window of penalties (`repeat_last_n`).
+SAMPLING_FIELDS = frozenset(
+    {
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "presence_penalty",
+        "frequency_penalty",
+        "repetition_penalty",
+        "seed",
+        "logit_bias",
+        "max_tokens",
+        "min_tokens",
+        "ignore_eos",
+        "stop_token_ids",
+    }
+)
+
+
+async def create(**settings: object) -> VllmEngine:
+    """Load a model; `settings` are the fields of `settings.VllmSettings`."""
+    from dragoman.engines.vllm.engine import create as create_engine
+
+    return await create_engine(**settings)

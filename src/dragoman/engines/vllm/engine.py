@@ -1,0 +1,302 @@
+"""The engine: one model in vLLM, which runs in processes of its own.
+
+A job becomes one request to vLLM, or one for each choice on the fast path (`core_reader`). Steps
+are put, not yielded: the outputs of an engine step are read in one go, for all choices that moved,
+and nobody is woken for them (`push_steps`). `generate` is the same for callers in this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from pathlib import Path
+
+from dragoman.engines.grammar import allow_ends, check_grammar, check_tokens_allowed
+from dragoman.engines.limits import (
+    check_grammar_sampling,
+    check_logprobs,
+    check_prompt_length,
+    check_token_ids,
+)
+from dragoman.engines.step_queue import StepQueue
+from dragoman.engines.token_mask import TokenMasker
+from dragoman.engines.vllm import SAMPLING_FIELDS
+from dragoman.engines.vllm.adapters import AdapterSet
+from dragoman.engines.vllm.core_reader import CoreReader
+from dragoman.engines.vllm.failures import convert_failure
+from dragoman.engines.vllm.loading import LoadedLlm, start_llm
+from dragoman.engines.vllm.native import Native
+from dragoman.engines.vllm.outputs import ChoiceReader, PutStep, RequestReader
+from dragoman.engines.vllm.pooling import Pooling
+from dragoman.engines.vllm.sampling import MAX_TEMPERATURE, VllmRequest, build_request
+from dragoman.engines.vllm.settings import VllmSettings, parse_settings
+from dragoman.errors import BadRequest, DragomanError, Unsupported
+from dragoman.tokenizers.from_json import make_vocabulary, read_directory
+from dragoman.tokenizers.vocabulary import Vocabulary
+from dragoman.types import Adapter, Capabilities, Job, Sampling, Step
+
+log = logging.getLogger("dragoman.vllm")
+
+MAX_CHOICES = 128
+STOP_SECONDS = 3.0  # for vLLM's processes to end by themselves
+
+
+async def create(**settings: object) -> VllmEngine:
+    """Load a model; `settings` are the fields of `VllmSettings`."""
+    parsed = parse_settings(settings)
+    vocabulary = await asyncio.to_thread(_read_vocabulary, Path(parsed.path))
+    engine = VllmEngine(parsed, await start_llm(parsed), vocabulary)
+    await engine.prepare()
+    return engine
+
+
+def _read_vocabulary(path: Path) -> Vocabulary:
+    return make_vocabulary(read_directory(path))
+
+
+class VllmEngine:
+    """One loaded model."""
+
+    steps_together = True  # all jobs of an engine step put their steps at once
+
+    def __init__(self, settings: VllmSettings, loaded: LoadedLlm, vocabulary: Vocabulary) -> None:
+        self.vocabulary = vocabulary
+        self._settings = settings
+        self._llm, config = loaded.llm, loaded.config
+        self._statistics = loaded.statistics
+        self._masker = TokenMasker(vocabulary.pieces, vocabulary.eos_ids, vocabulary.control)
+        self._reader: CoreReader | None = None
+        self._is_closed = False
+        model = config.model_config
+        self._vocabulary_size = int(model.get_vocab_size())
+        make_request = None
+        if config.lora_config is not None:
+            from vllm.lora.request import LoRARequest
+
+            make_request = LoRARequest
+        self._adapters = AdapterSet(settings.lora, make_request)
+        self._pooling = Pooling(self._llm, config)
+        embeds = self._pooling.size > 0
+        self.capabilities = Capabilities(
+            context=int(model.max_model_len),
+            trained_context=_find_trained_context(model),
+            slots=int(config.scheduler_config.max_num_seqs),
+            token_prompts=True,
+            sampling=SAMPLING_FIELDS,
+            sampling_defaults=True,
+            logprobs=int(model.max_logprobs),
+            prompt_logprobs=not embeds,
+            grammars=not embeds and _has_guidance(config),
+            embeddings=self._pooling.size,
+            lora=self._adapters.names,
+            tokenize=True,
+            cache_scopes=True,
+        )
+
+    async def prepare(self) -> None:
+        """Choose how outputs are read, and have the first request behind us."""
+        if self._settings.reads_core and not self._pooling.size:
+            self._reader = await CoreReader.attach(self._llm, self._statistics, self._make_test)
+        log.info("outputs are read %s", "directly" if self._reader else "through AsyncLLM")
+
+    def _make_test(self) -> tuple[Job, Native, Native]:
+        sampling = Sampling(temperature=0.0, max_tokens=1)
+        job = Job(id="test", prompt=[0], sampling=sampling, cache_prompt=False)
+        return job, self._make_prompt(job, None), self._make_params(job, self._build(job))
+
+    @property
+    def reads_core(self) -> bool:
+        """Whether the fast path is used."""
+        return self._reader is not None
+
+    async def admit(self, job: Job) -> None:
+        ids = job.prompt
+        if isinstance(ids, str):
+            ids = await self.tokenize(ids, True)
+        self._check_job(job, ids)
+        if job.grammar is not None:
+            check_grammar_sampling(job.sampling)
+            await check_grammar(job.grammar, self._masker, job.cache_scope)
+
+    def _check_job(self, job: Job, ids: Sequence[int]) -> None:
+        if not ids:
+            raise BadRequest("The prompt is empty.", param="prompt")
+        if self._pooling.size:
+            raise Unsupported("This model embeds texts; it does not generate.", param="model")
+        check_token_ids(ids, self._vocabulary_size, "prompt")
+        check_prompt_length(len(ids), self.capabilities)
+        if not 1 <= job.n <= MAX_CHOICES:
+            raise BadRequest(f"`n` must be between 1 and {MAX_CHOICES}.", param="n")
+        check_logprobs(job.logprobs, self.capabilities.logprobs)
+        check_logprobs(job.prompt_logprobs, self.capabilities.logprobs)
+        sampling = job.sampling
+        check_token_ids(sampling.logit_bias or (), self._vocabulary_size, "logit_bias")
+        check_token_ids(sampling.stop_token_ids or (), self._vocabulary_size, "stop_token_ids")
+        if (sampling.temperature or 0.0) > MAX_TEMPERATURE:
+            raise Unsupported(
+                f"This model's engine takes a `temperature` of at most {MAX_TEMPERATURE:g}.",
+                param="temperature",
+            )
+        self._adapters.check(job)
+
+    async def generate(self, job: Job) -> AsyncGenerator[Step, None]:
+        queue = StepQueue()
+
+        async def run() -> None:
+            try:
+                await self.push_steps(job, lambda step: queue.put([step]))
+                queue.end()
+            except DragomanError as error:
+                queue.end(error)
+
+        task = asyncio.create_task(run())
+        try:
+            while steps := await queue.take():
+                for step in steps:
+                    yield step
+            await task
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    async def push_steps(self, job: Job, put: PutStep) -> None:
+        """Run a job, and call `put` with its steps. Cancelling cancels the job."""
+        if isinstance(job.prompt, str):
+            raise BadRequest("This model's engine takes token ids.", param="prompt")
+        request = self._build(job)
+        choices = (
+            [range(request.copies)] if request.copies > 1 else [[choice] for choice in range(job.n)]
+        )
+        readers = [ChoiceReader(job, put, group, request.drops_token) for group in choices]
+        try:
+            prompt, params = self._make_prompt(job, request), self._make_params(job, request)
+            reports_logprobs = job.logprobs is not None or job.prompt_logprobs is not None
+            options = {"lora_request": self._adapters.find(job), "priority": request.priority}
+            if self._reader is not None and not reports_logprobs:
+                await self._reader.run(readers, prompt, params, **options)
+            else:
+                await self._run_through_llm(RequestReader(job, readers), prompt, params, options)
+            if job.grammar is not None:
+                await asyncio.to_thread(self._replay_answers, job, readers)
+        except Exception as error:
+            raise convert_failure(error) from error
+
+    async def _run_through_llm(
+        self, reader: RequestReader, prompt: Native, params: Native, options: dict[str, Native]
+    ) -> None:
+        outputs = self._llm.generate(prompt, params, request_id=reader.request_id, **options)
+        async with aclosing(outputs):
+            async for output in outputs:
+                reader.read(output)
+
+    def _build(self, job: Job) -> VllmRequest:
+        return build_request(job, self.vocabulary.eos_ids)
+
+    def _make_params(self, job: Job, request: VllmRequest) -> Native:
+        from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
+
+        fields = dict(request.params)
+        if job.grammar is not None:
+            grammar = allow_ends(job.grammar, self.vocabulary.eos_ids, job.cache_scope)
+            fields["structured_outputs"] = StructuredOutputsParams(grammar=grammar)
+        params = SamplingParams(
+            **fields, output_kind=RequestOutputKind.DELTA, detokenize=False, skip_clone=True
+        )
+        if request.temperature is not None:
+            params.temperature = request.temperature
+        return params
+
+    def _make_prompt(self, job: Job, request: VllmRequest | None) -> Native:
+        salt = None if request is None else request.cache_salt
+        try:
+            from vllm.inputs.engine import tokens_input
+        except ImportError:  # before 0.30
+            prompt = {"prompt_token_ids": job.prompt}
+            return prompt if salt is None else prompt | {"cache_salt": salt}
+        return tokens_input(job.prompt, cache_salt=salt)
+
+    def _replay_answers(self, job: Job, readers: Sequence[ChoiceReader]) -> None:
+        """Check finished answers: where a grammar allows nothing, vLLM just ends the answer."""
+        for reader in readers:
+            stop_ids = frozenset(self.vocabulary.eos_ids) | set(job.sampling.stop_token_ids or ())
+            state = self._masker.start_grammar(job.grammar or "", stop_ids, job.cache_scope)
+            ids = list(reader.ids or ())
+            if reader.stop_id is not None:
+                ids.append(reader.stop_id)
+            check_tokens_allowed(state, ids, frozenset(stop_ids))
+
+    async def embed(
+        self, inputs: Sequence[list[int] | str], adapters: Sequence[Adapter] = ()
+    ) -> list[list[float]]:
+        job = Job(id="embed", prompt=[], lora=tuple(adapters))
+        self._adapters.check(job)
+        ids = [
+            await self.tokenize(content, True) if isinstance(content, str) else content
+            for content in inputs
+        ]
+        for content in ids:
+            if not content:
+                raise BadRequest("The input is empty.", param="input")
+            check_token_ids(content, self._vocabulary_size, "input")
+            check_prompt_length(len(content), self.capabilities, "input")
+        try:
+            return await self._pooling.embed(ids, self._adapters.find(job))
+        except Exception as error:
+            raise convert_failure(error) from error
+
+    async def tokenize(self, text: str, special: bool) -> list[int]:
+        tokenizer = self._llm.get_tokenizer()
+        return await asyncio.to_thread(
+            lambda: list(
+                tokenizer.encode(text, add_special_tokens=False, split_special_tokens=not special)
+            )
+        )
+
+    async def load_adapter(self, name: str, path: str) -> None:
+        try:
+            await self._adapters.load(name, path, self._llm.add_lora)
+        except Exception as error:
+            raise convert_failure(error) from error
+
+    async def unload_adapter(self, name: str) -> None:
+        try:
+            await self._adapters.unload(name, self._llm.remove_lora)
+        except Exception as error:
+            raise convert_failure(error) from error
+
+    async def probe(self) -> float:
+        """Return once the engine core has answered between two steps: how long a step takes."""
+        try:
+            await self._llm.is_paused()
+        except Exception as error:
+            raise convert_failure(error) from error
+        return 0.0 if self._reader is None else self._reader.step_seconds
+
+    def read_statistics(self) -> dict[str, float]:
+        return self._statistics.read()
+
+    @property
+    def has_died(self) -> bool:
+        """Whether vLLM's processes have ended, after which nothing can run here."""
+        return bool(self._llm.errored) and not self._is_closed
+
+    async def aclose(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.to_thread(self._llm.shutdown), STOP_SECONDS)
+
+
+def _find_trained_context(model: Native) -> int | None:
+    value = getattr(model.hf_text_config, "max_position_embeddings", None)
+    return value if isinstance(value, int) else None
+
+
+def _has_guidance(config: Native) -> bool:
+    """Whether grammars are enforced by `llguidance`, which all of ours are written for."""
+    return str(config.structured_outputs_config.backend) == "guidance"

@@ -1,0 +1,23 @@
+"""Engines with an environment of their own: install them, list them, remove them."""
+
+from dragoman.engines.vllm.installation import InstalledEngine
+from dragoman.models.environments.install import (
+    DEVICES,
+    ENGINES,
+    InstallOptions,
+    detect_device,
+    install_engine,
+    list_installed,
+    remove_engine,
+)
+
+__all__ = [
+    "DEVICES",
+    "ENGINES",
+    "InstallOptions",
+    "InstalledEngine",
+    "detect_device",
+    "install_engine",
+    "list_installed",
+    "remove_engine",
+]
