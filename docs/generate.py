@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from dragoman.errors import ERROR_CLASSES, DragomanError
 from dragoman.formats import reasoning_formats, tool_formats
 from dragoman.models.mapping import ModelOptions
 from dragoman.options import OptionField, list_fields
+from dragoman.output.spec import ReasoningFormat, ToolFormat
 
 HERE = Path(__file__).parent
 PARTS = HERE / "parts"
@@ -51,32 +53,26 @@ def make_errors_page() -> str:
 
 def make_formats_page() -> str:
     """Return the prose of `parts/formats.md` with the tables of all formats."""
-    tools = [
-        (entry.name, entry.models, entry.example, entry.aliases)
-        for entry in tool_formats().values()
-    ]
-    reasoning = [
-        (entry.name, entry.models, entry.example, tuple(entry.aliases))
-        for entry in reasoning_formats().values()
-    ]
     results = yaml.safe_load((PARTS / "misses.yaml").read_text(encoding="utf-8"))
     misses = "\n".join(f"- `{case}`: {reason}" for case, reason in results["misses"])
     prose = (PARTS / "formats.md").read_text(encoding="utf-8")
     return prose.format(
-        tools=make_table(tools),
-        reasoning=make_table(reasoning),
+        tools=make_table(tool_formats().values()),
+        reasoning=make_table(reasoning_formats().values()),
         cases=results["score"],
         misses=misses,
     )
 
 
-def make_table(rows: list[tuple[str, str, str, tuple[str, ...]]]) -> str:
-    lines = ["| name | models | example | also known as |", "|---|---|---|---|"]
-    for name, models, example, aliases in rows:
-        text = example.replace("|", "\\|").replace("\n", "⏎")
+def make_table(entries: Iterable[ToolFormat | ReasoningFormat]) -> str:
+    lines = ["| name | models | example | also known as | known from |", "|---|---|---|---|---|"]
+    for entry in entries:
+        text = entry.example.replace("|", "\\|").replace("\n", "⏎")
         fence = "``" if "`" in text else "`"
-        other_names = ", ".join(f"`{alias}`" for alias in aliases)
-        lines.append(f"| `{name}` | {models} | {fence} {text} {fence} | {other_names} |")
+        other_names = ", ".join(f"`{alias}`" for alias in entry.aliases)
+        known_from = f"{entry.evidence}: {entry.sources}" if entry.sources else entry.evidence
+        cells = (f"`{entry.name}`", entry.models, f"{fence} {text} {fence}", other_names)
+        lines.append(f"| {' | '.join(cells)} | {known_from} |")
     return "\n".join(lines)
 
 

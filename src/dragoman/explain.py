@@ -10,7 +10,7 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from dragoman.config import Settings
@@ -41,6 +41,12 @@ STATUS = {
     "failed": "FAILED",
     "otherwise": "the template renders it as something else",
     "unwritten": "the template does not render it",
+}
+EVIDENCE = {
+    "tested": "tested with",
+    "parsers": "read from parsers",
+    "documented": "read from documentation",
+    "assumed": "assumed, not confirmed",
 }
 # Realistic words for the made-up ones in the probes of detection.
 EXAMPLE_WORDS = {
@@ -339,13 +345,10 @@ def format_table() -> str:
     """Return all formats, with their aliases and an example."""
     lines = ["TOOL FORMATS"]
     for tools in tool_formats().values():
-        lines += _format_entry(tools.name, tools.models, tools.aliases, tools.example)
+        lines += _format_entry(tools)
     lines += ["", "REASONING FORMATS"]
     for reasoning in reasoning_formats().values():
-        entry = _format_entry(
-            reasoning.name, reasoning.models, reasoning.aliases, reasoning.example
-        )
-        lines += entry
+        lines += _format_entry(reasoning)
     return "\n".join(lines)
 
 
@@ -363,10 +366,16 @@ def _describe_format(entry: ToolFormat | ReasoningFormat) -> dict[str, object]:
         "models": entry.models,
         "aliases": list(entry.aliases),
         "example": entry.example,
+        "evidence": entry.evidence,
+        "sources": entry.sources,
     }
 
 
-def _format_entry(name: str, models: str, aliases: Iterable[str], example: str) -> list[str]:
-    other_names = ", ".join(aliases)
+def _format_entry(entry: ToolFormat | ReasoningFormat) -> list[str]:
+    other_names = ", ".join(entry.aliases)
     also = f" (also {other_names})" if other_names else ""
-    return [f"{name}{also}", f"    {models}", f"    {json.dumps(example, ensure_ascii=False)}"]
+    example = json.dumps(entry.example, ensure_ascii=False)
+    lines = [f"{entry.name}{also}", f"    {entry.models}", f"    {example}"]
+    if entry.sources:
+        lines.append(f"    {EVIDENCE[entry.evidence]}: {entry.sources}")
+    return lines

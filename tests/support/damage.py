@@ -183,8 +183,9 @@ def close_early(call: WrittenCall, _: ToolFormat, random: Random) -> str:
 def insert(choices: tuple[str, ...]) -> Damage:
     """Insert a text around the body of a call, or after the call."""
 
-    def run(call: WrittenCall, _: ToolFormat, random: Random) -> str:
-        piece = random.choice(choices)
+    def run(call: WrittenCall, tool_format: ToolFormat, random: Random) -> str:
+        closing = tool_format.section.close  # the format's own markers are no damage
+        piece = random.choice([choice for choice in choices if choice not in closing])
         return random.choice(
             (
                 call.opening + piece + call.body + call.closing,

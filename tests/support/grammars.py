@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import random
+import string
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, lru_cache
 from typing import Any
@@ -30,6 +31,7 @@ Schemas = Mapping[str, Any]  # of tools, by their names
 
 CLOSING = frozenset(b"\"'}])<>|/")
 PLAIN = frozenset(range(32, 127))
+LETTERS = frozenset(string.ascii_letters.encode())
 LIKELY = PLAIN - frozenset(b" 0123456789+-eE{[\\")  # bytes that do not make values longer
 QUOTES = ('"', "'") * 4
 WIDE = 60  # if more bytes than this are allowed, the position is inside text
@@ -128,6 +130,8 @@ class GrammarWalk:
         closing = sorted(allowed & CLOSING)
         if closing and len(allowed) <= WIDE and chance.random() < 0.4 + tired:
             return chance.choice(closing)
+        if allowed <= LETTERS and len(allowed) <= WIDE:  # markers or names with a common start
+            return chance.choice(sorted(allowed))
         return chance.choice(sorted(allowed & LIKELY) or sorted(allowed & PLAIN) or sorted(allowed))
 
 

@@ -171,6 +171,8 @@ def find_answer_position(reasoning: ReasoningFormat | None, opening: str) -> Ans
     """Return where an answer starts after this opening."""
     if reasoning is None:
         return "open"
+    if reasoning.opens_at_start and opening.endswith(reasoning.opens_at_start):
+        return "inside"
     opened = find_last_marker(opening, reasoning.open)[0]
     closed = find_last_marker(opening, reasoning.close)[0]
     if opened == closed:

@@ -24,7 +24,7 @@ from dragoman.detection.probe_words import (
 )
 from dragoman.detection.render_probe import TAG, RenderedTurn, RenderProbe, Switches, TurnForm
 from dragoman.detection.result import CheckStatus, ProbeCall, ProbeTurn, RoundTripCheck
-from dragoman.formats import reasoning_formats, tool_formats
+from dragoman.formats import is_registered
 from dragoman.output.library import OutputParser
 from dragoman.output.spec import ReasoningFormat, ToolFormat
 from dragoman.types import Json
@@ -72,15 +72,11 @@ def parse_turn(
     text: str, prompt: str, tools: ToolFormat | None, reasoning: ReasoningFormat | None
 ) -> ProbeTurn:
     """Parse a rendered turn with two formats."""
-    tools_or_name = tools.name if tools and tool_formats().get(tools.name) is tools else tools
-    reasoning_or_name = reasoning.name if reasoning and _is_registered(reasoning) else reasoning
+    tools_or_name = tools.name if tools and is_registered(tools) else tools
+    reasoning_or_name = reasoning.name if reasoning and is_registered(reasoning) else reasoning
     return parse_answer(
         OutputParser(tools_or_name, reasoning_or_name, tools=TOOLS, prompt=prompt), text
     )
-
-
-def _is_registered(reasoning: ReasoningFormat) -> bool:
-    return reasoning_formats().get(reasoning.name) is reasoning
 
 
 def parse_answer(parser: OutputParser, text: str) -> ProbeTurn:

@@ -1,29 +1,14 @@
-"""Elements with an attribute for each argument: whether it is a string."""
+"""Like `deepseek_v32`, in another section."""
 
-from dragoman.output.spec import MarkerPair, TaggedArguments, ToolFormat
+from dragoman.formats.deepseek_v32 import make_body, make_calls, make_example, make_pair
+from dragoman.output.spec import ToolFormat
 
 TOOLS = ToolFormat(
     name="deepseek_v4",
     models="DeepSeek V4",
-    example=(
-        '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="f">\n'
-        '<｜DSML｜parameter name="a" string="false">1</｜DSML｜parameter>\n'
-        "</｜DSML｜invoke>\n</｜DSML｜tool_calls>"
-    ),
-    section=MarkerPair(open=("<｜DSML｜tool_calls>",), close=("</｜DSML｜tool_calls>",)),
-    call=MarkerPair(open=("<｜DSML｜invoke name=",), close=("</｜DSML｜invoke>",)),
-    bodies=(
-        TaggedArguments(
-            name_ends=(">", "/>"),
-            spellings=('"{name}"',),
-            key=MarkerPair(open=("<｜DSML｜parameter name=",), close=(">",)),
-            key_pattern=r"[\"']?(?P<key>[^\"'<>]+?)[\"']?(?:\s+string=[\"']?(?P<type>\w+)[\"']?)?",
-            key_spelling='"{key}" string="{text}"',
-            value=MarkerPair(close=("</｜DSML｜parameter>",)),
-            trim="none",
-            implicit_end=True,
-            accepts_json=True,
-        ),
-    ),
+    example=make_example("｜DSML｜", "tool_calls"),
+    section=make_pair("｜DSML｜tool_calls"),
+    call=make_calls("｜DSML｜"),
+    bodies=(make_body("｜DSML｜"),),
     aliases=("deepseekv4",),
 )

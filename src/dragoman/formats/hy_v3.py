@@ -1,33 +1,27 @@
 """Like `glm45`, in a list; each tag may carry the model's suffix."""
 
-from dragoman.output.spec import MarkerPair, TaggedArguments, ToolFormat
+from dragoman.output.spec import SUFFIX, MarkerPair, TaggedArguments, ToolFormat
 
-SUFFIXES = ("", ":opensource")
-
-
-def tags(name: str) -> tuple[str, ...]:
-    return tuple(f"<{name}{suffix}>" for suffix in SUFFIXES)
-
-
+BODY = TaggedArguments(
+    name_ends=(f"<tool_sep{SUFFIX}>",),
+    name_pattern=r"(?P<name>[^\s<>{}]+)",
+    key=MarkerPair(open=(f"<arg_key{SUFFIX}>",), close=(f"</arg_key{SUFFIX}>",)),
+    value=MarkerPair(open=(f"<arg_value{SUFFIX}>",), close=(f"</arg_value{SUFFIX}>",)),
+    trim="none",
+    implicit_end=True,
+)
 TOOLS = ToolFormat(
     name="hy_v3",
     models="Hunyuan Hy3",
     example=(
         "<tool_calls>\n<tool_call>f<tool_sep>\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n"
         "</tool_call>\n</tool_calls>"
-    ),
-    section=MarkerPair(open=tags("tool_calls"), close=tags("/tool_calls")),
-    call=MarkerPair(open=tags("tool_call"), close=tags("/tool_call")),
-    bodies=(
-        TaggedArguments(
-            name_ends=tags("tool_sep"),
-            name_pattern=r"(?P<name>[^\s<>{}]+)",
-            key=MarkerPair(open=tags("arg_key"), close=tags("/arg_key")),
-            value=MarkerPair(open=tags("arg_value"), close=tags("/arg_value")),
-            trim="none",
-            implicit_end=True,
-        ),
-    ),
+    ).replace(">", f"{SUFFIX}>"),
+    section=MarkerPair(open=(f"<tool_calls{SUFFIX}>",), close=(f"</tool_calls{SUFFIX}>",)),
+    call=MarkerPair(open=(f"<tool_call{SUFFIX}>",), close=(f"</tool_call{SUFFIX}>",)),
+    bodies=(BODY,),
     section_optional=True,
-    ignored_after_call=("<｜hy_eos｜>", "<｜hy_eos:opensource｜>"),
+    suffixes=("", ":opensource"),
+    ignored_after_call=(f"<｜hy_eos{SUFFIX}｜>",),
+    aliases=("hunyuan",),
 )

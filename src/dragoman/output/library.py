@@ -59,6 +59,7 @@ FIELDS_WITHOUT_MARKERS = {"name", "name_pattern", "key_pattern", "models", "exam
 FIELDS_WITHOUT_MARKERS |= {"template_hints", "default_reasoning", "answer_separator", "trim"}
 FIELDS_WITHOUT_MARKERS |= {"untyped", "item", "id", "arguments", "routes"}
 FIELDS_WITHOUT_MARKERS |= {"spellings", "key_spelling", "separator"}
+FIELDS_WITHOUT_MARKERS |= {"suffixes", "evidence", "sources"}
 ToolDeclarations = Sequence[Tool | Mapping[str, Json]]
 
 
@@ -129,6 +130,8 @@ def opens_inside(reasoning: ReasoningFormat, prompt: str) -> bool:
     header = reasoning.header
     if header is not None and header.routes:
         return _find_route(header, prompt) == "reasoning"
+    if reasoning.opens_at_start and prompt.endswith(reasoning.opens_at_start):
+        return True
     opened = find_last_marker(prompt, reasoning.open)
     closed = find_last_marker(prompt, reasoning.close)
     after = prompt[opened[1] :]

@@ -49,7 +49,7 @@ class JsonObjects:
     """A call is a JSON object with a name and arguments; a list of objects is several calls."""
 
     name: tuple[str, ...] = ("name", "tool_name", "function")
-    arguments: tuple[str, ...] = ("arguments", "parameters", "args")
+    arguments: tuple[str, ...] = ("arguments", "parameters", "args", "input")
     id: tuple[str, ...] = ("id", "tool_call_id")
     keyed: bool = False  # the name is the only key: {"f": {...}}
     requires_arguments: bool = False  # an object without arguments is not a call
