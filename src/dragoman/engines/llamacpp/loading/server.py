@@ -17,6 +17,7 @@ import secrets
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -36,6 +37,7 @@ from dragoman.types import Json
 log = logging.getLogger("dragoman.llamacpp")
 
 PREFIX = "dragoman-engine-"  # of the directories of sockets
+LOG_ATTEMPTS, LOG_INTERVAL = 40, 0.05  # to find an error in the library's log, in seconds
 
 ServerHandle: TypeAlias = Any  # `xllamacpp` has no type stubs
 
@@ -142,14 +144,24 @@ def _find_load_error(lib: ModuleType, params: CommonParams) -> str:
     params.verbosity = 3
     params.hostnames = [params.hostnames[0].replace("engine.sock", "again.sock")]
     with tempfile.TemporaryFile() as output:
-        with _redirect_stderr(output.fileno()), contextlib.suppress(RuntimeError):
-            lib.Server(params)
-        output.seek(0)
-        lines = output.read(1 << 20).decode(errors="replace").splitlines()
+        with _redirect_stderr(output.fileno()):
+            with contextlib.suppress(RuntimeError):
+                lib.Server(params)
+            lines, errors = _read_log(output.fileno())
+            for _ in range(LOG_ATTEMPTS):
+                if errors:
+                    break
+                time.sleep(LOG_INTERVAL)  # a thread of the library writes the log
+                lines, errors = _read_log(output.fileno())
     for line in lines:
         log.info("%s", line)
-    errors = [match["text"] for line in lines if (match := _ERROR_LINE.match(line))]
     return _remove_paths(errors[0]) if errors else "the library gives no reason."
+
+
+def _read_log(descriptor: int) -> tuple[list[str], list[str]]:
+    """Return the lines of the log so far, and its errors."""
+    lines = os.pread(descriptor, 1 << 20, 0).decode(errors="replace").splitlines()
+    return lines, [match["text"] for line in lines if (match := _ERROR_LINE.match(line))]
 
 
 # time, level, part of the library, name of a function, and then the message
