@@ -143,16 +143,15 @@ def _find_load_error(lib: ModuleType, params: CommonParams) -> str:
     """Return why loading failed: load again and read the library's log."""
     params.verbosity = 3
     params.hostnames = [params.hostnames[0].replace("engine.sock", "again.sock")]
-    with tempfile.TemporaryFile() as output:
-        with _redirect_stderr(output.fileno()):
-            with contextlib.suppress(RuntimeError):
-                lib.Server(params)
+    with tempfile.TemporaryFile() as output, _redirect_stderr(output.fileno()):
+        with contextlib.suppress(RuntimeError):
+            lib.Server(params)
+        lines, errors = _read_log(output.fileno())
+        for _ in range(LOG_ATTEMPTS):
+            if errors:
+                break
+            time.sleep(LOG_INTERVAL)  # a thread of the library writes the log
             lines, errors = _read_log(output.fileno())
-            for _ in range(LOG_ATTEMPTS):
-                if errors:
-                    break
-                time.sleep(LOG_INTERVAL)  # a thread of the library writes the log
-                lines, errors = _read_log(output.fileno())
     for line in lines:
         log.info("%s", line)
     return _remove_paths(errors[0]) if errors else "the library gives no reason."
