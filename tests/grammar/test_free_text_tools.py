@@ -75,7 +75,7 @@ def compile_source(tool_format: str, text: Constraint | None, **spec: Any) -> st
 def write_calls(tool_format: str, text: str) -> list[str]:
     """Several written forms of a call with this text."""
     pair = FormatPair(tool_format, {"f": input_schema({"const": text})}, "none")
-    forced = pair.compile(tool_choice="required", parallel_calls=False)
+    forced = pair.compile(tool_choice="required", max_calls=1)
     return list(pair.iter_walks(forced, random.Random(tool_format), [""] * CALL_COUNT))
 
 
@@ -119,7 +119,7 @@ WALKS = {
 def test_every_written_text_matches(name: str, walk: str) -> None:
     constraint, grammar = WALKS[walk]
     rng, words = random.Random(name + walk), ("</", "<", '\\"', "\\n", "\n", "a", '"')
-    forced = compile_source(name, constraint, tool_choice="required", parallel_calls=False)
+    forced = compile_source(name, constraint, tool_choice="required", max_calls=1)
     for _ in range(3):
         text = GrammarWalk(forced, rng, words).run(steps=200)
         for value in [] if text is None else parse_inputs(name, text):

@@ -23,7 +23,7 @@ FREE = {"f": {"type": "object", "properties": {"a": {"type": "string"}}}}
 CONTENT = {"kind": "json", "value": {"type": "object"}, "param": "it"}
 SPECS: dict[str, dict[str, Any]] = {
     "free": {},
-    "one call": {"parallel_calls": False},
+    "one call": {"max_calls": 1},
     "forced": {"tool_choice": "required"},
     "constrained": {"constraint": CONTENT},
 }

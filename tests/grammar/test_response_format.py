@@ -147,9 +147,9 @@ def test_at_most_one_call_without_parallel_calls(name: str) -> None:
     pair = FormatPair(name, {"f": make_object("a", a=NUMBER), "g": make_object()}, "none")
     several, single = (
         pair.compile(tool_choice="required"),
-        pair.compile(tool_choice="required", parallel_calls=False),
+        pair.compile(tool_choice="required", max_calls=1),
     )
-    free = pair.compile(parallel_calls=False)
+    free = pair.compile(max_calls=1)
     seen = set()
     for text in pair.iter_walks(several, chance, [""] * 40):
         count = len(pair.parse(text).raw_calls)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.formats import tool_formats
+from dragoman.formats import find_reasoning, tool_formats
 from dragoman.output.library import combine_formats
 from dragoman.testing.grammars import match_grammar
 from tests.formats.test_formats import ALL, TOOLS, parser
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 NAMES = list(tool_formats())
 # an answer without a header cannot be distinguished from a header in plain text
-PLAIN_HEADERS = {"functionary_v32", "harmony", "muse_glimmer"}
+PLAIN_HEADERS = {"beam", "functionary_v32", "harmony", "muse_glimmer"}
 
 
 REASONING_FORMATS = {"ernie45": "think", "kimi_k3": "think", "solar_open": "think"}
@@ -58,13 +58,21 @@ def test_the_example_of_a_format_is_allowed(name: str, choice: str) -> None:
         assert not match_grammar(source, f"Well. {example}")[0]
 
 
+def get_reasoning_markers(name: str) -> tuple[str, str, str]:
+    """Return the markers that open and close reasoning, and the one before the answer."""
+    if name in REASONING_MARKERS:
+        return REASONING_MARKERS[name]
+    reasoning = find_reasoning(name)
+    return (*reasoning.open_with_name, *reasoning.opens_at_start)[0], reasoning.close[0], ""
+
+
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in PLAIN_HEADERS])
 def test_reasoning_and_text_come_before_a_call(name: str) -> None:
     example = tool_formats()[name].example
     pair = FormatPair(
         name, {"f": EXAMPLES.get(name, make_object("a", a=ANY_NUMBER))}, REASONING_FORMATS.get(name)
     )
-    opening, closing, answer = REASONING_MARKERS.get(pair.reasoning, ("<think>", "</think>", ""))
+    opening, closing, answer = get_reasoning_markers(pair.reasoning)
     for choice in ("auto", "required"):
         free = choice == "auto"
         source = pair.compile(tool_choice=choice)
@@ -114,7 +122,7 @@ def make_call(name: str, tools: Schemas, chance: random.Random) -> str:
     pair = FormatPair(name, tools, "none")
     return next(
         pair.iter_walks(
-            pair.compile(tool_choice="required", parallel_calls=False), chance, [""] * 9
+            pair.compile(tool_choice="required", max_calls=1), chance, [""] * 9
         )
     )
 

@@ -19,7 +19,7 @@ class GrammarSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
     constraint: Constraint | None = None  # on the content; None: free text
     tools: tuple[Tool, ...] = ()  # the tools that may be called
     tool_choice: Literal["auto", "required"] = "auto"
-    parallel_calls: bool = True  # whether more than one call is allowed
+    max_calls: int | None = None  # None: any number; in free text, only a limit of 1 is enforced
     tool_format: str | None = None  # how calls are written; None: no calls
     reasoning_format: str | None = None
     starts_in_reasoning: bool | None = None  # None: the template does not decide it

@@ -53,6 +53,13 @@ def format_repeat(least: int, most: int | None) -> str:
     return f"{{{least},}}" if most is None else f"{{{least},{most}}}"
 
 
+def repeat_more(expression: str, most: int | None) -> str:
+    """An expression for what follows the first of at most this many; None is any number."""
+    if most == 1:
+        return ""
+    return f"({expression}){format_repeat(0, None if most is None else most - 1)}"
+
+
 class LarkBuilder:
     """Collects rules and terminals. Markers may contain `special_tokens`, given with their ids."""
 

@@ -19,9 +19,10 @@ from msgspec.structs import replace
 
 from dragoman.detection import DetectedFormats, detect
 from dragoman.errors import DragomanError, TemplateRejected
-from dragoman.formats import UNPARSED, find_reasoning, find_tools
+from dragoman.formats import DETECTED, UNPARSED, find_reasoning, find_tools
 from dragoman.output.library import OutputParser, combine_formats, is_marker_token, opens_inside
-from dragoman.output.spec import GAP, ReasoningFormat
+from dragoman.output.rules import DEFAULT_POLICY, ParserPolicy
+from dragoman.output.spec import GAP, NO_REASONING, ReasoningFormat
 from dragoman.output.text_buffer import find_last_marker
 from dragoman.prompt import generic_tools
 from dragoman.prompt.conversation import flatten_content
@@ -32,6 +33,7 @@ from dragoman.types import Chat
 
 log = logging.getLogger("dragoman.models")
 
+ONLY_CALLS = ParserPolicy(only_calls=True)
 FormatOverrides: TypeAlias = tuple[str | None, str | None]  # an operator's tool, reasoning format
 
 
@@ -74,6 +76,7 @@ class OutputFormat(Struct, frozen=True):
             tools=chat.callable_tools,
             prompt=start.opening,
             inside=start.in_reasoning,
+            policy=ONLY_CALLS if chat.tool_choice == "required" else DEFAULT_POLICY,
         )
 
     def find_marker_tokens(self, vocabulary: SpecialTokens | None) -> frozenset[int]:
@@ -168,9 +171,9 @@ class TemplateFindings(Struct, frozen=True):
 
 def check_names(tools: str | None, reasoning: str | None) -> None:
     """Raise a `ValueError` that lists the choices if a format does not exist."""
-    if tools and tools not in UNPARSED:
+    if tools and tools not in UNPARSED | DETECTED:
         find_tools(tools)
-    if reasoning:
+    if reasoning and reasoning not in DETECTED:
         find_reasoning(reasoning)
 
 
@@ -178,8 +181,7 @@ def detect_output_format(
     template: str | None, vocabulary: SpecialTokens | None, overrides: FormatOverrides, name: str
 ) -> TemplateFindings:
     """Detect a model's formats from its template, and apply the operator's overrides."""
-    tools, reasoning = overrides
-    check_names(tools, reasoning)
+    tools, reasoning = resolve_overrides(overrides)
     has_tools = template is not None and probe_capabilities(template).tools_rendered
     if (
         tools
@@ -194,7 +196,7 @@ def detect_output_format(
         )
     if template is None:
         output_format = OutputFormat(
-            _override(tools, generic_tools.FORMAT), _override(reasoning, None)
+            apply_override(tools, generic_tools.FORMAT), apply_override(reasoning, None)
         )
         return TemplateFindings(
             output_format, ReasoningOptions(can_reason=output_format.reasoning is not None)
@@ -207,13 +209,13 @@ def detect_output_format(
         log.exception("%s: detecting the output format failed", name)
         default = None if has_tools else generic_tools.FORMAT
         return TemplateFindings(
-            OutputFormat(_override(tools, default), _override(reasoning, None)),
+            OutputFormat(apply_override(tools, default), apply_override(reasoning, None)),
             ReasoningOptions(can_reason=True),
         )
     _log_findings(detected, name)
     default = detected.tools if has_tools else generic_tools.FORMAT
     output_format = OutputFormat(
-        _override(tools, default), _override(reasoning, detected.reasoning)
+        apply_override(tools, default), apply_override(reasoning, detected.reasoning)
     )
     switch = detected.reasoning_controls.switch
     switch_values = None if switch is None else (switch.name, switch.on, switch.off)
@@ -226,7 +228,16 @@ def detect_output_format(
     return TemplateFindings(output_format, options)
 
 
-def _override(override: str | None, detected: str | None) -> str | None:
+def resolve_overrides(overrides: FormatOverrides) -> FormatOverrides:
+    """Return the operator's choices: None to detect a format, `none` for models without one."""
+    check_names(*overrides)
+    tools, reasoning = (None if choice in DETECTED else choice for choice in overrides)
+    if reasoning and find_reasoning(reasoning).name == NO_REASONING.name:
+        reasoning = NO_REASONING.name
+    return tools, reasoning
+
+
+def apply_override(override: str | None, detected: str | None) -> str | None:
     """Return the operator's choice if there is one, else the detected format."""
     if not override:
         return detected

@@ -46,6 +46,12 @@ class ParserPolicy:
 
 
 DEFAULT_POLICY = ParserPolicy()
+# Tokens that end a turn or a text. Engines remove them; after calls they are dropped in any format.
+ENDS_OF_TURN = (
+    *("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "</s>"),
+    *("<eos>", "<end_of_turn>", "<turn|>", "<｜end▁of▁sentence｜>", "<|END_OF_TURN_TOKEN|>"),
+    *("<|observation|>", "<|user|>"),
+)
 MARKUP = re.compile(r"(?!`{3}\w*\s*$).*[^\w\s{\[].*", re.DOTALL)
 
 
@@ -161,6 +167,7 @@ class FormatRules:
         if tools is None:
             return []
         markers = (*tools.section.close, *tools.call.close, *tools.ignored_after_call)
+        markers += ENDS_OF_TURN
         return [*self._bare_call_openers(), *((marker, "drop") for marker in markers)]
 
     def _ignorable_markers(self) -> list[str]:
@@ -169,7 +176,8 @@ class FormatRules:
             return []
         ends = () if tools.header is None else tools.header.close
         closes = (*tools.section.close, *tools.call.close)
-        return [*tools.dropped, *tools.ignored_after_call, *self.reasoning.dropped, *closes, *ends]
+        markers = (*tools.dropped, *tools.ignored_after_call, *self.reasoning.dropped)
+        return [*markers, *closes, *ends, *ENDS_OF_TURN]
 
     def _bare_call_openers(self) -> list[tuple[str, MarkerMeaning]]:
         return [] if self.tools is None else [(marker, "call") for marker in self.tools.call.open]

@@ -17,7 +17,7 @@ from dragoman.output.arguments.call_body import (
 from dragoman.output.arguments.elements import read_nested_call
 from dragoman.output.arguments.end_markers import make_end_markers
 from dragoman.output.arguments.pythonic import read_python_calls
-from dragoman.output.arguments.tags import read_tagged_call
+from dragoman.output.arguments.tags import read_all_arguments, read_tagged_call
 from dragoman.output.calls import CallRecorder
 from dragoman.output.spec import (
     CallBody,
@@ -43,6 +43,8 @@ from dragoman.output.text_buffer import (
 )
 
 OBJECT_LIST = re.compile(r"\[\s*\{")
+STRAY = re.compile(r"[\s}\]]*")
+FENCES = ("```json", "```")
 WORDS, MARKUP = re.compile(r"\w"), re.compile(r"[<>{}\[\]|]")
 
 
@@ -70,10 +72,11 @@ class SectionReader:
             if (yield from read_closing_marker(buffer, marker_set(*tools.section.close))):
                 calls.commit()
                 return
-            if not is_first:
-                is_first = (yield from read_marker(buffer, marker_set(*tools.section.open))) >= 0
-                if is_first:
-                    continue
+            if (yield from read_marker(buffer, marker_set(*tools.section.open))) >= 0:
+                is_first = True  # another section, or a doubled marker
+                continue
+            if not is_first and (yield from self._skip_brackets()):
+                continue
             calls.start_next_call()
             has_marker = (yield from read_marker(buffer, marker_set(*tools.call.open))) >= 0
             if not has_marker and not (yield from self._is_at_unmarked_call(not is_first)):
@@ -82,6 +85,14 @@ class SectionReader:
                 return
             yield from self._read_body_and_close()
             is_first = False
+
+    def _skip_brackets(self) -> ReadSteps[bool]:
+        """Skip brackets that close nothing; they are dropped if the section ends after them."""
+        if isinstance(self._tools.bodies[0], TaggedArguments | NestedElements):
+            return False
+        yield from skip_space(self._buffer, STRAY)
+        closes = marker_set(*self._tools.section.close)
+        return (yield from is_at_marker(self._buffer, closes))
 
     def _read_wrapped_text(self) -> ReadSteps[None]:
         """Read text between the markers of a section: it is text, and the markers are dropped.
@@ -112,6 +123,9 @@ class SectionReader:
         yield from skip_space(buffer)
         char = yield from peek_char(buffer)
         if not (char and tools.section.close and self._starts_with_bracket(char)):
+            return False
+        others = marker_set(*tools.section.open, *tools.ignored_after_call)
+        if (yield from is_at_marker(buffer, others)):  # which may start with a bracket, too
             return False
         calls.start_attempt(draft=True, marked=False)
         is_closed = False
@@ -158,6 +172,9 @@ class SectionReader:
             calls.close_call()
         elif isinstance(body, NamedObject):
             yield from read_named_arguments(buffer, body, calls, name)
+        elif isinstance(body, TaggedArguments) and not tools.call.open:
+            calls.open_call(name)
+            yield from read_all_arguments(buffer, body, calls, tools.call.close)
         else:
             yield from self.read_section_or_call()
         yield from self._read_call_close()
@@ -208,12 +225,18 @@ class SectionReader:
         """Read a call from its body to its closing marker."""
         bodies = self._tools.bodies
         char = yield from next_char(self._buffer)
+        is_fenced = char == "`" and (yield from read_marker(self._buffer, marker_set(*FENCES))) >= 0
+        if is_fenced:
+            char = yield from next_char(self._buffer)
         for body in bodies:
             if len(bodies) == 1 or _can_start(body, char):
                 yield from self._read_body(body)
                 break
         else:
             raise Mismatch
+        if is_fenced:
+            yield from skip_space(self._buffer)
+            yield from read_marker(self._buffer, marker_set(*FENCES))
         if self._calls.has_call:
             self._calls.commit()
         yield from self._read_call_close()
@@ -234,7 +257,7 @@ class SectionReader:
             case JsonObjects():
                 yield from read_objects(buffer, body, calls)
             case NamedObject():
-                yield from read_named_call(buffer, body, calls)
+                yield from read_named_call(buffer, body, calls, after)
             case TaggedArguments():
                 yield from read_tagged_call(buffer, body, calls, after)
             case NestedElements():

@@ -198,6 +198,11 @@ class MarkerSet:
         is_word = match is None or WORDS.fullmatch(match.group()) is not None
         return len(buffer.text) if match is None or is_word else match.start()
 
+    def find_end(self, buffer: TextBuffer) -> int:
+        """Return where a value ends with the text, or before a marker that the limit cut."""
+        match = self._search[False](buffer.text, buffer.pos) if buffer.is_truncated else None
+        return len(buffer.text) if match is None else match.start()
+
     def search_from(self, buffer: TextBuffer, position: int) -> tuple[int, int, int]:
         """Like `search`, from a later position, and without reading up to it."""
         pos, buffer.pos = buffer.pos, position
@@ -369,15 +374,14 @@ def stream_until(
     """Pass all text before a marker to `out`; return the marker, still unread, and its end."""
     while True:
         start, end, index = markers.search(buffer)
+        if index < 0 and buffer.ended:
+            start = markers.find_end(buffer)
         piece, buffer.pos = buffer.text[buffer.pos : start], start
         if piece:
             out(piece)
         if index >= 0:
             return markers.markers[index], end
         if buffer.ended:
-            piece, buffer.pos = buffer.text[buffer.pos :], len(buffer.text)
-            if piece:
-                out(piece)
             raise UnexpectedEnd
         yield
 

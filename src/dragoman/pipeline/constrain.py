@@ -19,6 +19,7 @@ from dragoman.grammar.compiler.compiler_pool import CompilerPool
 from dragoman.grammar.grammar_spec import CompiledGrammar, GrammarSpec
 from dragoman.models.model import Model
 from dragoman.models.output_format import AnswerStart, OutputFormat
+from dragoman.pipeline.call_limiter import CallLimits
 from dragoman.telemetry.record import get_record
 from dragoman.types import Chat, Constraint, Request, Sampling
 
@@ -132,11 +133,12 @@ def build_requirement(
         tools = ()
     if constraint is None and not tools:
         return None
+    must_call = chat.tool_choice == "required" and bool(tools)
     spec = GrammarSpec(
-        constraint=constraint,
+        constraint=None if must_call else constraint,  # there is no content besides the calls
         tools=tuple(replace(tool, description=None) for tool in tools),
-        tool_choice="required" if chat.tool_choice == "required" and tools else "auto",
-        parallel_calls=chat.parallel_tool_calls,
+        tool_choice="required" if must_call else "auto",
+        max_calls=get_call_limits(chat, model, constraint).total,
         tool_format=output_format.tools if tools else None,
         reasoning_format=output_format.reasoning,
         starts_in_reasoning=answer_start.in_reasoning,
@@ -144,6 +146,17 @@ def build_requirement(
         special_tokens=get_marker_tokens(model, output_format),
     )
     return Requirement(spec, _find_mandatory_param(chat, spec))
+
+
+def get_call_limits(chat: Chat, model: Model, constraint: Constraint | None) -> CallLimits:
+    """Return how many calls an answer may make.
+
+    One that consists of calls makes none twice. In free text the model itself ends its calls.
+    """
+    limit = model.preset.max_tool_calls
+    if chat.tool_choice == "required" or constraint is not None:
+        return CallLimits(limit if chat.parallel_tool_calls else 1, same=1)
+    return CallLimits(None if chat.parallel_tool_calls else 1, same=limit)
 
 
 def _find_mandatory_param(chat: Chat, spec: GrammarSpec) -> str:

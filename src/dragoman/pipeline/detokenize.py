@@ -127,10 +127,6 @@ class Detokenizer:
     # For a reader that keeps the logprobs itself
 
     @property
-    def has_stops(self) -> bool:
-        return self._stops is not None
-
-    @property
     def is_holding(self) -> bool:
         """Whether a tail is held back that may become a stop string, or a character."""
         has_partial_character = bool(self._decoder.getstate()[0])

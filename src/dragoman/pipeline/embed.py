@@ -22,6 +22,7 @@ from dragoman.pipeline.validate import (
 from dragoman.pipeline.watch import watch_call
 from dragoman.telemetry.record import get_record
 from dragoman.types import Embedder, Prompt
+from dragoman.types.loop_share import LoopShare
 
 SLICE_INPUTS, SLICE_TOKENS = 16, 4096  # that are embedded in one turn
 EncodedInput: TypeAlias = list[int] | str
@@ -52,8 +53,9 @@ async def encode_inputs(inputs: Sequence[str | list[int]], model: Model) -> list
     """Encode all inputs, within the limits of each and of all together."""
     limit = model.make_embedding_limit("input")
     encoded: list[EncodedInput] = []
-    total = 0
+    total, share = 0, LoopShare()
     for content in inputs:
+        await share.give_way()
         try:
             prompt = await model.renderer.encode_prompt(
                 Prompt(content=content, parse_special=False), limit

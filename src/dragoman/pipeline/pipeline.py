@@ -22,7 +22,7 @@ from dragoman.events import Completion, Delta
 from dragoman.models.model import Model
 from dragoman.models.output_format import AnswerStart, OutputFormat
 from dragoman.pipeline.best_of import select_best
-from dragoman.pipeline.constrain import attribute_engine_errors, constrain
+from dragoman.pipeline.constrain import attribute_engine_errors, constrain, get_call_limits
 from dragoman.pipeline.detokenize import Detokenizer
 from dragoman.pipeline.merge import (
     STEP_ERRORS,
@@ -56,7 +56,7 @@ from dragoman.pipeline.validate import (
     check_context_length,
     check_total_length,
     get_reasoning_budget,
-    validate_media,
+    validate_chat,
     validate_request,
 )
 from dragoman.pipeline.watch import admit, open_steps
@@ -67,6 +67,7 @@ from dragoman.telemetry.raw_output import RawOutputs, collect_steps, format_prom
 from dragoman.telemetry.record import Generation, RequestRecord, get_record
 from dragoman.types import Chat, Job, Prompt, Request, Step
 from dragoman.types.cache_scope import set_cache_scope
+from dragoman.types.loop_share import LoopShare
 
 PLAIN_TEXT = OutputFormat()
 # Takes a delta; the awaitable it may return is awaited before the next delta.
@@ -126,8 +127,9 @@ async def prepare(request: Request, services: Services, already_admitted: bool =
 async def prepare_jobs(plan: Plan, sent: Request, services: Services) -> None:
     """Render the prompts and make the jobs; `sent` is the request as the client sent it."""
     request, model, record = plan.request, plan.model, get_record()
-    total = 0
+    total, share = 0, LoopShare()
     for prompt in request.prompts:
+        await share.give_way()
         prepared = await render_prompt(prompt, model, request, services)
         param = "messages" if isinstance(prompt, Chat) else "prompt"
         tokens_left = check_context_length(prepared.content, model, param)
@@ -244,7 +246,7 @@ async def await_delivery(pending: Awaitable[None] | None) -> None:
 
 async def run_jobs(plan: Plan, deliver: Deliver) -> None:
     """Run the jobs, as soon as the request is admitted, and read what they generate."""
-    readers = make_readers(plan)
+    readers = await make_readers(plan)
     runner = JobRunner(plan.model.engine, plan.jobs, plan.ticket, readers)
     record = get_record()
     with plan.ticket:
@@ -340,10 +342,12 @@ def record_delta(recorder: ReplayRecorder, delta: Delta, reader: Reader) -> None
         recorder.finish(delta.choice, reader.exact_ids, reader.generated_call_ids)
 
 
-def make_readers(plan: Plan) -> list[Reader]:
+async def make_readers(plan: Plan) -> list[Reader]:
     """Make one reader for each choice, prompt by prompt."""
     readers: list[Reader] = []
+    share = LoopShare()
     for job, prepared in zip(plan.jobs, plan.prompts, strict=True):
+        await share.give_way()
         for choice in range(job.n):
             readers.append(make_reader(plan, job, prepared, len(readers), first=choice == 0))
     return readers
@@ -358,15 +362,15 @@ def make_reader(
         detokenizer = make_detokenizer(model, stops, job.logprobs is not None)
         return Reader(index, job, detokenizer, prepared.echo, first=first)
     output_format = reading.output_format
-    visible = output_format.find_visible_marker_tokens(model.tokenizer)
     options = ReaderOptions(
         parser=output_format.make_parser(reading.chat, reading.start),
         include_reasoning=plan.request.include_reasoning,
-        parser_only_tokens=model.get_token_visibility(output_format).shown - visible,
+        parser_only_tokens=model.get_token_visibility(output_format).parser_only,
         has_grammar=job.grammar is not None,
         strip_leading_space=prepared.grammar.constrains_content,
         budget=reading.budget,
         reasoning_close=output_format.reasoning_close or "",
+        call_limits=get_call_limits(reading.chat, model, plan.request.constraint),
     )
     # Without logprobs: the reader keeps those itself, beside the text that the parser emits.
     detokenizer = make_detokenizer(model, stops, output_format=output_format)
@@ -391,7 +395,7 @@ async def count_prompt_tokens(request: Request, services: Services) -> int:
         record.model = model.id
         limit = model.make_count_limit("messages")
         limit.check_chat(chat)
-        validate_media(chat, model, services.limiter.find_limits(request.owner))
+        validate_chat(chat, model, services.limiter.find_limits(request.owner))
         chat, _ = adapt_chat(chat, model)
         scope = make_replay_scope(model, request)
         rendered = (await render_with_replay(chat, scope, services.replay, limit)).rendered

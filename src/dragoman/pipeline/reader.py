@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 
 import msgspec
@@ -17,57 +17,17 @@ from msgspec.structs import replace
 
 from dragoman.engines.invalid_steps import FINISHES, INVALID_ANSWER
 from dragoman.errors import EngineFailed
-from dragoman.events import Channel, Delta, Finish, Token, Usage
+from dragoman.events import Delta, Finish, Token, Usage
 from dragoman.output.library import OutputParser
 from dragoman.output.span import Span
+from dragoman.pipeline.call_limiter import CallLimiter, CallLimits
 from dragoman.pipeline.detokenize import Detokenizer, ReleasedText
+from dragoman.pipeline.split_step import is_single, split_step
 from dragoman.pipeline.usage import TokenLedger, TokenSpan
 from dragoman.types import Job, Logprob, Step, StepFinish
 
 MAX_HELD = 1000  # characters; a longer unfinished call never turns back into text
 MAX_INTERRUPTIONS = 3  # after that, the model may reason without limit
-
-
-def split_step(step: Step) -> Iterator[Step]:
-    """Split a step into steps of one token, so that a stop always occurs at the same token."""
-    if step.spans or step.text is not None:
-        parts = list(_split_text_step(step)) or [step]
-    elif step.tokens in (0, len(step.ids)):
-        logprobs = step.logprobs if len(step.logprobs) == len(step.ids) else None
-        parts = [
-            Step(ids=[token], tokens=1, logprobs=[logprobs[index]] if logprobs else [])
-            for index, token in enumerate(step.ids)
-        ]
-    else:
-        parts = [step]
-    yield from parts[:-1]
-    end = {"finish": step.finish, "stop_id": step.stop_id, "drafts": step.drafts}
-    yield replace(parts[-1], **end)
-
-
-def _split_text_step(step: Step) -> Iterator[Step]:
-    text, ids, logprobs = step.text or "", step.ids, step.logprobs
-    start = first = 0
-    for characters, tokens in step.spans or _find_token_spans(step):
-        yield Step(
-            text=text[start : start + characters],
-            ids=ids[first : first + tokens],
-            tokens=tokens,
-            logprobs=logprobs[first : first + tokens],
-        )
-        start, first = start + characters, first + tokens
-
-
-def _find_token_spans(step: Step) -> list[tuple[int, int]]:
-    """Derive the spans of an unmerged step from its logprobs, if those spell out its text."""
-    texts = [logprob.text or "" for logprob in step.logprobs]
-    if len(texts) != step.tokens or "".join(texts) != step.text:
-        return []
-    return [(len(text), 1) for text in texts]
-
-
-def _is_single(step: Step) -> bool:
-    return len(step.ids) < 2 and len(step.logprobs) < 2 and not step.spans
 
 
 def get_finish(step: Step) -> StepFinish:
@@ -106,7 +66,7 @@ class Reader:
     def feed(self, step: Step) -> list[Delta]:
         """Return what the choice gained; a finished choice gains nothing."""
         is_within_limit = self.completion_tokens + (step.tokens or len(step.ids)) <= self._limit
-        if (self._is_plain and is_within_limit) or _is_single(step):
+        if (self._is_plain and is_within_limit) or is_single(step):
             delta = None if self._finished else self._feed(step)
             return [] if delta is None else [delta]
         parts = split_step(step)
@@ -205,6 +165,7 @@ class ReaderOptions(Struct, frozen=True):
     strip_leading_space: bool = False  # whitespace before the content is not part of it
     budget: int | None = None  # maximum number of reasoning tokens
     reasoning_close: str = ""  # the marker that ends reasoning when the budget is used up
+    call_limits: CallLimits = CallLimits()
 
 
 class ChatReader(Reader):
@@ -229,7 +190,8 @@ class ChatReader(Reader):
         self._is_leading = options.strip_leading_space  # no content was emitted yet
         self._job_id = job.id
         self._model_call_ids: set[str] = set()  # ids that the model gave its calls
-        self._arguments: list[str] = []  # of the last call
+        self._calls = CallLimiter(options.call_limits)
+        self.call_names = self._calls.names
         # The rest is for a reasoning budget only.
         self._steps: list[Step] = []
         self._is_undecided = False  # the last characters may still become a marker
@@ -238,7 +200,7 @@ class ChatReader(Reader):
         self.interrupted = False  # the budget is used up: another job must continue
 
     def feed(self, step: Step) -> list[Delta]:
-        if _is_single(step):
+        if is_single(step):
             return [] if self._finished else self._feed_single(step)
         deltas: list[Delta] = []
         for part in split_step(step):
@@ -260,7 +222,8 @@ class ChatReader(Reader):
         deltas = self._make_deltas(self._parser.feed(text)) if text else []
         if deltas and deltas[-1].channel == "tool_args":
             self._ledger.discard_before(start - MAX_HELD)  # the spans of a call are never taken
-        if stop is not None or step.finish is not None or self.completion_tokens >= self._limit:
+        is_over = stop is not None or step.finish is not None or self._calls.is_over
+        if is_over or self.completion_tokens >= self._limit:
             return [*deltas, *self._finish_chat(step, stop)]
         if self._interruptions_left:
             self._steps.append(step)
@@ -278,8 +241,12 @@ class ChatReader(Reader):
         return TokenSpan(start, end, count, logprobs, is_special)
 
     def _make_deltas(self, spans: Sequence[Span]) -> list[Delta]:
-        deltas = []
+        deltas: list[Delta] = []
         for channel, text, start, call, call_id in spans:
+            if self._calls.is_open and channel != "tool_args":
+                deltas += self._calls.end_call()
+            if self._calls.is_over:
+                break
             if channel == "text":
                 if self._is_leading:
                     start, text = self._strip_leading(start, text)
@@ -290,10 +257,15 @@ class ChatReader(Reader):
                 text = self._ledger.take_reasoning(start, text)
                 if text and self._options.include_reasoning:
                     deltas.append(Delta(self._index, text, channel))
+            elif channel == "tool_name":
+                unique_id = self._make_call_id(call_id)
+                deltas += self._calls.start_call(
+                    Delta(self._index, text, channel, call, id=unique_id)
+                )
             else:
-                self._count_call(channel, text)
-                unique_id = self._make_call_id(call_id) if channel == "tool_name" else ""
-                deltas.append(Delta(self._index, text, channel, call, id=unique_id))
+                deltas += self._calls.add_arguments(Delta(self._index, text, channel, call))
+        if self._calls.is_open and not self._parser.is_in_call:
+            deltas += self._calls.end_call()
         return deltas
 
     def _strip_leading(self, start: int, text: str) -> tuple[int, str]:
@@ -302,17 +274,10 @@ class ChatReader(Reader):
         self._is_leading = not stripped
         return start + len(text) - len(stripped), stripped
 
-    def _count_call(self, channel: Channel, text: str) -> None:
-        if channel == "tool_name":
-            self.call_names.append(text)
-            self._arguments.clear()
-        elif self._detokenizer.has_stops:
-            self._arguments.append(text)
-
     def _make_call_id(self, call_id: str) -> str:
         """Return the model's own id, unless it is missing or not unique; else generate one."""
         if not call_id or call_id in self._model_call_ids:
-            seed = f"{self._job_id}/{self._index}/{len(self.call_names)}"
+            seed = f"{self._job_id}/{self._index}/{len(self.call_names) + 1}"
             call_id = "call_" + hashlib.blake2b(seed.encode(), digest_size=12).hexdigest()
             self.generated_call_ids.add(call_id)
             return call_id
@@ -322,15 +287,17 @@ class ChatReader(Reader):
     def _finish_chat(self, step: Step, stop: str | None) -> list[Delta]:
         """Finish the choice. A call counts as made only if the model itself ended it."""
         self._finished = True
-        self._ids_are_exact &= stop is None
         deltas: list[Delta] = []
         finish: Finish = "stop"
-        if stop is None:
+        if stop is None and not self._calls.is_over:
             finish = get_finish(step)
             deltas += self._make_deltas(self._parser.feed(self._detokenizer.close().text))
-        is_cut = stop is not None or finish == "length"
+        is_cut = stop is not None or finish == "length" or self._calls.is_over
         deltas += self._make_deltas(self._parser.close(truncated=is_cut))
-        if finish == "stop" and self.call_names and (stop is None or self._is_last_call_complete()):
+        deltas += self._calls.release()
+        self._ids_are_exact &= stop is None and not self._calls.is_over
+        is_complete = stop is None or self._is_last_call_complete()
+        if self._calls.is_over or (finish == "stop" and self.call_names and is_complete):
             finish = "tool_calls"
         last = deltas.pop() if deltas and deltas[-1].channel == "text" else Delta(self._index)
         reason = step.stop_id if stop is None else stop
@@ -340,7 +307,7 @@ class ChatReader(Reader):
     def _is_last_call_complete(self) -> bool:
         """Whether the last call was complete when a stop string ended the choice."""
         try:
-            msgspec.json.decode("".join(self._arguments))
+            msgspec.json.decode(self._calls.arguments)
         except msgspec.DecodeError:
             return False
         return True

@@ -19,14 +19,20 @@ from msgspec.structs import replace
 
 from dragoman.errors import BadRequest, ContextOverflow, Unsupported
 from dragoman.models.model import Model
-from dragoman.pipeline.validate import BUDGET_UNSUPPORTED, warn_about_tool_media
+from dragoman.pipeline.validate import (
+    BUDGET_UNSUPPORTED,
+    validate_media,
+    warn_about_tool_media,
+)
 from dragoman.presets.apply import apply_to_chat, make_warning
 from dragoman.prompt.infill import encode_infill
+from dragoman.prompt.renderer import RenderedPrompt
 from dragoman.prompt.tokens.limit import PromptLimit
 from dragoman.replay import NO_ROOM, ReplayedPrompt, ReplayScope, ReplayService
 from dragoman.telemetry.record import get_record
 from dragoman.types import Chat, Json, Message, Prompt, Request, text_content
 from dragoman.types.common_prefix import count_common
+from dragoman.types.limits import KeyLimits
 
 QUESTIONS = ("a", "2")  # two questions with different first tokens
 MAX_AGE = 60.0  # seconds that a public prefix is valid; chat templates may write the date
@@ -41,6 +47,17 @@ def adapt_chat(chat: Chat, model: Model) -> tuple[Chat, tuple[str, ...]]:
         warnings += dropped
     chat, ignored = _apply_preset(chat, model)
     return chat, (*warnings, *ignored)
+
+
+async def render_unanswered(
+    chat: Chat, model: Model, limits: KeyLimits
+) -> tuple[RenderedPrompt, tuple[str, ...]]:
+    """Render a conversation whose answer is not generated; with warnings."""
+    limit = model.make_count_limit("messages")
+    limit.check_chat(chat)
+    validate_media(chat, model, limits)
+    chat, warnings = adapt_chat(chat, model)
+    return await model.renderer.render(chat, limit=limit), warnings
 
 
 def _drop_effort(chat: Chat, model: Model) -> tuple[Chat, list[str]]:

@@ -16,6 +16,7 @@ from dragoman.engines.limits import (
 from dragoman.errors import BadRequest, TooLarge, Unsupported
 from dragoman.models.model import Model
 from dragoman.pipeline.sampling import check_sampling
+from dragoman.pipeline.unanswered_calls import check_tool_results
 from dragoman.types import Chat, MediaPart, Message, Request, TextPart
 from dragoman.types.limits import NO_LIMITS, KeyLimits
 
@@ -24,17 +25,24 @@ BUDGET_UNSUPPORTED = "This model's reasoning cannot be limited."
 
 
 def validate_request(request: Request, model: Model, limits: KeyLimits = NO_LIMITS) -> None:
-    """Reject the fields that this model's engine cannot honour, and more media than allowed."""
+    """Reject what this model's engine cannot honour, and chats that are not valid."""
     for prompt in request.prompts:
         if isinstance(prompt, Chat):
             model.make_prompt_limit("messages").check_chat(prompt)
-            validate_media(prompt, model, limits)
+            validate_chat(prompt, model, limits)
     capabilities = model.capabilities
     check_logprobs(request.logprobs, capabilities.logprobs)
     if request.echo and request.logprobs is not None and not capabilities.prompt_logprobs:
         raise Unsupported("This model's engine cannot report logprobs of a prompt.", param="echo")
     check_adapters(request.lora or (), capabilities.lora)
     check_sampling(request, model)
+
+
+def validate_chat(chat: Chat, model: Model, limits: KeyLimits = NO_LIMITS) -> None:
+    """Reject tool results without a call, and media that cannot be read or is too large."""
+    if not model.preset.lenient_tools:
+        check_tool_results(chat)
+    validate_media(chat, model, limits)
 
 
 def validate_media(chat: Chat, model: Model, limits: KeyLimits = NO_LIMITS) -> None:

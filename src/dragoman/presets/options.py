@@ -6,16 +6,18 @@ They are the options of the engine and those of the preset. Both are fields of o
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from dragoman.engines.options import EngineOptions
 from dragoman.options import Setting
 from dragoman.types import Json
 
 GROUP = "presets"
+DEFAULT_MAX_TOOL_CALLS = 16
+MaxCalls: TypeAlias = Annotated[int, Meta(ge=1, le=128)]
 
 
 class PresetValue(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -74,6 +76,18 @@ class SharedOptions(EngineOptions, frozen=True, kw_only=True):
             metavar="PATH",
             is_path=True,
         ),
+    ] = None
+    max_tool_calls: Annotated[
+        MaxCalls | None,
+        Setting(
+            help="tool calls in an answer that must be calls; in others, repetitions of one call",
+            group=GROUP,
+            default=str(DEFAULT_MAX_TOOL_CALLS),
+        ),
+    ] = None
+    lenient_tools: Annotated[
+        bool | None,
+        Setting(help="accept tool results that answer no call", group=GROUP),
     ] = None
     force: Annotated[
         tuple[str, ...],

@@ -10,7 +10,7 @@ import msgspec
 import yaml
 from msgspec import Struct
 
-from dragoman.presets.options import PresetValue, SharedOptions
+from dragoman.presets.options import DEFAULT_MAX_TOOL_CALLS, PresetValue, SharedOptions
 from dragoman.presets.sampling import PresetSampling, decode_sampling
 from dragoman.types import Json, Sampling
 
@@ -35,6 +35,8 @@ class Preset(Struct, frozen=True, kw_only=True, omit_defaults=True):
     forced_variables: dict[str, Json] = {}
     sampling: PresetSampling = PresetSampling()
     forced_sampling: PresetSampling = PresetSampling()
+    max_tool_calls: int = DEFAULT_MAX_TOOL_CALLS
+    lenient_tools: bool = False  # tool results may answer no call
     additive: frozenset[str] = frozenset()  # fields of `sampling` to which the client's are added
 
     def get_sampling(self, defaults: Sampling) -> Sampling:
@@ -71,6 +73,8 @@ def parse_preset(options: SharedOptions) -> Preset:
             stop_rule=_get_rule(stop, STOP, forced),
             variables=_select(variables, forced, force=False),
             forced_variables=_select(variables, forced, force=True),
+            lenient_tools=bool(options.lenient_tools),
+            max_tool_calls=options.max_tool_calls or DEFAULT_MAX_TOOL_CALLS,
         ),
         values,
         forced,

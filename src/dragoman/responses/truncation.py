@@ -90,6 +90,6 @@ def _drop_before(request: Request, start: int) -> Request:
     """Drop the messages before an index, except the leading system messages."""
     chat = cast(Chat, request.prompts[0])
     messages = (*chat.messages[: _count_system_messages(chat)], *chat.messages[start:])
-    shorter = replace(chat, messages=messages)
+    shorter = replace(chat, messages=messages, result_params={})  # they were checked before
     warning = "`truncation`: the beginning of the conversation was left out."
     return replace(request, prompts=(shorter,), warnings=(*request.warnings, warning))

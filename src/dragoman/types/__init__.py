@@ -134,6 +134,9 @@ class Chat(Struct, frozen=True, kw_only=True, tag="chat"):
     tool_choice: Literal["auto", "none", "required"] = "auto"
     allowed_tools: tuple[str, ...] | None = None  # names of callable tools; None is all
     parallel_tool_calls: bool = True  # allows more than one call in an answer
+    # tool results that must answer a call: index of the message -> the client's path of its id
+    result_params: dict[int, str] = {}
+    results_follow_calls: bool = False  # they answer calls of the turn directly before them
     forces_named_tool: bool = False  # some wire APIs then use another finish reason
     response_format: Json = None  # for templates that describe it to the model
     template_kwargs: dict[str, Json] = {}

@@ -93,7 +93,7 @@ def _write_content(
             """Write a schema that stands inside a client's grammar."""
             schema = parse_schema(value, param=constraint.param, strict=False)
             warnings.extend(schema.warnings)
-            writer = JsonWriter(lark, dict(schema.definitions), ordered=True)
+            writer = JsonWriter(lark, dict(schema.definitions))
             return writer.write_value(schema.root)
 
         return write_constraint(lark, constraint, write_schema)
@@ -108,7 +108,7 @@ def _write_content(
     schema = parse_schema(constraint.value, param=constraint.param, strict=bool(constraint.strict))
     warnings += schema.warnings
     definitions = dict(schema.definitions)
-    writer = JsonWriter(lark, definitions, ordered=True, banned=banned, param=constraint.param)
+    writer = JsonWriter(lark, definitions, banned=banned, param=constraint.param)
     return writer.write_value(schema.root)
 
 
@@ -120,7 +120,7 @@ def _write_start(
     content: str | None,
 ) -> str:
     """Write the rules of the whole answer; return the expression for `start`."""
-    without_reasoning, parallel = spec.without_reasoning, spec.parallel_calls
+    without_reasoning = spec.without_reasoning
     if spec.banned_strings:
         openers = rules.reasoning.open if without_reasoning else ()
         return write_without_strings(lark, spec.banned_strings, openers)
@@ -130,7 +130,7 @@ def _write_start(
     starts_in_reasoning = starts_in_reasoning and not without_reasoning
     calls = None
     if tools and spec.tool_format is not None:
-        calls = CallWriter(lark, find_tools(spec.tool_format), tools, parallel=parallel)
+        calls = CallWriter(lark, find_tools(spec.tool_format), tools, spec.max_calls)
     constrained = content is not None or spec.tool_choice == "required"
     may_stay_open = not any(tool.strict for tool in tools)
     if rules.header is not None and rules.header.spellings:
@@ -140,11 +140,9 @@ def _write_start(
         banned = rules.reasoning.open if without_reasoning else ()
         messages = MessageWriter(headers, calls, tools, banned)
         if constrained:
-            return messages.write_constrained(
-                content, starts_in_reasoning=starts_in_reasoning, parallel=parallel
-            )
+            return messages.write_constrained(content, starts_in_reasoning=starts_in_reasoning)
         return messages.write_free(
-            starts_in_reasoning=starts_in_reasoning, parallel=parallel, may_stay_open=may_stay_open
+            starts_in_reasoning=starts_in_reasoning, may_stay_open=may_stay_open
         )
     answer = AnswerWriter(
         lark,
@@ -155,7 +153,7 @@ def _write_start(
     )
     if constrained:
         return answer.write_constrained(content)
-    return answer.write_free(parallel=parallel, may_stay_open=may_stay_open)
+    return answer.write_free(may_stay_open=may_stay_open)
 
 
 def _raise_error(spec: GrammarSpec, verdict: Verdict) -> NoReturn:

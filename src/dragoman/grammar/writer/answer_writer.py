@@ -60,12 +60,12 @@ class AnswerWriter:
         options += [] if self._calls is None else [self._calls.write_required()]
         return f"{self._write_leading_reasoning()} {join_alternatives(options)}"
 
-    def write_free(self, *, parallel: bool, may_stay_open: bool) -> str:
-        """Write free text in which calls may begin.
+    def write_free(self, *, may_stay_open: bool) -> str:
+        """Write free text in which calls may begin: one, or any number.
 
         With `may_stay_open`, the answer may end inside reasoning that is never closed.
         """
-        lark = self.lark
+        lark, parallel = self.lark, self._calls is None or self._calls.max_calls != 1
         calls, others = self._write_segments()
         text = self._write_plain_text()
         last = join_alternatives([text, *(self._write_unclosed_ends() if may_stay_open else ())])
@@ -85,9 +85,9 @@ class AnswerWriter:
             before = f"{join_alternatives(others)}*" if others else ""
             answer = lark.add_rule(f"{before} {first_call} {trailing} | {answer}", "answer")
         if not self._starts_in_reasoning:
-            return answer
-        unclosed = [self._write_unclosed_reasoning()] if may_stay_open else []
-        return join_alternatives([f"{self._write_reasoning_rest()} {answer}", *unclosed])
+            first = self._write_reasoning_at_start(answer, may_stay_open=may_stay_open)
+            return join_alternatives([*first, answer])
+        return self._write_opened_reasoning(answer, may_stay_open=may_stay_open)
 
     def _write_unmarked_calls(
         self,
@@ -141,6 +141,21 @@ class AnswerWriter:
             return ""
         opener = self.lark.write_any_marker(openers)
         return f"({space} {opener} {self._write_reasoning_rest()} {space})?"
+
+    def _write_reasoning_at_start(self, answer: str, *, may_stay_open: bool) -> list[str]:
+        """Write reasoning whose marker opens it at the start of an answer alone, if there is one."""
+        markers = self._reasoning.opens_at_start
+        if not markers or not self._allows_reasoning:
+            return []
+        # the shortest match, or free text would extend over it
+        regex = f"/(?:{'|'.join(map(marker_to_regex, markers))})/"
+        opener = self.lark.add_shortest_match(regex, "opener")
+        return [f"{opener} {self._write_opened_reasoning(answer, may_stay_open=may_stay_open)}"]
+
+    def _write_opened_reasoning(self, answer: str, *, may_stay_open: bool) -> str:
+        """Write reasoning after its opening marker, and the answer."""
+        unclosed = [self._write_unclosed_reasoning()] if may_stay_open else []
+        return join_alternatives([f"{self._write_reasoning_rest()} {answer}", *unclosed])
 
     def _write_reasoning_rest(self) -> str:
         """Write opened reasoning and the marker that closes it."""

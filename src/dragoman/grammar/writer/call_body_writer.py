@@ -10,7 +10,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dragoman.grammar.lark_builder import JSON_SPACE, LarkBuilder, join_alternatives, quote_literal
+from dragoman.grammar.lark_builder import (
+    JSON_SPACE,
+    LarkBuilder,
+    join_alternatives,
+    quote_literal,
+    repeat_more,
+)
 from dragoman.grammar.regex.escape import escape_regex
 from dragoman.grammar.schema.nodes import Object
 from dragoman.grammar.writer.argument_writer import (
@@ -48,30 +54,34 @@ class UnmarkedCallStart:
 
 
 class CallBodyWriter:
-    """Writes bodies in one format; with `parallel`, lists of calls may have more than one."""
+    """Writes bodies in one format.
 
-    def __init__(self, lark: LarkBuilder, tool_format: ToolFormat, *, parallel: bool) -> None:
+    A body may be a list, of at most `max_calls` calls; None is any number.
+    """
+
+    def __init__(self, lark: LarkBuilder, tool_format: ToolFormat) -> None:
         self.lark = lark
         bodies = tool_format.bodies
         self.object_bodies = tuple(body for body in bodies if isinstance(body, JsonObjects))
         self.other_bodies = tuple(body for body in bodies if not isinstance(body, JsonObjects))
         self._format = tool_format
         self._closing_markers = (*tool_format.call.close, *tool_format.section.close)
-        self._parallel = parallel
         self._writers: dict[tuple[CallBody, str], JsonWriter] = {}
 
-    def write_body(self, body: CallBody, tools: Sequence[ParsedTool]) -> str:
+    def write_body(self, body: CallBody, tools: Sequence[ParsedTool], max_calls: int | None) -> str:
         """Write a body that calls one of these tools, or several where bodies are lists."""
         match body:
             case JsonObjects():
-                return self.write_objects(tools)
+                return self.write_objects(tools, max_calls)
             case PythonCalls():
-                return self._write_python_calls(body, tools)
+                return self._write_python_calls(body, tools, max_calls)
         return join_alternatives(self._write_named_call(body, tool) for tool in tools)
 
     def write_arguments(self, body: CallBody, tool: ParsedTool) -> str:
-        """Write all arguments as one object."""
+        """Write all arguments, as one object or between tags."""
         writer = self.get_writer(body, tool)
+        if isinstance(body, TaggedArguments):
+            return write_tagged_arguments(writer, body, tool, self._closing_markers)
         return join_alternatives(map(writer.write_value, tool.argument_nodes))
 
     def get_writer(self, body: CallBody, tool: ParsedTool) -> JsonWriter:
@@ -123,9 +133,7 @@ class CallBodyWriter:
             case TaggedArguments():
                 if "\n" in body.name_ends:
                     end = f"({end})?"  # the first key or the end of the call ends it as well
-                arguments = write_tagged_arguments(
-                    self.get_writer(body, tool), body, tool, self._closing_markers
-                )
+                arguments = self.write_arguments(body, tool)
             case NestedElements():
                 arguments = write_element_arguments(
                     self.get_writer(body, tool), body, tool, self._closing_markers
@@ -134,7 +142,12 @@ class CallBodyWriter:
 
     # JSON objects
 
-    def write_objects(self, tools: Sequence[ParsedTool], first: Sequence[str] = ("{", "[")) -> str:
+    def write_objects(
+        self,
+        tools: Sequence[ParsedTool],
+        max_calls: int | None,
+        first: Sequence[str] = ("{", "["),
+    ) -> str:
         """Write an object, a list of objects, or several objects after each other.
 
         `first` are the characters that it may begin with.
@@ -145,7 +158,10 @@ class CallBodyWriter:
             ),
             "object",
         )
-        options = {"[": self._write_list(call), "{": f"{call} {self._write_joined_rest(call)}"}
+        options = {
+            "[": self._write_list(call, max_calls),
+            "{": f"{call} {self._write_joined_rest(call, max_calls)}",
+        }
         return self.lark.add_rule(" | ".join(options[bracket] for bracket in first), "objects")
 
     def _write_object(self, body: JsonObjects, tool: ParsedTool) -> str:
@@ -174,12 +190,14 @@ class CallBodyWriter:
 
     # Python calls
 
-    def _write_python_calls(self, body: PythonCalls, tools: Sequence[ParsedTool]) -> str:
+    def _write_python_calls(
+        self, body: PythonCalls, tools: Sequence[ParsedTool], max_calls: int | None
+    ) -> str:
         call = self._write_python_call(body, tools)
         if body.brackets:
-            return self._write_list(call)
-        lines = f"{call} {self._write_joined_rest(call)}"
-        return self.lark.add_rule(f"{self._write_list(call)} | {lines}", "pythonic")
+            return self._write_list(call, max_calls)
+        lines = f"{call} {self._write_joined_rest(call, max_calls)}"
+        return self.lark.add_rule(f"{self._write_list(call, max_calls)} | {lines}", "pythonic")
 
     def _write_python_call(self, body: PythonCalls, tools: Sequence[ParsedTool]) -> str:
         """Write one call of any of these tools."""
@@ -193,41 +211,41 @@ class CallBodyWriter:
 
     # Several calls
 
-    def _write_list(self, call: str) -> str:
+    def _write_list(self, call: str, max_calls: int | None) -> str:
         opening, closing = self.lark.add_opening_bracket("["), self.lark.add_closing_bracket("]")
-        return f"{opening} {call} {self._write_list_rest(call)} {closing}"
+        return f"{opening} {call} {self._write_list_rest(call, max_calls)} {closing}"
 
-    def _write_list_rest(self, call: str) -> str:
+    def _write_list_rest(self, call: str, max_calls: int | None) -> str:
         """Write the calls after the first of a list."""
-        return f"({self.lark.add_punctuation(',')} {call})*" if self._parallel else ""
+        return repeat_more(f"{self.lark.add_punctuation(',')} {call}", max_calls)
 
-    def _write_joined_rest(self, call: str) -> str:
+    def _write_joined_rest(self, call: str, max_calls: int | None) -> str:
         """Write the calls after the first outside a list."""
-        if not self._parallel:
-            return ""
-        return f"({self.lark.add_terminal(CALL_SEPARATOR, 'JOINT')}? {call})*"
+        return repeat_more(f"{self.lark.add_terminal(CALL_SEPARATOR, 'JOINT')}? {call}", max_calls)
 
     # Calls in free text without a marker
 
-    def build_unmarked_start(self, tools: Sequence[ParsedTool]) -> UnmarkedCallStart:
+    def build_unmarked_start(
+        self, tools: Sequence[ParsedTool], max_calls: int | None
+    ) -> UnmarkedCallStart:
         """Write what follows the name of a tool where a call may begin with the name."""
         body = self._format.bodies[0]
         if self.object_bodies:
-            return self._build_object_start(self.object_bodies[0], tools)
+            return self._build_object_start(self.object_bodies[0], tools, max_calls)
         assert isinstance(body, PythonCalls)  # noqa: S101
-        return self._build_python_start(body, tools)
+        return self._build_python_start(body, tools, max_calls)
 
     def _build_object_start(
-        self, body: JsonObjects, tools: Sequence[ParsedTool]
+        self, body: JsonObjects, tools: Sequence[ParsedTool], max_calls: int | None
     ) -> UnmarkedCallStart:
         lark = self.lark
         quotes = ('"', "'") if body.python else ('"',)
         quote = f"[{''.join(map(escape_regex, quotes))}]"
         keys = "|".join(map(escape_regex, body.name))
         call = lark.add_rule(" | ".join(self._write_object(body, tool) for tool in tools), "object")
-        comma, more = lark.add_punctuation(","), ""
-        if self._parallel:
-            more = f"({join_alternatives((comma, lark.add_punctuation(';')))} {call})*"
+        comma = lark.add_punctuation(",")
+        separator = join_alternatives((comma, lark.add_punctuation(";")))
+        more = repeat_more(f"{separator} {call}", max_calls)
         names: list[tuple[str, str]] = []
         for tool in tools:
             members = self._write_members(body, tool)
@@ -242,10 +260,10 @@ class CallBodyWriter:
         return UnmarkedCallStart(rf"{quote}(?:{keys}){quote}\s*:\s*{quote}", quote, tuple(names))
 
     def _build_python_start(
-        self, body: PythonCalls, tools: Sequence[ParsedTool]
+        self, body: PythonCalls, tools: Sequence[ParsedTool], max_calls: int | None
     ) -> UnmarkedCallStart:
         lark = self.lark
-        more = self._write_list_rest(self._write_python_call(body, tools))
+        more = self._write_list_rest(self._write_python_call(body, tools), max_calls)
         end = f"{lark.add_closing_bracket(')')} {more} {lark.add_closing_bracket(']')}"
         names = []
         for tool in tools:

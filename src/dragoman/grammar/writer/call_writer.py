@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from dragoman.errors import Unsupported
-from dragoman.grammar.lark_builder import LarkBuilder, join_alternatives
+from dragoman.grammar.lark_builder import LarkBuilder, join_alternatives, repeat_more
 from dragoman.grammar.regex.escape import escape_regex, marker_to_regex
 from dragoman.grammar.writer.call_body_writer import CallBodyWriter, UnmarkedCallStart
 from dragoman.grammar.writer.tool_names import ParsedTool, check_name, list_argument_objects
-from dragoman.output.spec import GAP, JsonObjects, NamedObject, ToolFormat
+from dragoman.output.spec import GAP, JsonObjects, NamedObject, TaggedArguments, ToolFormat
 
 MAX_NAME_LENGTH = 100  # of a name that is compared with free text character by character
 AMBIGUOUS_MARKER = re.compile(r"`{3}\w*\s*|\w+")  # markers that are frequent in ordinary text
@@ -32,60 +32,77 @@ class CallOpening:
 
 
 class CallWriter:
-    """Writes the calls of some tools in one format."""
+    """Writes the calls of some tools in one format, at most `max_calls`; None is any number."""
 
     def __init__(
         self,
         lark: LarkBuilder,
         tool_format: ToolFormat,
         tools: Sequence[ParsedTool],
-        *,
-        parallel: bool,
+        max_calls: int | None,
     ) -> None:
         self.lark = lark
+        self.max_calls = max_calls
         self._format = tool_format
         self._tools = tools
-        self._parallel = parallel
-        self._bodies = CallBodyWriter(lark, tool_format, parallel=parallel)
+        self._bodies = CallBodyWriter(lark, tool_format)
         for tool in tools:
             check_name(tool_format, tool)
 
     def write_required(self) -> str:
-        """Write an answer that consists of calls."""
-        lark, layout = self.lark, self._format
-        markers = [
+        """Write an answer that consists of calls.
+
+        They are all in one section, or each has a section of its own, so that their number is
+        bounded.
+        """
+        layout, limit = self._format, self.max_calls
+        options = []
+        if any(self._list_required_markers()):
+            space = self.lark.add_optional_space() if limit != 1 else ""
+            single = self._write_marked_calls(self._calls_per_group)
+            calls = f"{single} {repeat_more(f'{space} {single}', limit)}"
+            if (group := self._write_marked_calls(limit)) != single:
+                calls = f"({group} | {calls})"
+            options.append(self.lark.add_rule(f"{calls} {space}", "calls"))
+        if layout.unmarked_starts or layout.unmarked_at_start:
+            options.append(self._write_unmarked())
+        return join_alternatives(options)
+
+    @property
+    def _calls_per_group(self) -> int | None:
+        """How many calls a section may have if there may be several sections."""
+        return None if self.max_calls is None else 1
+
+    def _list_required_markers(self) -> tuple[list[str], tuple[str, ...]]:
+        """The markers of sections that may begin an answer of calls; else those of calls."""
+        layout = self._format
+        sections = [
             marker
             for marker in layout.section.open
             if not _is_ambiguous(marker, layout) or layout.example.startswith(marker)
         ]
-        options = []
-        if markers:
-            calls = f"{lark.write_any_marker(markers)} {self._write_section(self._tools)}"
-        elif layout.call.open:
-            calls = f"{lark.write_any_marker(layout.call.open)} {self._write_call(self._tools)}"
+        return sections, () if sections else layout.call.open
+
+    def _write_marked_calls(self, max_calls: int | None) -> str:
+        """Write one section with at most this many calls, or one call in formats without."""
+        sections, calls = self._list_required_markers()
+        if sections:
+            rest = self._write_section(self._tools, max_calls)
         else:
-            calls = ""
-        if calls:
-            calls = join_alternatives([calls])
-            if self._parallel:
-                space = lark.add_optional_space()
-                calls = f"{calls} ({space} {calls})* {space}"
-            options.append(lark.add_rule(calls, "calls"))
-        if layout.unmarked_starts or layout.unmarked_at_start:
-            options.append(self._write_unmarked())
-        return join_alternatives(options)
+            rest = self._write_call(self._tools, max_calls)
+        return f"({self.lark.write_any_marker(sections or calls)} {rest})"
 
     @cached_property
     def openings(self) -> list[CallOpening]:
         """The markers that begin calls in free text."""
         layout = self._format
         openings = [
-            CallOpening(marker, self._write_section(self._tools))
+            CallOpening(marker, self._write_section(self._tools, self.max_calls))
             for marker in layout.section.open
             if not _is_ambiguous(marker, layout)
         ]
         if layout.call.open and (layout.section_optional or not layout.section.open):
-            call = self._write_call(self._tools)
+            call = self._write_call(self._tools, self.max_calls)
             openings += [CallOpening(marker, call) for marker in layout.call.open]
         return openings
 
@@ -103,7 +120,7 @@ class CallWriter:
                     f"{MAX_NAME_LENGTH} characters.",
                     param=tool.param,
                 )
-        return self._bodies.build_unmarked_start(self._tools)
+        return self._bodies.build_unmarked_start(self._tools, self.max_calls)
 
     def list_forbidden_regexes(self) -> list[str]:
         """The text that the parser could take for a call although the model means none."""
@@ -158,36 +175,41 @@ class CallWriter:
         lark, layout = self.lark, self._format
         space = lark.add_optional_space()
         body = layout.bodies[0]
-        if isinstance(body, NamedObject):
+        is_tagged = isinstance(body, TaggedArguments) and not layout.call.open
+        if isinstance(body, NamedObject) or is_tagged:
             arguments = self._bodies.write_arguments(body, tool)
             if not layout.call.close:
                 return f"{space} {arguments}"
-            return f"{space} {arguments} {space} {lark.write_any_marker(layout.call.close)}?"
-        section = self._write_section((tool,))
+            close = lark.write_any_marker(layout.call.close)
+            # an object has its own end
+            return f"{space} {arguments} {space} {close}{'' if is_tagged else '?'}"
+        section = self._write_section((tool,), self._calls_per_group)
         if layout.header is not None and not layout.header.routes:
             return section
         return f"{space} {lark.write_any_marker(layout.section.open)} {section}"
 
-    def _write_section(self, tools: Sequence[ParsedTool]) -> str:
+    def _write_section(self, tools: Sequence[ParsedTool], max_calls: int | None) -> str:
         """Write the rest of a section, after its opening marker."""
         lark, layout, bodies = self.lark, self._format, self._bodies
         space = lark.add_optional_space()
         options = []
         if layout.call.open:
-            call = f"{lark.write_any_marker(layout.call.open)} {self._write_call(tools)}"
-            options.append(f"{call} ({space} {call})*" if self._parallel else call)
+            rest = self._write_call(tools, self._calls_per_group)
+            call = f"{lark.write_any_marker(layout.call.open)} {rest}"
+            options.append(f"{call} {repeat_more(f'{space} {call}', max_calls)}")
         else:
-            options += [bodies.write_body(body, tools) for body in bodies.other_bodies]
+            options += [bodies.write_body(body, tools, max_calls) for body in bodies.other_bodies]
         if bodies.object_bodies:
-            options.append(bodies.write_objects(tools))
+            options.append(bodies.write_objects(tools, max_calls))
         close = self._write_close(layout.section.close)
         return lark.add_rule(f"{space} {join_alternatives(options)} {close}", "section")
 
-    def _write_call(self, tools: Sequence[ParsedTool]) -> str:
+    def _write_call(self, tools: Sequence[ParsedTool], max_calls: int | None) -> str:
         """Write the rest of a call, after its opening marker."""
         bodies = self._bodies
         options = [
-            bodies.write_body(body, tools) for body in bodies.other_bodies or bodies.object_bodies
+            bodies.write_body(body, tools, max_calls)
+            for body in bodies.other_bodies or bodies.object_bodies
         ]
         inner, close = join_alternatives(options), self._write_close(self._format.call.close)
         return self.lark.add_rule(f"{self.lark.add_optional_space()} {inner} {close}", "call")
@@ -203,14 +225,14 @@ class CallWriter:
 
     def _write_unmarked(self) -> str:
         """Write calls that begin without a marker."""
-        layout, bodies = self._format, self._bodies
+        layout, bodies, limit = self._format, self._bodies, self.max_calls
         if bodies.other_bodies and not layout.unmarked_starts:
             return join_alternatives(
-                bodies.write_body(body, self._tools) for body in bodies.other_bodies
+                bodies.write_body(body, self._tools, limit) for body in bodies.other_bodies
             )
         if not bodies.object_bodies:
-            return bodies.write_body(layout.bodies[0], self._tools)
-        return bodies.write_objects(self._tools, layout.unmarked_starts or ("{", "["))
+            return bodies.write_body(layout.bodies[0], self._tools, limit)
+        return bodies.write_objects(self._tools, limit, layout.unmarked_starts or ("{", "["))
 
     def _join_names(self) -> str:
         return "|".join(escape_regex(tool.name) for tool in self._tools)

@@ -10,7 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from dragoman.grammar.lark_builder import ANY, UP_TO_THREE, LarkBuilder, join_alternatives
+from dragoman.grammar.lark_builder import (
+    ANY,
+    UP_TO_THREE,
+    LarkBuilder,
+    join_alternatives,
+    repeat_more,
+)
 from dragoman.grammar.regex.escape import escape_regex, marker_to_regex, prefixes_to_regex
 from dragoman.grammar.regex.exclude_markers import exclude_partial_markers
 from dragoman.grammar.writer.call_writer import CallWriter
@@ -85,13 +91,12 @@ class MessageWriter:
         self._header = headers.header
         self._ends_at_next_header = headers.ends_at_next_header
         self._calls = calls
+        self._max_calls = None if calls is None else calls.max_calls
         self._ignored_markers = () if calls is None else calls.ignored_markers
         self._tools = tools
         self._banned_markers = banned
 
-    def write_constrained(
-        self, content: str | None, *, starts_in_reasoning: bool, parallel: bool
-    ) -> str:
+    def write_constrained(self, content: str | None, *, starts_in_reasoning: bool) -> str:
         """Write reasoning, then constrained content or calls."""
 
         def write_last(is_first: bool) -> str:
@@ -102,13 +107,13 @@ class MessageWriter:
                 space = self.lark.add_optional_space()
                 options.append(f"{header} {space} {content} {self._write_end()}")
             if self._calls is not None:
-                options.append(self._write_calls(is_first=is_first, parallel=parallel))
+                options.append(self._write_calls(is_first=is_first))
             return join_alternatives(options)
 
         return self._write_after_reasoning(write_last, starts_in_reasoning=starts_in_reasoning)
 
-    def write_free(self, *, starts_in_reasoning: bool, parallel: bool, may_stay_open: bool) -> str:
-        """Write messages of any kind; without `parallel`, at most one of them is a call.
+    def write_free(self, *, starts_in_reasoning: bool, may_stay_open: bool) -> str:
+        """Write messages of any kind, of which one may be a call, or any number.
 
         With `may_stay_open`, the answer may end inside reasoning that is never closed.
         """
@@ -116,14 +121,14 @@ class MessageWriter:
         ends = [text]
         if self._header.close:
             ends.append(write_text_until(self.lark, ANY, self._header.close, self._list_markers()))
-        messages = self._write_messages(parallel=parallel)
+        messages = self._write_messages()
         if starts_in_reasoning:
             return join_alternatives([f"{rest} {messages}", *([text] if may_stay_open else ())])
         header = self._write_any_header(is_first=True)
         options = [f"{header} {end}" for end in ends]
         options += [f"{header} {rest} {messages}"]
         if self._calls is not None:
-            more = self._write_after_call(messages) if parallel else ""
+            more = self._write_after_call(messages) if self._max_calls != 1 else ""
             options.append(f"{self._write_call(is_first=True)} {more}")
         if separator := self._write_separator():
             options = [f"({separator})? {option}" for option in options]
@@ -131,7 +136,7 @@ class MessageWriter:
         allows_no_header = all(spelling.startswith("<") for _, spelling in self._header.spellings)
         return join_alternatives([*options, *(ends if allows_no_header else ())])
 
-    def _write_messages(self, *, parallel: bool) -> str:
+    def _write_messages(self) -> str:
         """Write any number of messages after the first one."""
         name = self.lark.reserve("messages")
         separator, text = self._write_separator(), self._write_text()
@@ -140,7 +145,7 @@ class MessageWriter:
         if self._ends_at_next_header:
             options += self._write_text_after_marker([text, f"{rest} {name}"])
         if self._calls is not None:
-            more = self._write_after_call(name) if parallel else ""
+            more = self._write_after_call(name) if self._max_calls != 1 else ""
             options.append(f"{separator} {self._write_call(is_first=False)} {more}")
         return self.lark.define(name, " | ".join(options))
 
@@ -201,12 +206,12 @@ class MessageWriter:
 
     # Single messages
 
-    def _write_calls(self, *, is_first: bool, parallel: bool) -> str:
+    def _write_calls(self, *, is_first: bool) -> str:
         separator = self._write_separator()
         if self._ends_at_next_header:
             opener = self.lark.write_any_marker(self._header.open)
             separator = f"{self.lark.add_optional_space()} {opener}"
-        more = f"({separator} {self._write_call(is_first=False)})*" if parallel else ""
+        more = repeat_more(f"{separator} {self._write_call(is_first=False)}", self._max_calls)
         return f"{self._write_call(is_first=is_first)} {more}"
 
     def _write_call(self, *, is_first: bool) -> str:

@@ -13,6 +13,7 @@ from dragoman.output.arguments.cast import cast, load_value, to_json
 from dragoman.output.arguments.end_markers import is_at_end
 from dragoman.output.arguments.json_strings import LONE_SURROGATE
 from dragoman.output.arguments.literal import ValueReader
+from dragoman.output.arguments.strings import read_word
 from dragoman.output.calls import CallRecorder
 from dragoman.output.spec import JsonObjects, NamedObject
 from dragoman.output.text_buffer import (
@@ -21,6 +22,7 @@ from dragoman.output.text_buffer import (
     ReadSteps,
     TextBuffer,
     UnexpectedEnd,
+    is_at_marker,
     peek_char,
     read_marker,
     read_until,
@@ -95,7 +97,7 @@ def read_object_list(buffer: TextBuffer, body: JsonObjects, calls: CallRecorder)
         char = yield from next_char(buffer)
         if char == "]":
             buffer.pos += 1
-            if not calls.has_call and not calls.has_rejected_call:
+            if not calls.is_certain and not calls.has_rejected_call:
                 raise Mismatch
             return
         if char == "{":
@@ -140,6 +142,12 @@ class _CallFields:
         self.is_nested = False  # whether the call is inside another object
         self.has_other_members = False  # whether the object has members that no call has
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no member was read."""
+        members = (self.name, self.id, self.early_arguments, self.is_emitted)
+        return not (any(members) or self.is_nested or self.has_other_members)
+
     def is_renamed_by(self, key: str) -> bool:
         """Whether a member with this key replaces the name: the call is not emitted yet."""
         return key == self.name_key and not self.is_emitted
@@ -173,15 +181,31 @@ def read_members(
         if char == ",":
             buffer.pos += 1
             continue
-        if char not in ('"', "'"):
-            raise Mismatch
-        key = load_value((yield from collect_value(buffer, calls)))
+        if char == "{" and fields.is_empty:
+            buffer.pos += 1  # the brace is doubled
+            continue
+        key = yield from read_member_key(buffer, body, calls, char)
         char = yield from next_char(buffer)
-        if char != ":" or not isinstance(key, str):
+        if char != ":":
             raise Mismatch
         buffer.pos += 1
         yield from skip_space(buffer)
         yield from read_member(buffer, body, calls, fields, key)
+
+
+def read_member_key(
+    buffer: TextBuffer, body: JsonObjects, calls: CallRecorder, char: str
+) -> ReadSteps[str]:
+    """Read the key of a member; without quotes, only one that calls have, after a marker."""
+    if char in ('"', "'"):
+        key = load_value((yield from collect_value(buffer, calls)))
+        if isinstance(key, str):
+            return key
+    elif calls.is_certain:
+        word = yield from read_word(buffer, calls.ends, calls.ends.word)
+        if word in (*body.name, *body.arguments, *body.id):
+            return word
+    raise Mismatch
 
 
 def read_member(
@@ -198,9 +222,9 @@ def read_member(
         if char not in ("'", '"'):
             raise Mismatch
         name = load_value((yield from collect_value(buffer, calls)))
-        if not isinstance(name, str) or not name or LONE_SURROGATE.search(name):
+        if not isinstance(name, str) or not name.strip() or LONE_SURROGATE.search(name):
             raise Mismatch
-        fields.name, fields.name_key = name, key
+        fields.name, fields.name_key = name.strip(), key
     elif key in body.arguments and not fields.is_emitted and fields.early_arguments is None:
         yield from read_arguments(buffer, calls, fields, char)
     else:
@@ -228,7 +252,7 @@ def read_arguments(
     if isinstance(value, str) and char in ("'", '"'):
         text = value
         value = load_value(value) if value.strip() else None
-    if value is None and text.strip() in ("null", ""):
+    if value == [] or (value is None and text.strip() in ("null", "")):
         text, value = "{}", {}
     if not isinstance(value, dict):
         raise Mismatch
@@ -242,8 +266,10 @@ def read_arguments(
 # bodies of type `NamedObject`
 
 
-def read_named_call(buffer: TextBuffer, body: NamedObject, calls: CallRecorder) -> ReadSteps[None]:
-    """Read a name, the marker that ends it, and an object."""
+def read_named_call(
+    buffer: TextBuffer, body: NamedObject, calls: CallRecorder, after: tuple[str, ...]
+) -> ReadSteps[None]:
+    """Read a name, the marker that ends it, and an object; without one, `after` must follow."""
     ends = calls.ends.join(marker_set(*body.name_ends, "{"))
     text, marker, end = yield from read_until(buffer, ends)
     if marker in body.name_ends:
@@ -254,6 +280,13 @@ def read_named_call(buffer: TextBuffer, body: NamedObject, calls: CallRecorder) 
     if match is None:
         raise Mismatch
     groups = match.groupdict()
+    if marker in body.name_ends and after:
+        yield from skip_space(buffer)
+        if (yield from is_at_marker(buffer, marker_set(*after))):
+            calls.open_call(groups["name"], groups.get("id") or "")
+            calls.write_arguments("{}")
+            calls.close_call()
+            return
     yield from read_named_arguments(buffer, body, calls, groups["name"], groups.get("id") or "")
 
 

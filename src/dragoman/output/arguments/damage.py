@@ -1,16 +1,21 @@
-"""Damage that shows in the text around it: doubled or missing quotes, lists that are not closed."""
+"""Damage that shows in the text around it.
+
+Quotes that are doubled, missing, or not escaped inside a string; lists that are not closed.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 
-from dragoman.output.arguments.json_strings import quote
-from dragoman.output.arguments.strings import Output
+from dragoman.output.arguments.end_markers import EndMarkers
+from dragoman.output.arguments.json_strings import escape, quote
+from dragoman.output.arguments.strings import Output, read_quoted
 from dragoman.output.text_buffer import ReadSteps, TextBuffer
 
 MAX_KEY = 64  # characters of a key that may stand in a list that was not closed
 MAX_SPACE = 32  # characters of white space after a quote
+CLOSERS = frozenset(",}]")  # characters that mostly follow a string
 _DOUBLED_CLOSING = {quote: re.compile(rf"{quote}\s{{0,{MAX_SPACE}}}[,}}\])]") for quote in "\"'"}
 # text that shows what damaged text before it means, and the same for a part of that text
 MEMBER = (  # a comma, a key and a colon
@@ -21,6 +26,11 @@ HALF_QUOTED = (  # words and a closing quote
     re.compile(r"[^\s\"',:<>\[\]{}()\\][^\"',:<>\[\]{}()\\\n]{0,256}[\"']\s{0,16}[,}\])]"),
     re.compile(r"[^\s\"',:<>\[\]{}()\\](?:\Z|[^\"',:<>\[\]{}()\\\n]{0,256}(?:\Z|[\"']\s{0,16}\Z))"),
 )
+KEY_AFTER_QUOTE = (  # the rest of a key and a colon, in an object whose last string is not closed
+    re.compile(r"\s{0,16}[\w.\- ]{1,64}[\"']\s{0,16}:"),
+    re.compile(r"\s{0,16}(?:\Z|[\w.\- ]{1,64}(?:\Z|[\"']\s{0,16}\Z))"),
+)
+_NEXT = re.compile(rf"\s{{0,{MAX_SPACE}}}(\S)?")
 
 
 def is_before(
@@ -42,6 +52,29 @@ def read_half_quoted(buffer: TextBuffer) -> str:
     end = min(end for end in ends if end >= 0)
     text, buffer.pos = buffer.text[buffer.pos : end], end + 1
     return quote(text)
+
+
+def read_string(buffer: TextBuffer, ends: EndMarkers, quote: str, out: Output) -> ReadSteps[None]:
+    """Read a string up to its closing quote; quotes that words follow are part of it."""
+    yield from read_quoted(buffer, ends, quote, out)
+    while buffer.text[buffer.pos : buffer.pos + 1] not in CLOSERS and (
+        yield from _is_inside_string(buffer)
+    ):
+        out(escape(quote))
+        yield from read_quoted(buffer, ends, quote, out)
+
+
+def _is_inside_string(buffer: TextBuffer) -> ReadSteps[bool]:
+    """Whether the quote before this position was not escaped, so that the string goes on."""
+    while True:
+        match = _NEXT.match(buffer.text, buffer.pos)
+        assert match is not None  # noqa: S101  # it matches the empty text
+        if match[1] is not None or buffer.ended or len(match[0]) == MAX_SPACE:
+            break
+        yield
+    if match[1] is None or not match[1].isalnum():
+        return False
+    return not (yield from is_before(buffer, KEY_AFTER_QUOTE))
 
 
 def skip_doubled_opening(buffer: TextBuffer, quote: str) -> ReadSteps[None]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from dragoman.output.arguments.call_body import marker_set
 from dragoman.output.arguments.cast import cast, to_json
@@ -47,19 +48,30 @@ def read_nested_call(
         raise Mismatch
     calls.open_call(match["name"].strip())
     out = ArgumentWriter(calls)
+    yield from out.read(read_elements(buffer, body, calls, out, after))
+    out.close()
+
+
+def read_elements(
+    buffer: TextBuffer,
+    body: NestedElements,
+    calls: CallRecorder,
+    out: ArgumentWriter,
+    after: tuple[str, ...],
+) -> ReadSteps[None]:
+    """Read elements up to something else."""
     opens, ends = marker_set(body.prefix + "<"), calls.ends.join(marker_set(*after))
     while True:
         yield from skip_space(buffer)
         at_end = yield from is_at_marker(buffer, ends)
         if at_end or (yield from read_marker(buffer, opens)) < 0:
-            break
+            return
         key, marker, end = yield from read_until(buffer, calls.ends.join(marker_set(">")))
         if marker != ">" or _ELEMENT_NAME.fullmatch(key) is None:
             raise Mismatch
         buffer.pos = end
         yield from read_element(buffer, body, calls, out, PendingElement(key, calls.ends))
         calls.commit()
-    out.close()
 
 
 class PendingElement:
@@ -85,12 +97,18 @@ def read_element(
         return
     parts: list[str] = []
     schema = calls.tools.parameter_schema(calls.name, key)
+
+    def write() -> None:
+        make_item = partial(element_to_json, body, "".join(parts))
+        out.write_value(key, schema.types, make_item(schema), make_item)
+
     try:
         yield from read_element_text(buffer, body, element, parts.append)
     except UnexpectedEnd:
-        out.write_member(key, element_to_json(body, "".join(parts), schema))
+        if not buffer.is_truncated:  # half a value is another value
+            write()
         raise
-    out.write_member(key, element_to_json(body, "".join(parts), schema))
+    write()
 
 
 def read_element_text(

@@ -20,6 +20,7 @@ from dragoman.output.arguments.damage import (
     ElementText,
     is_before,
     read_half_quoted,
+    read_string,
     skip_doubled_closing,
     skip_doubled_opening,
 )
@@ -34,6 +35,7 @@ from dragoman.output.text_buffer import (
     TextBuffer,
     UnexpectedEnd,
     peek_char,
+    read_marker,
 )
 
 _SPACES = re.compile(r"[ \t\r\n]*")
@@ -298,16 +300,11 @@ class ValueReader:
             yield from read_quoted(buffer, self.ends, char, parts.append)
             yield from skip_doubled_closing(buffer, char)
             return "".join([*parts, '"'])
-        if self._string_markers is not None:
-            start, end, index = self._string_markers.match(buffer)
-            while index < 0 <= start and not buffer.ended:
-                yield
-                start, end, index = self._string_markers.match(buffer)
-            if index >= 0:
-                buffer.pos = end
-                parts = ['"']
-                yield from read_until_marker(buffer, self.ends, self._string_markers, parts.append)
-                return "".join([*parts, '"'])
+        markers = self._string_markers
+        if markers is not None and (yield from read_marker(buffer, markers)) >= 0:
+            parts = ['"']
+            yield from read_until_marker(buffer, self.ends, markers, parts.append)
+            return "".join([*parts, '"'])
         self._bare_key = yield from read_word(buffer, self.ends, self.ends.word)
         if not self._bare_key:
             raise Mismatch
@@ -323,7 +320,7 @@ class ValueReader:
         ):
             raise Mismatch  # a key without a value is left out
         self._start_string()
-        yield from read_quoted(buffer, self.ends, quote, self._out)
+        yield from read_string(buffer, self.ends, quote, self._out)
         self.stack.pop()
         self._out('"')
         yield from skip_doubled_closing(self._buffer, quote)
@@ -332,14 +329,8 @@ class ValueReader:
         """Read a string between the format's own markers; it contains no escapes."""
         buffer, markers = self._buffer, self._string_markers
         assert markers is not None  # noqa: S101
-        while True:
-            start, end, index = markers.match(buffer)
-            if index >= 0:
-                break
-            if start < 0 or buffer.ended:
-                return False
-            yield
-        buffer.pos = end
+        if (yield from read_marker(buffer, markers)) < 0:
+            return False
         types = self._expected_types() if self.casts_strings else None
         if types and types != STRING:
             parts: list[str] = []
@@ -382,6 +373,8 @@ class ValueReader:
                 raise UnexpectedEnd
             raise Mismatch  # a character without meaning here
         word = word.strip()
+        if self._buffer.text[self._buffer.pos : self._buffer.pos + 1] in ('"', "'"):
+            raise Mismatch  # a prefix such as that of `b"..."`: no value of JSON
         if (
             self.keys
             and not self.stack

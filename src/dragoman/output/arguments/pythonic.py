@@ -58,6 +58,9 @@ def read_python_calls(
         if char == "{":
             yield from read_object_list(buffer, JsonObjects(requires_arguments=True), calls)
             return
+        if char == "]" and calls.is_certain:  # no calls
+            buffer.pos += 1
+            return
     name = ""
     while True:
         calls.start_next_call()
@@ -213,11 +216,18 @@ class KeywordArguments:
         if types == STRING and char not in ("[", "{", "(", ""):
             self._emit((yield from self._read_unquoted_string()))
             return ""
-        self._value = ValueReader(buffer, self._emit)
+        held: list[str] = []  # a word is a value only if the call can go on after it
+        is_word = char.isalpha()
+        self._value = ValueReader(buffer, held.append if is_word else self._emit)
         self._value.keys = self._keys
         self._value.ends = self._calls.ends
         yield from self._value.read()
         next_key, self._value = self._value.glued_key, None
+        if is_word:
+            following = yield from next_char(buffer)
+            if not (next_key or following in (",", ")", "]", "_", "<") or following.isalpha()):
+                raise Mismatch
+            self._emit("".join(held))
         return next_key
 
     def _read_unquoted_string(self) -> ReadSteps[str]:
@@ -242,12 +252,16 @@ class KeywordArguments:
     def _read_string_body(self, quote: str, out: Output) -> ReadSteps[None]:
         """Read a string up to the first quote after which the call can continue."""
         buffer, ends = self._buffer, self._calls.ends
+        parentheses = 0  # that are open in the string
         while True:
             match = ends.string_breaks[quote].search(buffer.text, buffer.pos)
             text, end = buffer.text, len(buffer.text) if match is None else match.start()
             start, buffer.pos = buffer.pos, end
             if end > start:
-                out(text[start:end])
+                piece = text[start:end]
+                out(piece)
+                if parentheses or "(" in piece:
+                    parentheses += piece.count("(") - piece.count(")")
             if match is None:
                 if buffer.ended:
                     raise UnexpectedEnd
@@ -263,20 +277,29 @@ class KeywordArguments:
             elif char != quote:
                 buffer.pos += 1
                 out(escape(char))
-            elif (yield from self._is_closing_quote()):
+            elif (yield from self._is_closing_quote(parentheses > 0)):
                 buffer.pos += 1
                 return
             else:
                 buffer.pos += 1
                 out(escape(quote))
 
-    def _is_closing_quote(self) -> ReadSteps[bool]:
-        """Whether the text after the quote can follow a string."""
+    def _is_closing_quote(self, in_parentheses: bool) -> ReadSteps[bool]:
+        """Whether the text after the quote can follow a string.
+
+        `in_parentheses`: the string quotes a call, which has quotes and parentheses of its own.
+        """
         buffer = self._buffer
         while True:
             match = _SPACES.match(buffer.text, buffer.pos + 1)
             assert match is not None  # noqa: S101
             rest = buffer.text[match.end() : match.end() + MAX_IDENTIFIER]
+            if rest[:1] == ")" and in_parentheses:
+                after = rest.lstrip(")]} ")[:1]
+                if after or buffer.ended or len(rest) == MAX_IDENTIFIER:
+                    return after not in ('"', "'")
+                yield
+                continue
             if rest[:1] in (",", ")", "]", "}", ";") and rest:
                 return True
             key = _KEY.match(rest)

@@ -70,6 +70,8 @@ def read_until_marker(
     all_markers, finder = ends.join(markers), make_finder(markers)
     while True:
         start, end, index = all_markers.search(buffer)
+        if index < 0 and buffer.ended:
+            start = all_markers.find_end(buffer)
         piece, buffer.pos = buffer.text[buffer.pos : start], start
         if piece:
             out(convert(piece))
@@ -82,9 +84,6 @@ def read_until_marker(
             buffer.pos += 1
             out(convert(buffer.text[buffer.pos - 1]))
         elif buffer.ended:
-            piece, buffer.pos = buffer.text[buffer.pos :], len(buffer.text)
-            if piece:
-                out(convert(piece))
             raise UnexpectedEnd
         else:
             yield

@@ -9,6 +9,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Callable
+from typing import TypeAlias
 
 from dragoman.output.arguments.call_body import marker_set, next_char, read_arguments_value
 from dragoman.output.arguments.cast import cast, to_json
@@ -20,7 +21,7 @@ from dragoman.output.arguments.end_markers import (
     make_finder,
 )
 from dragoman.output.arguments.json_strings import escape, quote
-from dragoman.output.arguments.parameter_types import STRING, Types
+from dragoman.output.arguments.parameter_types import STRING, ParameterSchema, Types
 from dragoman.output.calls import CallRecorder
 from dragoman.output.spec import TaggedArguments
 from dragoman.output.text_buffer import (
@@ -39,6 +40,7 @@ from dragoman.output.text_buffer import (
 CDATA = ("<![CDATA[", "]]>")
 WRONG_CLOSE = "</"  # starts a closing tag, perhaps of another name
 WRONG_TAG = re.compile(r"</[^<>\s]{0,40}(>)?\s{0,16}")
+MakeItem: TypeAlias = Callable[[ParameterSchema], str]  # returns an element of a list as JSON
 JSON_TYPE: Types = frozenset({"json"})  # a value that the format declares not to be a string
 INLINE_TYPES = {"true": STRING, "false": JSON_TYPE}
 
@@ -50,18 +52,48 @@ class ArgumentWriter:
         self._calls = calls
         self.has_arguments = False
         self._in_string = False
+        self._key = ""  # of values that wait: the schema wants a list, and each may be an element
+        self._values: list[tuple[str, MakeItem]] = []  # as one value, and as element of a list
         calls.missing_end = self.missing_end
 
     def missing_end(self) -> str:
         return '"}' if self._in_string else "}"
 
     def _start_member(self, key: str) -> str:
+        self.write_list()
         lead = ", " if self.has_arguments else "{"
         self.has_arguments = True
         return f"{lead}{quote(key)}: "
 
     def write_member(self, key: str, value: str) -> None:
         self._calls.write_arguments(self._start_member(key) + value)
+
+    def write_value(self, key: str, types: Types, value: str, make_item: MakeItem) -> None:
+        """Write a value. Several values of a key whose schema is a list become a list."""
+        if "array" not in types or value.startswith("["):
+            self.write_member(key, value)
+            return
+        if key != self._key:
+            self.write_list()
+        self._key = key
+        self._values.append((value, make_item))
+
+    def read(self, steps: ReadSteps[None]) -> ReadSteps[None]:
+        """Read arguments, and write the values that still wait, also if something is wrong."""
+        try:
+            yield from steps
+        finally:
+            self.write_list()
+
+    def write_list(self) -> None:
+        """Write the values that wait; a single one is no list."""
+        values, self._values = self._values, []
+        if len(values) == 1:
+            self.write_member(self._key, values[0][0])
+        elif values:
+            schema = self._calls.tools.parameter_schema(self._calls.name, self._key)
+            items = (make_item(schema.item(n)) for n, (_, make_item) in enumerate(values))
+            self.write_member(self._key, f"[{', '.join(items)}]")
 
     def start_string(self, key: str) -> None:
         self._in_string = True
@@ -100,19 +132,18 @@ def read_tagged_call(
     if body.block.open and (yield from read_marker(buffer, marker_set(*body.block.open))) >= 0:
         yield from read_argument_block(buffer, body, calls)
         return
-    out = ArgumentWriter(calls)
     if marker.startswith("/"):  # a self-closing tag
-        out.close()
+        ArgumentWriter(calls).close()
         return
-    opens = marker_set(*body.key.open)
-    while True:
-        yield from skip_space(buffer)
-        if buffer.ended and not buffer.has_more:
-            raise UnexpectedEnd
-        if (yield from read_marker(buffer, opens)) < 0:
-            break
-        yield from read_argument(buffer, body, calls, out)
-        calls.commit()
+    yield from read_all_arguments(buffer, body, calls, after)
+
+
+def read_all_arguments(
+    buffer: TextBuffer, body: TaggedArguments, calls: CallRecorder, after: tuple[str, ...]
+) -> ReadSteps[None]:
+    """Read the keys and values of a call whose name is known."""
+    out = ArgumentWriter(calls)
+    yield from out.read(read_tagged_arguments(buffer, body, calls, out))
     if (
         not out.has_arguments
         and after
@@ -120,6 +151,21 @@ def read_tagged_call(
     ):
         raise Mismatch  # neither arguments nor an end
     out.close()
+
+
+def read_tagged_arguments(
+    buffer: TextBuffer, body: TaggedArguments, calls: CallRecorder, out: ArgumentWriter
+) -> ReadSteps[None]:
+    """Read keys and values up to something else."""
+    opens = marker_set(*body.key.open)
+    while True:
+        yield from skip_space(buffer)
+        if buffer.ended and not buffer.has_more:
+            raise UnexpectedEnd
+        if (yield from read_marker(buffer, opens)) < 0:
+            return
+        yield from read_argument(buffer, body, calls, out)
+        calls.commit()
 
 
 def read_argument_block(
@@ -142,10 +188,12 @@ def read_argument(
     out: ArgumentWriter,
 ) -> ReadSteps[None]:
     """Read a key and its value. A key without a value is left out."""
-    ends = calls.ends.join(marker_set(*body.key.close, *body.value.open))
+    ends = calls.ends.join(marker_set(*body.key.close, *body.value.open, *body.value.close))
     text, marker, end = yield from read_until(buffer, ends)
     if marker in body.key.close:
         buffer.pos = end
+    elif marker in body.value.close:
+        raise Mismatch  # nothing separates the key from its value
     elif marker not in body.value.open:
         return
     match = re.fullmatch(body.key_pattern, text.strip())
@@ -153,15 +201,29 @@ def read_argument(
         raise Mismatch
     groups = match.groupdict()
     key = html.unescape(groups["key"]) if body.html_entities else groups["key"].strip()
+    inline = groups.get("type")
+    if body.type.open:
+        inline = yield from read_type(buffer, body, calls.ends)
     if body.value.open:
         yield from skip_space(buffer)
         has_value = (yield from read_marker(buffer, marker_set(*body.value.open))) >= 0
         next_markers = calls.ends.join(marker_set(*body.key.open))
         if not has_value and (yield from is_at_marker(buffer, next_markers)):
             return
-    inline = groups.get("type")
     types = calls.parameter_types(key) if inline is None else _read_inline_type(inline)
     yield from read_value(buffer, PendingValue(body, key, types, calls.ends), out)
+
+
+def read_type(buffer: TextBuffer, body: TaggedArguments, ends: EndMarkers) -> ReadSteps[str | None]:
+    """Read the type of a value between its markers; None if it is not there."""
+    yield from skip_space(buffer)
+    if (yield from read_marker(buffer, marker_set(*body.type.open))) < 0:
+        return None
+    markers = ends.join(marker_set(*body.type.close, *body.value.open, *body.key.open))
+    text, marker, end = yield from read_until(buffer, markers)
+    if marker in body.type.close:
+        buffer.pos = end
+    return text.strip()
 
 
 class PendingValue:
@@ -200,13 +262,13 @@ def read_value(buffer: TextBuffer, pending: PendingValue, out: ArgumentWriter) -
             buffer, pending, write
         )
     except UnexpectedEnd:
-        if not is_streamed:
-            out.write_member(pending.key, finish_value("".join(parts), pending))
+        if not (is_streamed or buffer.is_truncated):  # half a value is another value
+            write_pending(pending, "".join(parts), out)
         raise
     if is_streamed:
         out.end_string()
     else:
-        out.write_member(pending.key, finish_value("".join(parts), pending))
+        write_pending(pending, "".join(parts), out)
     if marker.lstrip("\n") in body.value.close:
         buffer.pos = end
 
@@ -229,6 +291,7 @@ def stream_value(
         line = "\n" if marker != name else ""
         buffer.pos += len(line)
         if name == WRONG_CLOSE:
+            pending.markers.check_cut(buffer)
             if (yield from skip_wrong_close(buffer, pending.next_markers, finder)):
                 return "", buffer.pos
         elif (yield from ends_string(buffer, pending.ends, finder)):
@@ -256,6 +319,8 @@ def skip_wrong_close(
                 return False
         elif match.end() < len(buffer.text):
             return False
+        if buffer.is_truncated and match.end() == len(buffer.text):
+            raise UnexpectedEnd
         if buffer.ended:
             return False
         yield
@@ -278,6 +343,11 @@ def stream_cdata(
         buffer.pos = end
         _, buffer.pos = yield from stream_until(buffer, marker_set(CDATA[1]), write)
         after_cdata = True
+
+
+def write_pending(pending: PendingValue, text: str, out: ArgumentWriter) -> None:
+    value = finish_value(text, pending)
+    out.write_value(pending.key, pending.types, value, lambda schema: cast(text, schema.types))
 
 
 def finish_value(text: str, pending: PendingValue) -> str:

@@ -38,15 +38,14 @@ class Admission:
                 self._follow_restarts(gate, engine)
         return gate
 
-    def resize(self, queue: int) -> None:
-        """Let this many requests wait for each model."""
-        self._queue = queue
+    def update(self, queue: int, restart_wait: float) -> None:
+        """Let this many requests wait for each model, and so long for an engine that restarts."""
+        self._queue, self._restart_wait = queue, restart_wait
         for gate in self._gates.values():
             gate.resize(queue)
 
     def _follow_restarts(self, gate: Gate, engine: SubprocessEngine) -> None:
         """Pause the gate whenever the engine is not ready."""
-        restart_wait = self._restart_wait
 
         def update(engine: SubprocessEngine) -> None:
             match engine.state:
@@ -55,7 +54,7 @@ class Admission:
                 case "stopped":
                     gate.close(STOPPED)
                 case _:
-                    gate.pause(restart_wait)
+                    gate.pause(self._restart_wait)
 
         engine.on_state_change.append(update)
         if engine.state != "ready":

@@ -139,12 +139,18 @@ def decode_chat(fields: ChatRequest) -> Chat:
     if prefix := _get_prefix(fields):
         names["continue_final_message"] = "response_prefix"
     variables, variable_names = openai.decode_template_variables(fields)
+    messages = _decode_messages(fields)
     return Chat(
-        messages=_decode_messages(fields),
+        messages=messages,
         tools=tools,
         tool_choice=choice.mode,
         allowed_tools=choice.allowed_tools,
         parallel_tool_calls=parallel,
+        result_params={
+            i: f"messages[{i}].tool_call_id"
+            for i, message in enumerate(messages)
+            if message.role == "tool"
+        },
         forces_named_tool=choice.forces_named_tool,
         response_format=response_format.to_template_format(fields.response_format),
         template_kwargs=variables,

@@ -75,7 +75,9 @@ class ConversationDecoder:
     def __init__(self, signer: ContentSigner) -> None:
         self.messages: list[Message] = []
         self.warnings: list[str] = []
+        self.result_params: dict[int, str] = {}  # see `Chat.result_params`
         self._signer = signer
+        self._is_compacted = False  # the beginning of the conversation is only known as a summary
 
     def add_system(self, system: str | list[ContentBlock] | None) -> None:
         """Add the system prompt without the line that differs in every request."""
@@ -132,6 +134,7 @@ class ConversationDecoder:
             case "image" | "document":
                 return decode_media(ContentPartFields(block.type, source=block.source), path)
             case "compaction":
+                self._is_compacted = True
                 return TextPart(block.content) if isinstance(block.content, str) else None
         self.warnings.append(
             f"`{path}` is ignored: blocks of type `{block.type[:64]}` are not supported."
@@ -167,6 +170,8 @@ class ConversationDecoder:
             )
         if block.is_error:
             content = _mark_as_error(content)
+        if not self._is_compacted:
+            self.result_params[len(self.messages)] = f"{path}.tool_use_id"
         return Message(role="tool", content=content, tool_call_id=call_id)
 
     def _decode_result_block(self, block: NestedBlock, path: str) -> ContentPart | None:

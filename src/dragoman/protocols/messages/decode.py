@@ -162,6 +162,8 @@ def _decode_chat(
         allowed_tools=choice.allowed_tools,
         parallel_tool_calls=not single_call or continues,
         forces_named_tool=choice.forces_named_tool,
+        result_params=decoder.result_params,
+        results_follow_calls=True,
         response_format=_to_template_format(constraint),
         reasoning_effort=reasoning.effort,
         thinking_budget=reasoning.budget,

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from dragoman.errors import UnknownItem
 from dragoman.protocols.responses.decode import items
@@ -23,6 +24,7 @@ from dragoman.protocols.shared.signer import ContentPacker
 from dragoman.types import Content, Json, Message, Role, ToolCall, text_content
 
 SEPARATOR = "\n\n"
+HISTORY = "previous_response_id"  # the path of items that the client does not send
 SUMMARY = "This is a summary of the conversation so far:\n\n"
 DENIED = "The user did not approve this call. It was not made."
 FOREIGN_ITEM = "An item with `encrypted_content` that this server did not sign is ignored."
@@ -35,6 +37,14 @@ CLIENT_CALLS = {
     "apply_patch_call": "operation",
 }
 CLIENT_CALL_OUTPUTS = tuple(f"{kind}_output" for kind in CLIENT_CALLS)
+
+
+class BuiltConversation(Struct, frozen=True):
+    """The messages of a conversation, and what to know about them."""
+
+    messages: tuple[Message, ...] = ()
+    result_params: dict[int, str] = {}  # see `Chat.result_params`
+    warnings: tuple[str, ...] = ()
 
 
 class MessageBuilder:
@@ -50,6 +60,8 @@ class MessageBuilder:
         self._packer = packer
         self._messages: list[Message] = []
         self._warnings: dict[str, None] = {}
+        self._result_params: dict[int, str] = {}  # index of a message -> path of its id
+        self._is_compacted = False  # the beginning of the conversation is only known as a summary
         self._approval_requests: dict[str, items.ApprovalRequestItem] = {}
         # The open turn of the assistant, and the results of its calls.
         self._reasonings: list[str] = []
@@ -57,8 +69,8 @@ class MessageBuilder:
         self._calls: list[ToolCall] = []
         self._results: list[Message] = []
 
-    def build(self, instructions: str | None) -> tuple[Message, ...]:
-        """Return all messages; the system messages at the beginning become one."""
+    def build(self, instructions: str | None) -> BuiltConversation:
+        """Return the conversation; the system messages at its beginning become one."""
         self._close_turn()
         heads = [text_content(instructions)]
         first = 0
@@ -70,11 +82,12 @@ class MessageBuilder:
             first += 1
         content = join_content([head for head in heads if head], SEPARATOR)
         system = [Message(role="system", content=content)] if content else []
-        return (*system, *self._messages[first:])
-
-    @property
-    def warnings(self) -> list[str]:
-        return list(self._warnings)
+        offset = len(system) - first
+        return BuiltConversation(
+            (*system, *self._messages[first:]),
+            {index + offset: path for index, path in self._result_params.items()},
+            tuple(self._warnings),
+        )
 
     def add(self, item: Item, path: str) -> None:
         kind = item["type"]
@@ -94,7 +107,7 @@ class MessageBuilder:
                 self._add_call(decoded.call_id, name, _to_json({"input": decoded.input}))
             case "function_call_output" | "custom_tool_call_output":
                 content = decode_content(decoded.output, f"{path}.output")
-                self._add_other(_make_result(decoded.call_id, content))
+                self._add_result(decoded.call_id, content, path)
             case "mcp_call":
                 self._add_remote_call(item["id"], decoded, _get_mcp_result(decoded))
             case "mcp_approval_request":
@@ -106,7 +119,7 @@ class MessageBuilder:
             case "item_reference":
                 raise UnknownItem(f"Item `{item['id'][:80]}` does not exist.", param=path)
             case _ if kind not in HIDDEN_TYPES:
-                self._add_client_call(kind, item)
+                self._add_client_call(kind, item, path)
 
     def _add_message(self, role: Role, content: Content) -> None:
         if role == "assistant":
@@ -141,7 +154,14 @@ class MessageBuilder:
         """Add a call that comes with its result; the model's next output is a new turn."""
         self._add_call(call_id, make_remote_name(item.server_label, item.name), item.arguments)
         if result is not None:
-            self._results.append(_make_result(call_id, text_content(result)))
+            content = text_content(result)
+            self._results.append(Message(role="tool", content=content, tool_call_id=call_id))
+
+    def _add_result(self, call_id: str | None, content: Content, path: str) -> None:
+        """Add the result of a call. The history and a summary may lack the call."""
+        self._add_other(Message(role="tool", content=content, tool_call_id=call_id))
+        if path != HISTORY and not self._is_compacted:
+            self._result_params[len(self._messages) - 1] = f"{path}.call_id"
 
     def _add_approval(self, item: items.ApprovalResponseItem) -> None:
         """Add a denied call, with the denial as its result; approved calls have their own items."""
@@ -151,6 +171,7 @@ class MessageBuilder:
             self._add_remote_call(item.approval_request_id, request, DENIED + reason)
 
     def _add_compaction(self, item: items.CompactionItem) -> None:
+        self._is_compacted = True
         data = self._packer.unpack("compaction", item.encrypted_content)
         try:
             compaction = msgspec.json.decode(data or b"", type=items.CompactionSummary)
@@ -160,7 +181,7 @@ class MessageBuilder:
             content = text_content(SUMMARY + compaction.summary)
             self._add_other(Message(role="user", content=content))
 
-    def _add_client_call(self, kind: str, item: Item) -> None:
+    def _add_client_call(self, kind: str, item: Item, path: str) -> None:
         """Add calls to tools that this server does not offer, from other servers' responses."""
         call_id = item.get("call_id")
         if not isinstance(call_id, str):
@@ -171,7 +192,7 @@ class MessageBuilder:
         elif kind in CLIENT_CALL_OUTPUTS:
             output = item.get("output") or item.get("status") or ""
             text = output if isinstance(output, str) else _to_json(output)
-            self._add_other(_make_result(call_id, text_content(text)))
+            self._add_result(call_id, text_content(text), path)
         else:
             self._warn(f"Items of type `{kind}` are ignored.")
 
@@ -199,10 +220,6 @@ class MessageBuilder:
             self._messages.append(message)
         self._messages += self._results
         self._reasonings, self._contents, self._calls, self._results = [], [], [], []
-
-
-def _make_result(call_id: str | None, content: Content) -> Message:
-    return Message(role="tool", content=content, tool_call_id=call_id)
 
 
 def _join_texts(parts: Iterable[items.ReasoningTextPart] | None) -> str:

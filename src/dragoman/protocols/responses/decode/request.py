@@ -24,14 +24,18 @@ from dragoman.protocols.responses.decode.fields import (
     WebSocketRequest,
     WebSocketStreamId,
 )
-from dragoman.protocols.responses.decode.messages import MessageBuilder
+from dragoman.protocols.responses.decode.messages import (
+    HISTORY,
+    BuiltConversation,
+    MessageBuilder,
+)
 from dragoman.protocols.responses.types import Item, ToolOrigin
 from dragoman.protocols.shared import openai, response_format
 from dragoman.protocols.shared.generation import decode_stops, make_request
 from dragoman.protocols.shared.json_body import check_depth, decode_body, make_missing_field_error
 from dragoman.protocols.shared.signer import ContentPacker
 from dragoman.protocols.shared.tool_choice import make_duplicate_tool_error
-from dragoman.types import Chat, Constraint, Json, Message, Request, Tool
+from dragoman.types import Chat, Constraint, Json, Request, Tool
 
 LOGPROBS = "message.output_text.logprobs"
 ENCRYPTED = "reasoning.encrypted_content"
@@ -148,7 +152,7 @@ def _validate(request: DecodedRequest) -> DecodedRequest:
     get_mcp_servers(request)
     check_depth(request.fields.tool_choice, "tool_choice")
     check_depth(_get_format(request.fields).schema, "text.format.schema")
-    _make_request(request, _declare_tools(request, ()), (), (), [])
+    _make_request(request, _declare_tools(request, ()), (), BuiltConversation())
     return request
 
 
@@ -215,13 +219,13 @@ def to_request(
     declared = _declare_tools(request, history)
     builder = MessageBuilder(declared.get_flat_name, packer)
     for item in history:
-        builder.add(item, "previous_response_id")
+        builder.add(item, HISTORY)
     for i, item in enumerate(request.items):
         builder.add(item, f"input[{i}]")
-    messages = builder.build(request.fields.instructions)
-    if not messages:
+    conversation = builder.build(request.fields.instructions)
+    if not conversation.messages:
         raise make_missing_field_error("input")
-    built = _make_request(request, declared, remote, messages, builder.warnings)
+    built = _make_request(request, declared, remote, conversation)
     return replace(
         built, owner=owner, store=request.is_stored, prefill_only=not request.wants_answer
     )
@@ -231,8 +235,7 @@ def _make_request(
     request: DecodedRequest,
     declared: tools.ResponsesToolSet,
     remote: Sequence[Tool],
-    messages: tuple[Message, ...],
-    warnings: list[str],
+    conversation: BuiltConversation,
 ) -> Request:
     fields = request.fields
     choice, choice_warnings = tools.decode_tool_choice(fields.tool_choice, declared, remote)
@@ -242,11 +245,12 @@ def _make_request(
     parallel = fields.parallel_tool_calls is not False and not choice.forces_named_tool
     variables, variable_names = openai.decode_template_variables(fields)
     chat = Chat(
-        messages=messages,
+        messages=conversation.messages,
         tools=_join_tools(declared, remote),
         tool_choice=choice.mode,
         allowed_tools=choice.allowed_tools,
         parallel_tool_calls=parallel,
+        result_params=conversation.result_params,
         forces_named_tool=choice.forces_named_tool,
         response_format=response_format.to_template_format(_to_response_format(fields)),
         template_kwargs=variables,
@@ -271,7 +275,7 @@ def _make_request(
             *constraint_warnings,
             *tier_warnings,
             *_warn_about_ignored(request),
-            *warnings,
+            *conversation.warnings,
         ),
     )
 
