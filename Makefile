@@ -9,10 +9,11 @@ AGENTS := .agents
 MCP := .mcp
 DEPLOY := .deploy
 INSTALL := .install
+VLLM := .vllm
 MODEL ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve check test lint types test-fast test-constraints test-hostile test-fuzz test-soak test-openai test-anthropic test-agents test-mcp test-postgres test-install test-deploy exam format bench bench-peers clean
+.PHONY: help serve check test lint types test-fast test-constraints test-hostile test-fuzz test-soak test-openai test-anthropic test-agents test-mcp test-postgres test-vllm test-install test-deploy exam format bench bench-peers clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -74,6 +75,12 @@ test-postgres: $(VENV)/.test ## hold the store to its tests on a throw-away Post
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt 'psycopg[binary]'
 	$(BIN)/python -m tests.support.postgres $(BIN)/pytest -q tests/store
 
+test-vllm: $(VENV)/.test ## install vLLM for the CPU in an environment of its own, and hold it to the engine contract (6 GB; twenty minutes)
+	mkdir -p $(VLLM) && echo '*' > $(VLLM)/.gitignore
+	$(BIN)/dragoman pull smollm2-135m
+	$(BIN)/dragoman engine install vllm --device cpu --engines-dir $(VLLM)/engines
+	VLLM_FOLDER=$(CURDIR)/$(VLLM) $(BIN)/pytest -q -s -o norecursedirs='.*' tests/vllm
+
 test-install: $(VENV)/.test $(INSTALL)/.done ## install with pip, uv and pipx in empty environments, with every Python here, and serve (400 MB)
 	$(BIN)/pytest -q -s -o norecursedirs='.*' tests/install
 
@@ -100,7 +107,7 @@ bench: $(VENV)/.test ## compare with the peers under bench/ and write bench/RESU
 bench-peers: $(PEERS)/.done ## install vLLM's parsers in an environment of their own (2 GB); bench compares with them if installed
 
 clean: ## remove the virtual environment and what tools left behind
-	rm -rf $(VENV) $(PEERS) $(AGENTS) $(MCP) $(DEPLOY) $(INSTALL) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) $(AGENTS) $(MCP) $(DEPLOY) $(INSTALL) $(VLLM) .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

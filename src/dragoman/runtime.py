@@ -216,10 +216,8 @@ def build_models(settings: Settings, model: str) -> ModelRegistry:
         if source.broken is not None:
             log.warning("model `%s`: %s: %s", source.id, source.path, source.broken)
     planner = MemoryPlanner(settings.memory)
-    load_settings = LoadSettings(
-        hang_timeout=get_hang_timeout(settings), engines=settings.engines_path
-    )
-    load_model = partial(load, settings=load_settings)
+    common = LoadSettings(hang_timeout=get_hang_timeout(settings), engines=settings.engines_path)
+    load_model = partial(load, settings=common)
     return ModelRegistry(catalog, load_model, make_policy(settings), planner=planner)
 
 
@@ -243,7 +241,8 @@ def open_catalog(settings: Settings, model: str | None = None) -> ModelCatalog:
         raise StartupError(str(error)) from None
     if model is not None:
         first, *others = open_models(catalog, model, settings.default_model)
-        catalog.add(first, settings.served_name)
+        options = first.options.with_defaults(catalog.base)  # what does not fit it is an error
+        catalog.add(replace(first, options=options), settings.served_name)
         for source in others:
             catalog.add(source)
         catalog.refresh()

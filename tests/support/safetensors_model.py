@@ -72,7 +72,7 @@ def write_directory(source: Path, folder: Path) -> Path:
         _rename(name): _restore_heads(values, heads.get(name.split(".")[-2], 0))
         for name, values in file.read_tensors()
     }
-    _write_safetensors(folder / "model.safetensors", tensors)
+    write_tensors(folder / "model.safetensors", tensors)
     _write_json(folder / "config.json", _make_config(file, "lm_head.weight" not in tensors))
     ids = {name: int(file[f"tokenizer.ggml.{name}_token_id"]) for name in ("bos", "eos")}
     _write_json(
@@ -118,7 +118,8 @@ def _restore_heads(values: Floats, heads: int) -> Floats:
     return np.ascontiguousarray(grouped.swapaxes(1, 2).reshape(rows, columns))
 
 
-def _write_safetensors(path: Path, tensors: Mapping[str, Floats]) -> None:
+def write_tensors(path: Path, tensors: Mapping[str, Floats]) -> None:
+    """Write a file of safetensors."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     offset = 0
     for name, values in tensors.items():
@@ -172,7 +173,7 @@ def _write_tokenizer(file: LlamaFile, folder: Path) -> None:
         {
             "version": "1.0",
             "added_tokens": [
-                {"id": token, "content": text, **flags, "special": True}
+                flags | {"id": token, "content": text, "special": True}
                 for token, text in enumerate(tokens)
                 if types[token] == CONTROL
             ],
@@ -180,10 +181,10 @@ def _write_tokenizer(file: LlamaFile, folder: Path) -> None:
                 "type": "Sequence",
                 "pretokenizers": [
                     {"type": "Digits", "individual_digits": True},
-                    {**byte_level, "add_prefix_space": False},
+                    byte_level | {"add_prefix_space": False},
                 ],
             },
-            "decoder": {**byte_level, "add_prefix_space": True},
+            "decoder": byte_level | {"add_prefix_space": True},
             "model": {
                 "type": "BPE",
                 "vocab": {text: token for token, text in enumerate(tokens)},
@@ -196,7 +197,8 @@ def _write_tokenizer(file: LlamaFile, folder: Path) -> None:
     _write_json(
         folder / "tokenizer_config.json",
         {
-            **{f"{role}_token": text for role, text in roles.items()},
+            "bos_token": roles["bos"],
+            "eos_token": roles["eos"],
             "add_prefix_space": False,
             "clean_up_tokenization_spaces": False,
             "model_max_length": int(file.get_parameter("context_length")),

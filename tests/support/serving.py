@@ -55,9 +55,9 @@ class RunningServer:
         self._thread.join(60)
         assert not self._thread.is_alive()
 
-    def run_coroutine(self, work: Any) -> Any:
+    def run_coroutine(self, work: Any, timeout: float = 160) -> Any:
         """Run a coroutine on the server's event loop and return its result."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(160)
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout)
 
     def get_gate(self) -> Gate:
         """Return the admission gate of the one loaded model."""

@@ -79,50 +79,6 @@ class Settings(StateSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
         bool,
         Setting(help="reject unknown top-level fields of a request", group="server", live=True),
     ] = False
-    api_key: Annotated[
-        tuple[str, ...],
-        Setting(
-            help="API key that requests must send",
-            group="keys",
-            metavar="KEY",
-            key="api",
-            secret=True,
-            live=True,
-        ),
-    ] = ()
-    api_key_file: Annotated[
-        str,
-        Setting(
-            help="file of API keys, one per line, or YAML with entries; read again when it changes",
-            group="keys",
-            metavar="PATH",
-            key="file",
-            is_path=True,
-            live=True,
-        ),
-    ] = ""
-    admin_key: Annotated[
-        tuple[str, ...],
-        Setting(
-            help="key for loading and unloading models",
-            group="keys",
-            metavar="KEY",
-            key="admin",
-            secret=True,
-            live=True,
-        ),
-    ] = ()
-    key_entries: Annotated[
-        tuple[object, ...],
-        Setting(
-            help="API keys with names, scopes, expiry and limits",
-            group="keys",
-            key="entries",
-            file_only=True,
-            secret=True,
-            live=True,
-        ),
-    ] = ()
     models_dir: Annotated[
         str,
         Setting(
@@ -181,8 +137,8 @@ class Settings(StateSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     engine_arg: Annotated[
         tuple[str, ...],
         Setting(
-            help="argument of vLLM under its own name, such as tensor_parallel_size=2; several "
-            "values are JSON",
+            help="argument of vLLM under its own name, such as tensor_parallel_size=2; lists and "
+            "objects are JSON",
             group="engine",
             metavar="NAME=VALUE",
             key="args",

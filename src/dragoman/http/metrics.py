@@ -7,7 +7,7 @@ families only when they are collected. No value is estimated.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -58,6 +58,7 @@ class ModelState(Struct, frozen=True):
     failure: str  # of the engine, while it is not up
     retry_after: float  # in seconds, then
     restarts: Mapping[str, int]  # by what made them necessary
+    statistics: Mapping[str, float]  # what the engine measures about itself, by name
     slots: int | None
     busy_slots: int
     tokens: int
@@ -112,6 +113,7 @@ class Metrics(Collector):
                 failure="stalled" if is_stalled else str(getattr(engine, "failure", None)),
                 retry_after=retry_after if isinstance(retry_after, float) else 1.0,
                 restarts=by_failure if isinstance(by_failure, Counter) else {},
+                statistics=_read_statistics(engine),
                 slots=gate.slots,
                 busy_slots=gate.busy_slots,
                 tokens=gate.count_tokens(),
@@ -253,3 +255,23 @@ class Metrics(Collector):
             for reason in FAILURES:
                 restarts.add_metric([state.model, reason], state.restarts.get(reason, 0))
         yield restarts
+        yield from _collect_statistics(states)
+
+
+def _read_statistics(engine: object) -> Mapping[str, float]:
+    """Return the statistics of an engine in a child process; others may mean something else."""
+    statistics = getattr(engine, "statistics", None)
+    is_ours = hasattr(engine, "restarts_by_failure") and isinstance(statistics, dict)
+    return statistics if is_ours and statistics is not None else {}
+
+
+def _collect_statistics(states: Sequence[ModelState]) -> Iterator[Metric]:
+    """Yield a gauge for each number that engines report about themselves."""
+    for name in sorted({name for state in states for name in state.statistics}):
+        gauge = GaugeMetricFamily(
+            f"dragoman_engine_{name}", "A number that the engine reports.", labels=["model"]
+        )
+        for state in states:
+            if name in state.statistics:
+                gauge.add_metric([state.model], state.statistics[name])
+        yield gauge

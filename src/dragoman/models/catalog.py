@@ -22,6 +22,7 @@ import logging
 import os
 import re
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
@@ -37,6 +38,7 @@ from dragoman.engines.llamacpp.loading.model_shape import (
     read_shape,
 )
 from dragoman.errors import ModelBroken
+from dragoman.models.hub_download import find_downloaded
 from dragoman.models.mapping import ModelEntries, ModelMapping, ModelOptions
 from dragoman.models.pull import DEFAULT_ALIASES, DEFAULT_FILE
 from dragoman.options import suggest
@@ -73,7 +75,6 @@ class ModelSource(Struct, frozen=True, kw_only=True):
     options: ModelOptions = ModelOptions()
     shape: ModelShape | None = None  # what decides how much memory it needs
     plan: MemoryPlan | None = None  # with which it is loaded; None until then
-
     real_path: str = ""  # with links resolved
     stamp: FileStamp = ("", 0, 0)  # changes when the file does
 
@@ -149,9 +150,12 @@ class ModelCatalog:
     def resolve(self, name: str, *, paths: bool = False) -> ModelSource | None:
         """Find a model; with `paths`, an unknown name may be the path of a model."""
         source = self.find(name)
-        if source is None and paths and os.path.exists(name):
-            source = self.open_path(Path(name))
-        return source
+        if source is not None:
+            return source
+        if paths and os.path.exists(name):
+            return self.open_path(Path(name))
+        path = None if self.root is None else find_downloaded(name, self.root)
+        return next((known for known in self._sources if known.path == path), None)
 
     def refresh(self) -> None:
         """Scan the disk again. Blocks; one scan runs at a time."""
@@ -177,7 +181,7 @@ class ModelCatalog:
         source = self._describe(path)
         if options is None:
             return source
-        return msgspec.structs.replace(source, options=options.with_defaults(self.base))
+        return msgspec.structs.replace(source, options=options.with_defaults(source.options))
 
     def resolve_draft(self, source: ModelSource) -> ModelSource:
         """Return the model with the path of its draft model, which may be given by name."""
@@ -194,7 +198,7 @@ class ModelCatalog:
         for name, (path, options) in self._entries.read().items():
             source = self._describe(path)
             yield msgspec.structs.replace(
-                source, id=name, aliases=(), options=options.with_defaults(self.base)
+                source, id=name, aliases=(), options=options.with_defaults(source.options)
             )
 
     def scan(self, root: Path) -> list[ModelSource]:
@@ -213,15 +217,11 @@ class ModelCatalog:
             real_path = os.path.realpath(path)
             source = msgspec.structs.replace(source, real_path=real_path, stamp=stamp)
             self._headers.put(stamp, source)
-        return msgspec.structs.replace(source, options=self.base)
+        return msgspec.structs.replace(source, options=self.base.fit(source.kind))
 
     def _index_scanned(self, sources: list[ModelSource]) -> list[NameIndex]:
         root = self.root or Path()
-        models_per_directory: dict[Path, int] = {}
-        for source in sources:
-            models_per_directory[source.path.parent] = (
-                models_per_directory.get(source.path.parent, 0) + 1
-            )
+        models_per_directory = Counter(source.path.parent for source in sources)
         tiers: list[NameIndex] = [{} for _ in range(6)]
         for source in sources:
             stem, parent = _get_stem(source), source.path.parent

@@ -62,6 +62,23 @@ class ModelOptions(
     ] = None
     pin: Annotated[bool | None, Setting(help="never unload the model to make room")] = None
 
+    def fit(self, kind: str) -> ModelOptions:
+        """Return the server's options for a model of a kind, without what is for other kinds.
+
+        llama.cpp runs GGUF files and takes adapters as files; vLLM takes directories for both.
+        """
+        is_gguf = kind == "gguf"
+        other_engine = "vllm" if is_gguf else "llamacpp"
+        lora = {name: path for name, path in self.lora.items() if is_gguf != os.path.isdir(path)}
+        engine = None if self.engine == other_engine else self.engine
+        is_custom = engine is not None and ":" in engine
+        return msgspec.structs.replace(
+            self,
+            engine=engine,
+            lora=lora,
+            engine_arg=self.engine_arg if not is_gguf or is_custom else {},
+        )
+
     def with_defaults(self, defaults: ModelOptions) -> ModelOptions:
         """Return these options, with `defaults` for those that are not set."""
         values = {

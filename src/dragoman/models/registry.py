@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dragoman.engines import get_capabilities
 from dragoman.errors import (
     DragomanError,
     ModelBroken,
@@ -176,6 +177,25 @@ class ModelRegistry:
             if closing is not None:
                 await asyncio.shield(closing)
         return self._make_entry(slot)
+
+    async def load_adapter(self, name: str, adapter: str, path: str, *, owner: str = "") -> None:
+        """Load a LoRA adapter into a model that is loaded, if its engine can."""
+        await self._change_adapters(name, owner, "load_adapter", adapter, path)
+
+    async def unload_adapter(self, name: str, adapter: str, *, owner: str = "") -> None:
+        await self._change_adapters(name, owner, "unload_adapter", adapter)
+
+    async def _change_adapters(self, name: str, owner: str, method: str, *values: str) -> None:
+        slot = self._find_slot(name, owner)
+        if slot is None:
+            raise self.names.make_not_found(name, owner)
+        model = None if slot.loaded is None else slot.loaded.model
+        change = getattr(model and model.engine, method, None)
+        if model is None or change is None:
+            raise Unsupported("This model takes no adapters now.", param="model")
+        await change(*values)
+        model.capabilities = get_capabilities(model.engine)
+        model.info = replace(model.info, lora=model.capabilities.lora)
 
     def list_models(self, owner: str = "") -> list[ModelEntry]:
         """List the models that an owner may use.

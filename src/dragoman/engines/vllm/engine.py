@@ -70,6 +70,7 @@ class VllmEngine:
         self._masker = TokenMasker(vocabulary.pieces, vocabulary.eos_ids, vocabulary.control)
         self._reader: CoreReader | None = None
         self._is_closed = False
+        self._running_jobs = 0
         model = config.model_config
         self._vocabulary_size = int(model.get_vocab_size())
         make_request = None
@@ -172,6 +173,7 @@ class VllmEngine:
             [range(request.copies)] if request.copies > 1 else [[choice] for choice in range(job.n)]
         )
         readers = [ChoiceReader(job, put, group, request.drops_token) for group in choices]
+        self._running_jobs += 1
         try:
             prompt, params = self._make_prompt(job, request), self._make_params(job, request)
             reports_logprobs = job.logprobs is not None or job.prompt_logprobs is not None
@@ -184,6 +186,8 @@ class VllmEngine:
                 await asyncio.to_thread(self._replay_answers, job, readers)
         except Exception as error:
             raise convert_failure(error) from error
+        finally:
+            self._running_jobs -= 1
 
     async def _run_through_llm(
         self, reader: RequestReader, prompt: Native, params: Native, options: dict[str, Native]
@@ -277,7 +281,11 @@ class VllmEngine:
         return 0.0 if self._reader is None else self._reader.step_seconds
 
     def read_statistics(self) -> dict[str, float]:
-        return self._statistics.read()
+        """Return the numbers of the last engine step; none runs while there is no job."""
+        numbers = self._statistics.read()
+        if numbers and not self._running_jobs:
+            numbers |= {"running_requests": 0.0, "waiting_requests": 0.0}
+        return numbers
 
     @property
     def has_died(self) -> bool:

@@ -1,4 +1,4 @@
-"""Routes for administrators: load and unload models."""
+"""Routes for administrators: load and unload models, and LoRA adapters as vLLM's server does."""
 
 from __future__ import annotations
 
@@ -10,6 +10,12 @@ from dragoman.http.router import Handler, Route, RouteGroup
 from dragoman.http.routes.context import RouteContext
 from dragoman.http.routes.models import make_model_card
 from dragoman.protocols.models import DIALECT, ModelCard, ModelName, encode_model
+from dragoman.protocols.models.decode import (
+    AdapterName,
+    AdapterPath,
+    decode_adapter_name,
+    decode_adapter_path,
+)
 
 
 class ChangeModel(Protocol):
@@ -48,4 +54,48 @@ def make_routes(context: RouteContext) -> list[Route]:
     return [
         make_route("load", registry.load, "Load a model."),
         make_route("unload", registry.unload, "Unload a model once its requests are finished."),
+        *make_adapter_routes(context),
+    ]
+
+
+def make_adapter_routes(context: RouteContext) -> list[Route]:
+    services = context.runtime.services
+    registry = services.models
+
+    async def send_card(request: RequestContext, name: str) -> None:
+        card = make_model_card(registry.get(name, request.owner), services)
+        await request.send_response(200, encode_model(card))
+
+    async def load(request: RequestContext) -> None:
+        body = await context.reader.read_and_decode(request, decode_adapter_path)
+        name = request.record.requested_model = body.model or registry.default_name
+        await registry.load_adapter(name, body.lora_name, body.lora_path, owner=request.owner)
+        await send_card(request, name)
+
+    async def unload(request: RequestContext) -> None:
+        body = await context.reader.read_and_decode(request, decode_adapter_name)
+        name = request.record.requested_model = body.model or registry.default_name
+        await registry.unload_adapter(name, body.lora_name, owner=request.owner)
+        await send_card(request, name)
+
+    group = RouteGroup("/v1", DIALECT)
+    return [
+        group.make(
+            "POST",
+            "/load_lora_adapter",
+            load,
+            "Load a LoRA adapter from a directory of the server.",
+            access="admin",
+            request_type=AdapterPath,
+            response_type=ModelCard,
+        ),
+        group.make(
+            "POST",
+            "/unload_lora_adapter",
+            unload,
+            "Unload a LoRA adapter.",
+            access="admin",
+            request_type=AdapterName,
+            response_type=ModelCard,
+        ),
     ]

@@ -44,9 +44,11 @@ CONSTRAINTS = Path(engines_package.__file__).parent / NAME
 CHECK = "import vllm, vllm.engine.arg_utils; print(vllm.__version__)"
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 SEE_OUTPUT = "`--log-level debug` shows pip's output."
+MISSING_PACKAGE = "The package index lacks a package that vLLM needs, in the pinned version."
 FAILURES = (
     ("No space left", "There is no space left on the disk."),
-    ("No matching distribution", "The package index lacks a package that vLLM needs."),
+    ("No matching distribution", MISSING_PACKAGE),
+    ("ResolutionImpossible", MISSING_PACKAGE),
     ("CERTIFICATE_VERIFY_FAILED", "The certificate of the package index cannot be verified."),
     ("NewConnectionError", "The package index cannot be reached."),
     ("Timeout", "The package index does not answer."),
@@ -96,7 +98,11 @@ def install_engine(
     report("creating", 0.0)
     _create_environment(folder, options)
     _run_pip(folder, make_install_arguments(options.device), report, options)
-    if unused := UNUSED_PACKAGES[options.device]:
+    if unused := [
+        package
+        for package in UNUSED_PACKAGES[options.device]
+        if any((folder / "lib").glob(f"python*/site-packages/{package}"))
+    ]:
         _run_pip(folder, ["uninstall", "--yes", *unused], report, options)
     report("checking", 0.95)
     version = _check_import(folder, options)
@@ -136,7 +142,8 @@ def _run_pip(
     """Run our pip on the environment, and report how many packages it has found."""
     command = [sys.executable, "-m", "pip", "--python", str(get_python(folder))]
     command += ["--no-input", "--disable-pip-version-check", *arguments]
-    process = subprocess.Popen(
+    output: list[str] = []
+    with subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -144,16 +151,13 @@ def _run_pip(
         env=options.environment,
         text=True,
         errors="replace",
-    )
-    output: list[str] = []
-    try:
-        for stage, fraction in _follow(process, output, _count_pins(options.device)):
-            report(stage, fraction)
-        process.wait()
-    except BaseException:
-        process.kill()
-        process.wait()
-        raise
+    ) as process:
+        try:
+            for stage, fraction in _follow(process, output, _count_pins(options.device)):
+                report(stage, fraction)
+        except BaseException:
+            process.kill()
+            raise
     log.debug("output of pip:\n%s", "".join(output))
     if process.returncode:
         raise _explain_failure("".join(output))

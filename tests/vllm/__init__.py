@@ -1,0 +1,1 @@
+"""Tests with a real vLLM, which `make test-vllm` installs and runs."""
