@@ -122,7 +122,13 @@ FLAGS = [
     ("good --api-key-file nowhere", "cannot read 'nowhere': No such file or directory"),
     ("good --store mysql://x", "must begin with sqlite:// or postgresql://"),
     ("good --store sqlite:////proc/nowhere/x.db", "cannot be opened"),
-    ("good --api-key=", "An API key must not be empty."),
+    ("good --api-key=", "--api-key: must not be empty"),
+    ("good --admin-key=", "--admin-key: must not be empty"),
+    ("good --served-name=", "--served-name: must not be empty"),
+    ("good --served-name=a --served-name=", "--served-name: must not be empty"),
+    ("good --allowed-host=", "--allowed-host: must not be empty"),
+    ("good --key-limits requests_per_minut=5", "Did you mean `requests_per_minute`?"),
+    ("good --key-limits requests_per_minute=0", "`requests_per_minute`: must be at least 1"),
     ("--por 1", "there is no flag --por. Did you mean `--port`?"),
     ("good --mcp bad", "bad"),
     ("good --sampling temprature=1", "`temprature`. Did you mean `temperature`?"),
@@ -234,6 +240,62 @@ def test_wrong_configuration_file(
     result = run_command(capsys, "serve")
     check_line(result, message.replace("{tmp}", str(place)))
     assert "123" not in result.err  # keys are secret
+
+
+CHECKED_FILES = [case for case in FILES if "models" in case[0] and "nowhere" not in case[0]]
+CHECKED_FILES = [case for case in CHECKED_FILES if "chat_template" not in case[0]] + [
+    ("models: {m: {path: x.gguf, sampling: {temprature: 1}}}", "Did you mean `temperature`?"),
+    ("models: {m: {path: x.gguf, format: warp}}", "'warp'"),
+    ("models: {m: {path: x.gguf, context: -1}}", "`context`: must be 0 or more"),
+    ("models: {m: 5}", "model `m`: expected a path or a mapping of options"),
+    ("keys: {entries: [{nam: x}]}", "there is no option `nam`"),
+    ("keys: {limits: {requests_per_minut: 5}}", "Did you mean `requests_per_minute`?"),
+    ("presets: {sampling: {temprature: 1}}", "Did you mean `temperature`?"),
+]
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+@pytest.mark.parametrize(("content", "message"), CHECKED_FILES)
+def test_config_reports_what_a_server_would(
+    content: str, message: str, flags: list[str], place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (place / "dragoman.yaml").write_text(content + "\n")
+    result = run_command(capsys, "config", *flags)
+    check_line(result, message)
+    assert result.out == ""
+
+
+def test_config_checks_the_mapping_file(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "models" / "models.yaml").write_text("good: {path: good.gguf, contxt: 3}\n")
+    check_line(run_command(capsys, "config"), "models.yaml:1: model `good`: there is no option")
+    (place / "models" / "models.yaml").write_text("good: {path: good.gguf, context: 3}\n")
+    assert run_command(capsys, "config").code == 0
+
+
+SECRET = "p4ss/w0rd"
+URLS = [
+    "ftp://me:{}@host",
+    "http://me:{}@127.0.0.1:9",
+    "http://me:{}@127.0.0.1:9/path?token={}",
+    "me:{}@127.0.0.1:9",
+    "http:/me:{}@host",
+    "http://me:{}@host:99999",
+    "http://me:{}@",
+]
+
+
+@pytest.mark.parametrize("url", URLS)
+@pytest.mark.parametrize("command", ["ps", "show good", "serve good"])
+def test_passwords_of_urls_are_not_shown(
+    url: str, command: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flag = "--otlp-endpoint" if command.startswith("serve") else "--url"
+    if command.startswith("serve") and url.startswith("http://"):
+        pytest.skip("a valid endpoint")
+    result = run_command(capsys, *command.split(), flag, url.format(SECRET, SECRET))
+    assert result.code != 0
+    assert SECRET not in result.out + result.err
+    assert "w0rd" not in result.out + result.err
 
 
 MAPPINGS = [

@@ -101,10 +101,40 @@ def test_show_describes_a_model_without_loading_it(run: Run) -> None:
     assert run("show", "writer", "--license").out == "mit\n"
     assert "general.architecture" in run("show", "writer", "--metadata").out
     assert "--context" in run("show", "--help").out
-    broken = run("show", "damaged")
-    assert (broken.code, "error" in broken.out) == (0, True)
+    for flags in ([], ["--json"]):
+        broken = run("show", "damaged", *flags)
+        assert (broken.code, "error" in broken.out) == (1, True)
+        assert "damaged cannot be loaded: " in broken.err
     missing = run("show", "writer", "--template")
     assert (missing.code, "chat template" in missing.err) == (1, True)
+
+
+HUB_FILE = "hf:Owner/Some-Repo/sub/some-Q8_0.gguf"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        HUB_FILE,
+        "Owner/Some-Repo/sub/some-Q8_0.gguf",
+        "hf:Owner/Some-Repo",
+        "hf:Owner/Some-Repo@main",
+    ],
+)
+def test_commands_find_what_was_pulled_from_the_hub(run: Run, root: Path, name: str) -> None:
+    assert "is not installed" in run("show", name).err
+    file = root / "Owner--Some-Repo" / "sub" / "some-Q8_0.gguf"
+    write_model_file(file)
+    assert json.loads(run("show", name, "--json").out)["path"] == str(file)
+    assert run("cp", name, "other").code == 0
+    assert run("rm", "-y", "other").code == 0
+    assert run("rm", "-y", name).code == 0
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("name", ["hf:Owner/Some-Repo/../../coder.gguf", "hf:../x/coder.gguf"])
+def test_names_of_the_hub_stay_in_their_directory(run: Run, name: str) -> None:
+    assert run("show", name).code == 1
 
 
 def test_show_prints_what_the_model_has(run: Run, default_model: Path) -> None:

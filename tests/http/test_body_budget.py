@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 import resource
+from collections import deque
 from contextlib import ExitStack
 
 import httpx
 import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.frames import CloseCode, Frame, Opcode
+from websockets.sync.client import ClientConnection
+from websockets.sync.client import connect as connect_websocket
 
 from dragoman.engines.system_memory import read_available_memory
 from dragoman.errors import OutOfMemory
@@ -15,7 +20,7 @@ from dragoman.http.network import body_budget
 from dragoman.http.network.body_budget import MAXIMUM, SHARE, BodyBudget
 from dragoman.testing import Reply, ScriptedEngine
 from tests.support.fault_clients import connect, encode_request, make_body, read_until
-from tests.support.serving import poll_until, serve_scripted
+from tests.support.serving import RunningServer, poll_until, serve_scripted
 
 PATH = "/v1/completions"
 SIZE = 200_000
@@ -60,6 +65,73 @@ def test_announced_bytes_that_do_not_arrive_take_nothing() -> None:
         client = stack.enter_context(connect(server.port))
         client.sendall(encode_request(PATH, make_body(PATH, "x" * SIZE)))
         assert b" 200 OK" in read_until(client, b"\r\n\r\n")
+
+
+def open_websocket(server: RunningServer) -> ClientConnection:
+    address = f"ws://127.0.0.1:{server.port}/v1/responses"
+    return connect_websocket(address, compression=None, proxy=None, max_size=None)
+
+
+def make_message(text: str) -> str:
+    return json.dumps({"type": "response.create", "model": "scripted", "input": text})
+
+
+def get_left(server: RunningServer) -> int:
+    """Return how many bytes the server would still accept."""
+    return server.app.body_limit.budget.left
+
+
+def check_closed(client: ClientConnection) -> None:
+    with pytest.raises(ConnectionClosed) as caught:
+        deque(iter(lambda: client.recv(timeout=20), None))
+    assert caught.value.rcvd is not None
+    assert caught.value.rcvd.code == CloseCode.TRY_AGAIN_LATER
+    assert "too many large requests" in caught.value.rcvd.reason
+
+
+def test_messages_count_until_they_are_answered() -> None:
+    engine = ScriptedEngine([Reply("x", when="wait", hang_at=0), Reply("Hello.")])
+    with serve_scripted(engine) as server, ExitStack() as stack:
+        whole = get_left(server)
+        clients = [stack.enter_context(open_websocket(server)) for _ in range(4)]
+        for client in clients:
+            client.send(make_message("x" * SIZE + " wait"))
+        poll_until(lambda: engine.active == 4)
+        assert get_left(server) < whole - 4 * SIZE
+        refused = httpx.post(server.url + PATH, json=make_body(PATH, "x" * SIZE))
+        assert refused.status_code == 503  # bodies and messages share the budget
+        other = stack.enter_context(open_websocket(server))
+        other.send(make_message("x" * SIZE))
+        check_closed(other)
+        for client in clients:
+            client.close()
+        poll_until(lambda: get_left(server) == whole)
+        another = stack.enter_context(open_websocket(server))
+        for _ in range(6):  # one after the other
+            another.send(make_message("x" * SIZE))
+            while json.loads(another.recv(timeout=20))["type"] != "response.completed":
+                pass
+        another.close()
+        poll_until(lambda: get_left(server) == whole)
+
+
+@pytest.mark.parametrize("in_fragments", [False, True])
+def test_unfinished_messages_count(in_fragments: bool) -> None:
+    part = b"x" * (SIZE + 20)
+    first = Frame(Opcode.TEXT, part, fin=False).serialize(mask=True)
+    if not in_fragments:  # one frame, of which the end is missing
+        first = Frame(Opcode.TEXT, part + part).serialize(mask=True)[:SIZE]
+    with serve_scripted("Hello.") as server, ExitStack() as stack:
+        whole = get_left(server)
+        clients = [stack.enter_context(open_websocket(server)) for _ in range(5)]
+        for client in clients[:4]:
+            client.socket.sendall(first)
+        poll_until(lambda: get_left(server) <= whole - 4 * (SIZE - 20))
+        clients[4].socket.sendall(first if in_fragments else first + b"x" * 100)
+        check_closed(clients[4])
+        for client in clients:
+            client.socket.close()
+        poll_until(lambda: get_left(server) == whole)
 
 
 @pytest.mark.parametrize("kind", [resource.RLIMIT_AS, resource.RLIMIT_DATA])

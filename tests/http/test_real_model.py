@@ -157,8 +157,8 @@ def test_the_token_that_ends_an_answer_is_reported(server: RunningServer) -> Non
     body = {"model": MODEL, "messages": MESSAGES, "guided_choice": ["yes", "no"]}
     answer = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60).json()
     choice = answer["choices"][0]
-    ends = {"content": "<|im_end|><|endoftext|>"}
-    assert choice["matched_stop"] in httpx.post(f"{server.url}/tokenize", json=ends).json()["tokens"]
+    ends = httpx.post(f"{server.url}/tokenize", json={"content": "<|im_end|><|endoftext|>"}).json()
+    assert choice["matched_stop"] in ends["tokens"]
     assert (choice["stop_reason"], choice["finish_reason"]) == (None, "stop")
 
 

@@ -117,7 +117,7 @@ def test_unstored_response_is_dropped_after_a_failed_continuation(
     ("text", "param"),
     [
         ("{", None),
-        ('{"type": "response.create"}', "model"),
+        ('{"type": "response.create"}', "input"),
         ('{"type": "response.steer", "model": "scripted"}', "type"),
         (
             '{"type": "response.create", "model": "scripted", "input": "x", "stream": false}',

@@ -6,14 +6,20 @@ import re
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from dragoman.keys import KeyFileError
 from dragoman.keys.digests import format_hash, make_key, make_key_owner
-from dragoman.keys.entries import KeyEntry
+from dragoman.keys.entries import KeyEntry, LimitOptions
 from dragoman.keys.key_file import read_key_file
+from dragoman.keys.key_settings import KeySettings
+from dragoman.keys.key_store import KeyStore
 from dragoman.options.units import parse_tokens
+from dragoman.types.limits import KeyLimits
+from tests.support.work_counter import count_lines
 
 SECRET = "sk-canary-0123456789-abcdefghij"
 HASH = format_hash(SECRET)
@@ -153,3 +159,59 @@ def test_random_keys_are_long_and_never_the_same() -> None:
     keys = {make_key() for _ in range(100)}
     assert len(keys) == 100
     assert min(map(len, keys)) > 50
+
+
+DEFAULTS = {"requests_per_minute": 60, "tokens_per_minute": "10k", "queue_share": 2}
+
+
+def read_limits(tmp_path: Path, **settings: Any) -> dict[str, KeyLimits]:
+    """Return the limits of all keys, by name; those without a name under their keys."""
+    entries = f"""
+entries:
+  - {{name: own, hash: "{format_hash("own")}", limits: {{requests_per_minute: 5}}}}
+  - {{name: free, hash: "{format_hash("free")}", limits: {{requests_per_minute: null}}}}
+  - {{name: none, hash: "{format_hash("none")}"}}
+  - {{name: boss, hash: "{format_hash("boss")}", admin: true}}
+"""
+    (tmp_path / "keys.yaml").write_text(entries)
+    store = KeyStore(
+        KeySettings(api=["plain"], admin=["root"], file=tmp_path / "keys.yaml", **settings)
+    )
+    keys = ("plain", "root", "own", "free", "none", "boss")
+    return {key: store.find_all([key.encode()])[0].limits for key in keys}
+
+
+def test_keys_without_limits_have_the_default_ones(tmp_path: Path) -> None:
+    limits = read_limits(tmp_path, limits=DEFAULTS)
+    plain = limits["plain"]
+    assert (plain.requests_per_minute, plain.tokens_per_minute) == (60, 10 * 1024)
+    assert (plain.queue_share, plain.concurrent_requests) == (2.0, None)
+    assert limits["none"] == plain
+    assert limits["own"] == replace(plain, requests_per_minute=5)
+    assert limits["free"] == replace(plain, requests_per_minute=None)
+    assert (limits["root"], limits["boss"]) == (KeyLimits(), LimitOptions())
+
+
+def test_there_are_no_default_limits_unless_they_are_set(tmp_path: Path) -> None:
+    limits = read_limits(tmp_path)
+    assert limits["plain"] == limits["none"] == LimitOptions()
+
+
+def test_plain_keys_of_a_file_have_them_too(tmp_path: Path) -> None:
+    file = tmp_path / "keys.txt"
+    file.write_text("one\ntwo\n")
+    store = KeyStore(KeySettings(file=file, limits={"concurrent_requests": 3}))
+    assert [entry.limits.concurrent_requests for entry in store.entries] == [3, 3]
+
+
+def test_each_entry_is_read_in_few_steps(tmp_path: Path) -> None:
+    """Most of the work is that of the YAML parser: the one in Python takes five times as long."""
+    count = 100
+    text = "".join(
+        f"  - name: user{number}\n    hash: {format_hash(str(number))}\n    routes: [chat]\n"
+        for number in range(count)
+    )
+    (tmp_path / "keys.yaml").write_text(f"entries:\n{text}")
+    lines = count_lines(lambda: read_key_file(tmp_path / "keys.yaml"))
+    print(f"{lines / count:.0f} lines for an entry")
+    assert lines < 1000 * count

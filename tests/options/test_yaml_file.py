@@ -65,6 +65,8 @@ def test_merged_keys_can_be_set_again(file: Path) -> None:
         (b"!!python/object/apply:os.system [true]", ":1: invalid YAML: "),
         (b"a: 2024-13-45", ": invalid YAML: "),
         (b"{" * 3000, ": invalid YAML: "),
+        (b"[" * 200_000, ": invalid YAML: "),  # libyaml's own composer would crash
+        (b"- " * 100_000, ": invalid YAML: "),
         (b"? [a]\n: 1", "invalid YAML"),
     ],
 )

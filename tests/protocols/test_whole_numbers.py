@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -146,6 +148,31 @@ def test_other_values_are_still_errors(text: str) -> None:
         decode_json(text.encode(), Outer)
     with pytest.raises(msgspec.ValidationError):
         convert_json(json.loads(text), list[int])
+
+
+FIRST_USE = """
+import sys, threading
+sys.setswitchinterval(1e-6)
+from dragoman.protocols.chat.decode import ChatRequest
+from dragoman.protocols.responses.decode.fields import ResponseRequest
+from dragoman.protocols.shared.json_body import decode_body
+start = threading.Barrier(8)
+
+def decode(kind):
+    start.wait()
+    decode_body(b'{"messages": [], "input": "x"}', kind)
+
+kinds = [ChatRequest, ResponseRequest] * 4
+threads = [threading.Thread(target=decode, args=(kind,)) for kind in kinds]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+"""
+
+
+def test_threads_may_decode_a_type_for_the_first_time_at_once() -> None:
+    """Otherwise msgspec crashes, in one of a few such processes."""
+    for _ in range(3):
+        subprocess.run([sys.executable, "-c", FIRST_USE], check=True, timeout=60)
 
 
 @pytest.fixture(scope="module")

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 
 from msgspec import to_builtins
 
+from dragoman.cli.console.errors import CommandFailed
 from dragoman.cli.console.flags import add_command, add_flags
 from dragoman.config import GROUPS, Configuration, Origin, Settings, list_settings
-from dragoman.options import OptionField
-
-HIDDEN = "********"
-PASSWORD = re.compile(r"(?<=://)(?P<user>[^/:@\s]*):[^/\s]*@")
-PARAMETER = re.compile(r"(?i)([?&][^=&\s]*(?:passw|token|key|secret)[^=&\s]*=)[^&\s]+")
+from dragoman.options import HIDDEN, OptionField, mask_password
 
 
 def add_parser(
@@ -34,10 +30,30 @@ def add_parser(
 
 def run(arguments: argparse.Namespace, settings: Settings) -> None:
     configuration: Configuration = arguments.configuration
+    check_settings(settings)
     if arguments.json:
         print(json.dumps(build_report(configuration), ensure_ascii=False, indent=2))
     else:
         print(format_report(configuration))
+
+
+def check_settings(settings: Settings) -> None:
+    """Check what no single setting shows: the options of models and the entries of keys."""
+    from dragoman.models.mapping import MappingError, read_mapping
+    from dragoman.runtime import (
+        build_key_store,
+        find_models_file,
+        make_model_options,
+        parse_configured_models,
+    )
+
+    build_key_store(settings, lambda: settings)
+    make_model_options(settings)
+    try:
+        parse_configured_models(settings)
+        read_mapping(find_models_file(settings))
+    except MappingError as error:
+        raise CommandFailed(str(error)) from None
 
 
 def build_report(configuration: Configuration) -> dict[str, object]:
@@ -79,11 +95,6 @@ def mask(field: OptionField, value: object) -> object:
     if isinstance(value, tuple):
         return [mask_password(str(item)) if isinstance(item, str) else item for item in value]
     return mask_password(value) if isinstance(value, str) else value
-
-
-def mask_password(text: str) -> str:
-    """Hide the password in a URL, also in its query."""
-    return PARAMETER.sub(rf"\g<1>{HIDDEN}", PASSWORD.sub(rf"\g<user>:{HIDDEN}@", text))
 
 
 def _format(field: OptionField, settings: Settings) -> str:

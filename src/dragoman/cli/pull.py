@@ -10,7 +10,7 @@ from dragoman.cli.console.ask import ask
 from dragoman.cli.console.flags import COMMON, add_command, add_flags
 from dragoman.config import Settings
 from dragoman.config.package_index import make_pip_environment
-from dragoman.models.hub_download import find_downloaded, is_hub_name
+from dragoman.models.hub_download import is_hub_name
 from dragoman.models.pull import (
     DEFAULT_ALIASES,
     ProgressBar,
@@ -57,10 +57,9 @@ def choose_model(name: str | None, settings: Settings) -> str:
     is_default = name.strip().casefold() in DEFAULT_ALIASES
     if not (is_default or is_hub_name(name)) or is_installed(name, settings):
         return name
-    path = None if is_default else find_downloaded(name, settings.models_path)
-    if path is None and (is_default or settings.pull or confirm_download(name)):
-        path = download(name, settings)
-    return str(path) if path is not None else name
+    if is_default or settings.pull or confirm_download(name):
+        return str(download(name, settings))
+    return name
 
 
 def is_installed(name: str, settings: Settings) -> bool:

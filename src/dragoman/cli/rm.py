@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
 
     for name in arguments.names:
         catalog = open_catalog(settings)
-        source = catalog.find(name)
+        source = catalog.resolve(name)
         if source is None:
             raise make_unknown_model_error(catalog, name)
         key = find_entry(catalog, name)

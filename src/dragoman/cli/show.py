@@ -71,6 +71,8 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
         print_json(to_json(description))
     else:
         print_fields(list_fields(description))
+    if description.error is not None:
+        raise CommandFailed(f"{source.id} cannot be loaded: {description.error}")
 
 
 def show_served(arguments: argparse.Namespace, settings: Settings) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from dragoman.config.tls_settings import TlsSettings
+from dragoman.config.api_key_settings import ApiKeySettings
 from dragoman.options import Setting
 
 
-class StateSettings(TlsSettings, frozen=True, kw_only=True):
+class StateSettings(ApiKeySettings, frozen=True, kw_only=True):
     """The settings of the groups `stored responses` and `remote tools (MCP)`."""
 
     store: Annotated[

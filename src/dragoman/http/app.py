@@ -96,16 +96,16 @@ class App:
         self.responses = ResponseService(
             runtime.services, runtime.state, background, runtime.remote_tools
         )
-        self.body_limit = BodyLimit(settings, runtime.services.models.list_loaded)
-        self.websockets = WebSocketSessions(self.body_limit.get)
+        self.body_limit = BodyLimit(
+            settings, runtime.services.models.list_loaded, BodyBudget(runtime.memory)
+        )
+        self.websockets = WebSocketSessions(self.body_limit)
         self.readiness = Readiness(responder, runtime.services.models, self.metrics)
         self.router = Router([])
         self.context = RouteContext(
             runtime=runtime,
             responses=self.responses,
-            reader=BodyReader(
-                settings, self.body_limit, BodyBudget(runtime.memory), runtime.state.get_signer
-            ),
+            reader=BodyReader(settings, self.body_limit, runtime.state.get_signer),
             responder=responder,
             websockets=self.websockets,
             metrics=self.metrics,
@@ -184,7 +184,7 @@ class App:
         settings, services = self.settings, self.runtime.services
         self._clock.set_times(settings.patience, settings.ping)
         self.responder.request_timeout = settings.request_timeout
-        services.admission.resize(settings.queue)
+        services.admission.update(settings.queue, settings.load_wait)
         services.models.policy = replace(services.models.policy, wait=settings.load_wait)
         if settings.log_level != self._log_level:
             self._log_level = settings.log_level

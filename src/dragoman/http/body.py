@@ -15,7 +15,7 @@ from dragoman.config import Settings
 from dragoman.errors import UnsupportedMedia
 from dragoman.http.asgi import RequestContext
 from dragoman.http.middleware import parse_host, parse_origin
-from dragoman.http.network.body_budget import BodyBudget
+from dragoman.http.network.body_budget import UNLIMITED, BodyBudget
 from dragoman.models.model import Model
 from dragoman.protocols.dialect import Decode, DialectContext
 from dragoman.protocols.shared.json_body import LARGE_BODY, collect_warnings
@@ -31,9 +31,15 @@ T = TypeVar("T")
 class BodyLimit:
     """The limit of a server, which changes with its models and its settings."""
 
-    def __init__(self, settings: Settings, list_models: Callable[[], Iterable[Model]]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        list_models: Callable[[], Iterable[Model]],
+        budget: BodyBudget = UNLIMITED,
+    ) -> None:
         self._settings = settings
         self._list_models = list_models
+        self.budget = budget  # of all bodies together
 
     def get(self) -> int:
         """Return the limit in bytes."""
@@ -63,13 +69,11 @@ class BodyReader:
         self,
         settings: Settings,
         limit: BodyLimit,
-        budget: BodyBudget,
         get_signer: Callable[[], Awaitable[Signer]],
     ) -> None:
         self._settings = settings
         self._limit = limit
         self._get_signer = get_signer
-        self._budget = budget
 
     async def read(self, request: RequestContext) -> bytes:
         content_type = request.get_header(b"content-type")
@@ -82,7 +86,7 @@ class BodyReader:
         if encoding.lower() != b"identity":
             raise UnsupportedMedia("Send the body without `Content-Encoding`.")
         with request.record.measure("receive"):
-            hold = self._budget.open_hold()
+            hold = self._limit.budget.open_hold()
             request.on_end.append(hold.release)
             limit, timeout = self._limit.get(), self._settings.receive_timeout
             return await request.read_body(limit, timeout, self._limit.explain(), hold.grow)

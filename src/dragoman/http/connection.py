@@ -164,7 +164,8 @@ class Connection(HttpToolsProtocol):
         self._stall.stop()
         self.connections.discard(self)
         self.parser = None  # type: ignore[assignment]  # break the reference cycle
-        WebSocketConnection(self, self.settings, handshake, scope).begin(rest)
+        budget = self.body_limit.budget
+        WebSocketConnection(self, self.settings, handshake, scope, budget).begin(rest)
         return True
 
     def _check_size(self, size: int) -> None:

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 
 from websockets.frames import CloseCode
 
-from dragoman.errors import DragomanError, Draining
+from dragoman.errors import DragomanError, Draining, OutOfMemory
 from dragoman.http.asgi import DIRECT_WRITER, Message, RequestContext
+from dragoman.http.body import BodyLimit
 from dragoman.http.cancellation import Disconnected
 
 IDLE_TIMEOUT = 3600.0  # seconds until an idle session is closed
@@ -45,6 +46,8 @@ class WebSocketSession:
         self._direct = request.scope.get(DIRECT_WRITER)
         self._queue: deque[bytes] = deque()
         self._queued_bytes = 0
+        self._current_bytes = 0  # of the message that the handler works on
+        self._hold = sessions.limit.budget.open_hold()  # of both
         self._wakeup = asyncio.Event()
         self._closed = asyncio.Event()
         self._reader: asyncio.Task[None] | None = None
@@ -66,6 +69,8 @@ class WebSocketSession:
 
     async def receive(self) -> bytes:
         """The next message. Raises `Disconnected` once there will be none."""
+        self._current_bytes = 0
+        self._hold.resize(self._queued_bytes)
         while True:
             if self._sessions.drain_seconds is not None and not self._busy:
                 await self.close(CloseCode.SERVICE_RESTART, STOPPING)
@@ -74,6 +79,7 @@ class WebSocketSession:
             if self._queue:
                 text = self._queue.popleft()
                 self._queued_bytes -= len(text)
+                self._current_bytes = len(text)
                 return text
             await self._wait()
 
@@ -137,9 +143,11 @@ class WebSocketSession:
         """Let a waiting handler check again whether it may wait."""
         self._wakeup.set()
 
-    def stop_reading(self) -> None:
+    def end(self) -> None:
+        """Read no more, and give back the memory of messages."""
         if self._reader is not None:
             self._reader.cancel()
+        self._hold.release()
 
     async def _send(self, message: Message) -> None:
         try:
@@ -167,7 +175,7 @@ class WebSocketSession:
             await self._enqueue(text.encode())
 
     async def _enqueue(self, text: bytes) -> None:
-        limit = self._sessions.get_message_limit()
+        limit = self._sessions.limit.get()
         if len(text) > limit:
             await self.close(
                 CloseCode.MESSAGE_TOO_BIG, f"A message may have at most {limit:,} bytes."
@@ -177,6 +185,11 @@ class WebSocketSession:
         if self._queue and is_full:
             # If we stopped reading here, we would not notice that the client disconnects.
             await self.close(CloseCode.POLICY_VIOLATION, "Too many messages are waiting.")
+            return
+        try:
+            self._hold.resize(self._current_bytes + self._queued_bytes + len(text))
+        except OutOfMemory as error:
+            await self.close(CloseCode.TRY_AGAIN_LATER, error.message)
             return
         self._queue.append(text)
         self._queued_bytes += len(text)
@@ -192,10 +205,8 @@ class WebSocketSession:
 class WebSocketSessions:
     """All WebSockets of a server."""
 
-    def __init__(
-        self, get_message_limit: Callable[[], int], idle_timeout: float = IDLE_TIMEOUT
-    ) -> None:
-        self.get_message_limit = get_message_limit  # in bytes
+    def __init__(self, limit: BodyLimit, idle_timeout: float = IDLE_TIMEOUT) -> None:
+        self.limit = limit  # of messages, which are like bodies
         self.idle_timeout = idle_timeout
         self.drain_seconds: float | None = None  # set once the server is stopping
         self._open: set[WebSocketSession] = set()
@@ -252,7 +263,7 @@ class WebSocketSessions:
             await session.close(CloseCode.INTERNAL_ERROR)
             raise
         finally:
-            session.stop_reading()
+            session.end()
             self._open.discard(session)
             if not self._open:
                 self._all_closed.set()

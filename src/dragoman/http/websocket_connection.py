@@ -23,8 +23,10 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 
 from dragoman.config import Settings
+from dragoman.errors import OutOfMemory
 from dragoman.http.asgi import DIRECT_WRITER, Header, Message, Scope
 from dragoman.http.closing import PHRASES, LingeringClose, StallTimer
+from dragoman.http.network.body_budget import BodyBudget
 
 log = logging.getLogger("dragoman.http")
 library_log = logging.getLogger("dragoman.websocket")  # the library logs every connection
@@ -56,6 +58,7 @@ class WebSocketConnection(asyncio.Protocol):
         settings: Settings,
         handshake: Handshake,
         scope: Scope,
+        budget: BodyBudget,
     ) -> None:
         self._app: Callable[..., Awaitable[Any]] = connection.app
         self._loop = connection.loop
@@ -75,6 +78,7 @@ class WebSocketConnection(asyncio.Protocol):
         self._early_data = b""  # received before the handshake was answered
         self._fragments = bytearray()  # of a message in several frames
         self._is_binary = False  # the message being received
+        self._hold = budget.open_hold()  # of what the app has not received yet
         self._received: deque[Message] = deque([{"type": "websocket.connect"}])
         self._wakeup = asyncio.Event()
         self._reading = False
@@ -118,6 +122,7 @@ class WebSocketConnection(asyncio.Protocol):
             await self._wakeup.wait()
         message = self._received.popleft()
         self._update_reading()
+        self._update_hold()
         return message
 
     async def send(self, message: Message) -> None:
@@ -196,6 +201,7 @@ class WebSocketConnection(asyncio.Protocol):
             self._close_code = code
         self._received.clear()
         self._fragments.clear()
+        self._hold.release()
         self._wakeup.set()
         self._writable.set()
         for timer in (self._ping_timer, self._message_deadline):
@@ -220,6 +226,7 @@ class WebSocketConnection(asyncio.Protocol):
         failure = self._protocol.close_sent if self._protocol.parser_exc is not None else None
         if failure is not None:
             self._end(failure.code)
+        self._update_hold()
         self._flush()
         self._update_reading()
 
@@ -246,6 +253,17 @@ class WebSocketConnection(asyncio.Protocol):
         message["bytes"] = bytes(data) if self._is_binary else None
         self._received.append(message)
         self._wakeup.set()
+
+    def _update_hold(self) -> None:
+        """Count what was received of messages; close if all connections together have too much."""
+        if self._close_code is not None:
+            return
+        complete = sum(len(message.get("text") or "") for message in self._received)
+        partial = len(self._fragments) + len(self._protocol.reader.buffer)
+        try:
+            self._hold.resize(complete + partial)
+        except OutOfMemory as error:
+            self._fail(CloseCode.TRY_AGAIN_LATER, error.message)
 
     def _update_reading(self) -> None:
         """Read while the app wants more and the client reads what was written."""

@@ -17,11 +17,13 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from datetime import time as day_time
 from typing import Annotated, TypeAlias, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from dragoman.keys.digests import (
     hash_key,
@@ -33,6 +35,7 @@ from dragoman.keys.digests import (
 )
 from dragoman.keys.scopes import ADMIN_GROUP, EVERYTHING, KeyScope, split_pattern
 from dragoman.options import InvalidOption, Setting, list_fields, parse_options
+from dragoman.types import Json
 from dragoman.types.limits import NO_LIMITS, KeyLimits
 
 Locate: TypeAlias = Callable[..., str]  # takes keys and indices, returns `FILE:LINE`
@@ -110,19 +113,30 @@ class KeyEntry(Struct, frozen=True, kw_only=True):
         return self.name or self.owner[:8]
 
 
-def make_plain_entry(key: str, *, is_admin: bool = False, where: str = "") -> KeyEntry:
+def make_plain_entry(
+    key: str, *, is_admin: bool = False, where: str = "", limits: KeyLimits = NO_LIMITS
+) -> KeyEntry:
     """Make the entry of a key without a name, which may use everything but admin routes."""
     data = normalize_key(key)
     return KeyEntry(
         owner=make_key_owner(data),
         digests=frozenset((hash_key(data),)),
         is_admin=is_admin,
+        limits=limits,
         where=where,
         is_weak=is_weak(key.strip()),
     )
 
 
-def parse_entries(entries: Sequence[object], locate: Locate) -> list[KeyEntry]:
+def parse_default_limits(limits: Mapping[str, Json]) -> KeyLimits:
+    """Read the limits of keys that have none of their own, or raise `KeyFileError`."""
+    values: dict[object, object] = dict(limits.items())
+    return _parse_fields(LimitOptions, values, lambda *keys: "--key-limits")
+
+
+def parse_entries(
+    entries: Sequence[object], locate: Locate, default_limits: KeyLimits = NO_LIMITS
+) -> list[KeyEntry]:
     """Read the entries of a list, or raise `KeyFileError`."""
     parsed = []
     for index, entry in enumerate(entries):
@@ -130,8 +144,17 @@ def parse_entries(entries: Sequence[object], locate: Locate) -> list[KeyEntry]:
             raise KeyFileError(
                 f"{locate(str(index))}: an entry is a mapping with `name` and `hash`"
             )
-        parsed.append(_parse_entry(entry, lambda *keys, at=str(index): locate(at, *keys)))
+        own = _parse_entry(entry, lambda *keys, at=str(index): locate(at, *keys))
+        parsed.append(own if own.is_admin else _add_limits(own, entry, default_limits))
     return parsed
+
+
+def _add_limits(parsed: KeyEntry, entry: Mapping[object, object], defaults: KeyLimits) -> KeyEntry:
+    """Return an entry with the default limits where it does not mention its own."""
+    own = entry.get("limits")
+    names = own if isinstance(own, Mapping) else ()
+    others = {name: value for name, value in asdict(defaults).items() if name not in names}
+    return replace(parsed, limits=replace(parsed.limits, **others))
 
 
 def _parse_entry(entry: Mapping[object, object], locate: Locate) -> KeyEntry:
@@ -164,6 +187,8 @@ def _parse_fields(
     others: Iterable[str] = (),
 ) -> AnyOptions:
     """Read the fields of a mapping; an error names the line of the field."""
+    with suppress(InvalidOption):
+        return parse_options(struct, values)
     for name, value in values.items():
         if name not in list_fields(struct) and not _FIELD_LIKE.fullmatch(str(name)):
             raise KeyFileError(f"{locate()}: a field of this entry does not exist")

@@ -13,16 +13,17 @@ from pathlib import Path
 from dragoman.keys.entries import KeyEntry, KeyFileError, make_plain_entry, parse_entries
 from dragoman.options import suggest
 from dragoman.options.yaml_file import YamlFileError, read_yaml_file
+from dragoman.types.limits import NO_LIMITS, KeyLimits
 
 ENTRIES = "entries"
 # A line of YAML must not become a key that anyone can guess.
 _LIKE_YAML = re.compile(r"\s*(?:-\s+)?(?:entries|name|hash|key|routes|models|limits|admin)\s*:")
 
 
-def read_key_file(path: Path) -> list[KeyEntry]:
+def read_key_file(path: Path, default_limits: KeyLimits = NO_LIMITS) -> list[KeyEntry]:
     """Read the keys of a file, or raise `KeyFileError`."""
     if path.suffix.lower() in (".yaml", ".yml"):
-        return _read_yaml(path)
+        return _read_yaml(path, default_limits)
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
@@ -38,13 +39,13 @@ def read_key_file(path: Path) -> list[KeyEntry]:
                 f"{path}:{number}: this looks like YAML; let the name of the file end with .yaml"
             )
     return [
-        make_plain_entry(line, where=f"{path}:{number}")
+        make_plain_entry(line, where=f"{path}:{number}", limits=default_limits)
         for number, line in enumerate(lines, 1)
         if line.strip() and not line.strip().startswith("#")
     ]
 
 
-def _read_yaml(path: Path) -> list[KeyEntry]:
+def _read_yaml(path: Path, default_limits: KeyLimits) -> list[KeyEntry]:
     try:
         file = read_yaml_file(path)
     except YamlFileError as error:
@@ -56,4 +57,4 @@ def _read_yaml(path: Path) -> list[KeyEntry]:
     entries = file.content.get(ENTRIES) or []
     if not isinstance(entries, list):
         raise KeyFileError(f"{file.locate(ENTRIES)}: `{ENTRIES}` must be a list")
-    return parse_entries(entries, lambda *keys: file.locate(ENTRIES, *keys))
+    return parse_entries(entries, lambda *keys: file.locate(ENTRIES, *keys), default_limits)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 
 from dragoman.config import Settings, make_locator
 from dragoman.keys.entries import Locate
+from dragoman.types import Json
 
 
 class KeySettings(Struct, frozen=True, kw_only=True, eq=False):
@@ -17,6 +18,7 @@ class KeySettings(Struct, frozen=True, kw_only=True, eq=False):
     api: Sequence[str] = ()
     admin: Sequence[str] = ()
     entries: Sequence[object] = ()
+    limits: Mapping[str, Json] = {}  # of keys that have none of their own
     locate: Locate = lambda *_: "keys"  # finds file and line of an entry
     file: Path | None = None
     config_file: Path | None = None  # that has the settings above
@@ -35,6 +37,7 @@ def make_key_settings(settings: Settings) -> KeySettings:
         api=settings.api_key,
         admin=settings.admin_key,
         entries=settings.key_entries,
+        limits=settings.key_limits,
         locate=locate,
         file=Path(settings.api_key_file) if settings.api_key_file else None,
         config_file=config_file,

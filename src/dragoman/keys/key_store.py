@@ -28,6 +28,7 @@ from dragoman.keys.entries import (
     KeyEntry,
     KeyFileError,
     make_plain_entry,
+    parse_default_limits,
     parse_entries,
 )
 from dragoman.keys.key_file import read_key_file
@@ -225,11 +226,12 @@ class KeyStore:
         return [_stat(path) for path in (self._settings.file, self._settings.config_file)]
 
     def _read(self, settings: KeySettings) -> KeyTable:
-        entries = [make_plain_entry(key) for key in settings.api]
+        limits = parse_default_limits(settings.limits)
+        entries = [make_plain_entry(key, limits=limits) for key in settings.api]
         entries += [make_plain_entry(key, is_admin=True) for key in settings.admin]
-        entries += parse_entries(settings.entries, settings.locate)
+        entries += parse_entries(settings.entries, settings.locate, limits)
         if settings.file is not None:
-            entries += read_key_file(settings.file)
+            entries += read_key_file(settings.file, limits)
         table = KeyTable(entries)
         self._check_routes(table)
         return table

@@ -7,13 +7,16 @@ option is written twice. This package imports nothing of ours.
 """
 
 from dragoman.options.declaration import OptionField, Setting, list_fields
+from dragoman.options.secrets import HIDDEN, mask_password
 from dragoman.options.values import InvalidOption, parse_options, parse_value, suggest
 
 __all__ = [
+    "HIDDEN",
     "InvalidOption",
     "OptionField",
     "Setting",
     "list_fields",
+    "mask_password",
     "parse_options",
     "parse_value",
     "suggest",

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.options.declaration import OptionField, list_fields
+from dragoman.options.secrets import mask_password
 from dragoman.options.units import FOREVER, parse_bytes, parse_seconds, parse_tokens
 
 TRUE, FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
@@ -109,7 +110,7 @@ def _describe(field: OptionField) -> str:
 
 def _show(field: OptionField, value: object) -> str:
     """Show a wrong value, unless it is secret."""
-    text = "a number" if field.setting.secret else repr(value)
+    text = "a number" if field.setting.secret else mask_password(repr(value))
     if field.kind is str and isinstance(value, int | float):
         return f", got {text}; put it in quotes"
     if field.setting.secret:
@@ -239,4 +240,6 @@ def _convert_list(field: OptionField, value: object) -> tuple[object, ...]:
         value = [part.strip() for part in value.split(",") if part.strip()]
     elif not isinstance(value, list | tuple):
         value = [value]
+    if any(isinstance(item, str) and not item.strip() for item in value):
+        raise InvalidOption("must not be empty")
     return tuple(_convert_item(field, item) for item in value)

@@ -199,8 +199,9 @@ class ResponseRun:
 
     async def _save_and_take_frames(self) -> list[bytes]:
         """Save the response, once, and return its last frames. Cancelling this does not stop it."""
-        if self.save is not None and self._saving is None:
+        if self.save is not None:
             self._saving = asyncio.ensure_future(self.save(self._last_frames))
+            self.save = None  # which refers to this run
         if self._saving is not None:
             await asyncio.shield(self._saving)
         frames, self._last_frames = self._last_frames, []

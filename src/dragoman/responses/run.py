@@ -23,7 +23,9 @@ from dragoman.replay import PromptReuse
 from dragoman.telemetry.record import get_record
 from dragoman.telemetry.reports import report_current_request
 from dragoman.types import Request
+from dragoman.types.worker_threads import run_in_worker
 
+SMALL_CHOICES, SMALL_TOKENS = 32, 4096  # of an answer that is encoded in a moment
 Observe: TypeAlias = Callable[[Delta], None]
 # takes encoded frames; an awaitable that it returns is awaited before the next call
 Push: TypeAlias = Callable[[list[bytes]], Awaitable[None] | None]
@@ -129,11 +131,11 @@ class CompletionRun:
     async def collect(self, observe: Observe) -> bytes:
         await pipeline.generate(self._plan, self._fold_after(observe))
         await self._save_whole()
-        return self._encode_whole()
+        return await self._encode_whole()
 
     async def _save_whole(self) -> None:
         if self.save is not None:
-            await self.save(self._encode_whole())
+            await self.save(await self._encode_whole())
 
     def _fold_after(self, observe: Observe) -> Observe:
         def deliver(delta: Delta) -> None:
@@ -142,8 +144,14 @@ class CompletionRun:
 
         return deliver
 
-    def _encode_whole(self) -> bytes:
-        return self._encoder.encode_whole(self._completion)
+    async def _encode_whole(self) -> bytes:
+        """Encode the answer; a large one in a thread, so that the event loop does not wait."""
+        encode, completion = self._encoder.encode_whole, self._completion
+        usage = completion.usage
+        tokens = usage.completion + usage.prompt  # whose logprobs may be in the answer
+        if self._plan.choice_count <= SMALL_CHOICES and tokens <= SMALL_TOKENS:
+            return encode(completion)
+        return await run_in_worker(encode, completion)
 
     async def fail(self, error: DragomanError) -> list[bytes]:
         return self._encoder.fail(error)

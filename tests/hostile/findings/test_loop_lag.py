@@ -67,6 +67,36 @@ def test_too_many_tokens_to_embed_are_refused(server: RunningServer) -> None:
     assert lag.get_quantile(0.99) <= LAG_LIMIT, lag
 
 
+MANY = 2000
+MANY_PROMPTS: dict[str, tuple[str, dict[str, object]]] = {
+    "texts": ("/v1/completions", {"prompt": [f"{number} {SENTENCE}" for number in range(MANY)]}),
+    "token ids": ("/v1/completions", {"prompt": [[number, 5, 6] for number in range(MANY)]}),
+    "stream": ("/v1/completions", {"prompt": ["Hi"] * MANY, "stream": True}),
+    "parts of a text": (
+        "/tokenize",
+        {"content": [f"{number} {SENTENCE}" for number in range(MANY)]},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MANY_PROMPTS)
+@measures_time
+def test_a_request_of_many_prompts_gives_way(
+    server: RunningServer, case: str, add_figures: Callable[..., None]
+) -> None:
+    path, fields = MANY_PROMPTS[case]
+    content = json.dumps({"model": "scripted", "max_tokens": 1} | fields).encode()
+    with (
+        httpx.Client(base_url=server.url, timeout=120, headers=HEADERS) as client,
+        measure_thread_lag(server) as lag,
+    ):
+        responses = [client.post(path, content=content) for _ in range(3)]
+    assert [response.status_code for response in responses] == [200] * 3, responses[0].text[:300]
+    print(f"\n{MANY} prompts as {case}: {lag}")
+    assert lag.get_quantile(0.99) <= LAG_LIMIT, lag
+    add_figures("loop lag", **{f"prompts as {case}": str(lag)})
+
+
 def check_lag_of_large_bodies(server: RunningServer, every: int) -> str:
     """Send each `every`-th of the bodies; return the lag of the loop in words."""
     with httpx.Client(base_url=server.url, timeout=60, headers=HEADERS) as client:

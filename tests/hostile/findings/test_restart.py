@@ -68,6 +68,26 @@ def test_what_waits_is_answered_after_a_restart() -> None:
     assert all('"engine_down"' in text for text in texts)
 
 
+def test_a_new_load_wait_holds_for_gates_that_exist(tmp_path: Path) -> None:
+    """The engine stays away: without the new setting, requests would wait for an hour."""
+    file = tmp_path / "dragoman.yaml"
+    file.write_text("limits: {load_wait: 1h}")
+    slow = replace(FAST, first_restart_delay=600.0, max_restart_delay=600.0)
+    with serve_supervised(timing=slow, config=str(file)) as server:
+        assert server.complete("step").status_code == 200  # the gate exists
+        file.write_text("limits: {load_wait: 100ms}")
+        app = server.server.app
+        server.server.loop.call_soon_threadsafe(app.reload)
+        poll_until(lambda: app.settings.load_wait == 0.1)
+        pid = server.engine.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        poll_until(lambda: server.engine.state != "ready")
+        answer = server.complete("step")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "engine_down")
+        assert answer.headers["retry-after"]
+
+
 @pytest.mark.real_model
 def test_what_waits_for_the_real_engine_is_answered_after_a_restart(default_model: Path) -> None:
     body = {"model": real_model.MODEL, "prompt": "One, two,"}

@@ -13,6 +13,7 @@ from dragoman.cli.client.server_transport import ClientTls, ServerTransport
 from dragoman.cli.client.transport import RequestFailed
 from dragoman.cli.pull import choose_model
 from dragoman.config import Settings
+from dragoman.options import mask_password
 
 ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}  # to listen on, to connect to
 
@@ -55,7 +56,7 @@ def connect(settings: Settings, *, admin: bool = False) -> DragomanClient:
     client = find_server(settings, admin=admin)
     if client is None:
         raise RequestFailed(
-            f"No server is running at {get_server_url(settings)}. "
+            f"No server is running at {mask_password(get_server_url(settings))}. "
             "`dragoman serve` starts one; --url names another address."
         )
     return client

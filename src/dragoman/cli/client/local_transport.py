@@ -31,6 +31,7 @@ LOCAL_SETTINGS = {
     "api_key_file": "",
     "admin_key": (),
     "key_entries": (),
+    "key_limits": {},
     "audit_log": "",
     "store": "sqlite://",
 }

@@ -17,6 +17,7 @@ from urllib.parse import quote, urlsplit
 from msgspec import Struct
 
 from dragoman.cli.client.transport import RequestFailed, split_lines
+from dragoman.options import mask_password
 
 CONNECT_TIMEOUT = 5.0
 PROBE_TIMEOUT = 2.0
@@ -94,16 +95,18 @@ class ServerTransport:
     """Sends requests to the server at a URL."""
 
     def __init__(self, url: str, key: str | None = None, tls: ClientTls = SYSTEM_TRUST) -> None:
-        self.address = url if "://" in url else f"http://{url}"
+        address = url if "://" in url else f"http://{url}"
+        self.address = mask_password(address)  # for messages
         self._key = key
         self._tls = tls
         try:
-            parts = urlsplit(self.address)
+            parts = urlsplit(address)
             host, port = parts.hostname, parts.port
         except ValueError:
             parts, host, port = urlsplit(""), None, None
         if parts.scheme not in ("http", "https") or not host:
-            raise RequestFailed(f"{url!r} is not the URL of a server, like http://127.0.0.1:8000.")
+            shown = mask_password(url)
+            raise RequestFailed(f"{shown!r} is not the URL of a server, like http://127.0.0.1:8000.")
         self._is_secure = parts.scheme == "https"
         self._host, self._port = host, port
         self._prefix = parts.path.rstrip("/")

@@ -1,6 +1,7 @@
 """How much memory the bodies of all requests may take together.
 
 One body has a limit of its own, but a hundred at once can take more memory than the machine has.
+Messages on WebSockets count like bodies, from their first byte until they are answered.
 Bytes are counted as they arrive, not as headers announce them, and until the request ends: what
 was decoded from a body is as large as the body. A request that exceeds the budget gets 503 with
 Retry-After, before the system runs out of memory at a place that nobody chose.
@@ -18,20 +19,23 @@ class BodyBudget:
     """The bytes that bodies may still take, of a process with so much memory."""
 
     def __init__(self, memory: int) -> None:
-        self._left = min(MAXIMUM, memory // SHARE)
+        self.left = min(MAXIMUM, memory // SHARE)  # bytes
 
     def open_hold(self) -> BodyHold:
         return BodyHold(self)
 
     def take(self, size: int) -> None:
-        if size > self._left:
+        if size > self.left:
             raise OutOfMemory(
                 "The server is receiving too many large requests at once.", retry_after=1
             )
-        self._left -= size
+        self.left -= size
 
     def give_back(self, size: int) -> None:
-        self._left += size
+        self.left += size
+
+
+UNLIMITED = BodyBudget(MAXIMUM * SHARE)
 
 
 class BodyHold:
@@ -46,6 +50,13 @@ class BodyHold:
         self._budget.take(size)
         self._taken += size
 
+    def resize(self, size: int) -> None:
+        """Hold this many bytes, or raise `OutOfMemory` and hold as many as before."""
+        if size > self._taken:
+            self.grow(size - self._taken)
+        else:
+            self._budget.give_back(self._taken - size)
+            self._taken = size
+
     def release(self) -> None:
-        taken, self._taken = self._taken, 0
-        self._budget.give_back(taken)
+        self.resize(0)

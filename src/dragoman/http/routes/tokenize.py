@@ -10,9 +10,7 @@ from dragoman.http.router import Route, RouteGroup
 from dragoman.http.routes.context import RouteContext
 from dragoman.models.model import Model
 from dragoman.models.registry import Lease
-from dragoman.pipeline.render import adapt_chat
-from dragoman.pipeline.validate import validate_media
-from dragoman.prompt.renderer import RenderedPrompt
+from dragoman.pipeline.render import render_unanswered
 from dragoman.protocols import chat
 from dragoman.protocols.dialect import pass_strict
 from dragoman.protocols.shared.openai import encode
@@ -29,6 +27,7 @@ from dragoman.protocols.tokenize import (
 )
 from dragoman.tokenizers.tokenizer import AnyTokenizer
 from dragoman.types import Chat, Prompt
+from dragoman.types.loop_share import LoopShare
 from dragoman.types.worker_threads import run_in_worker
 
 
@@ -50,7 +49,10 @@ class TokenizeHandlers:
         with await self._acquire(request, decoded.model or "") as model:
             tokenizer = get_tokenizer(model)
             if isinstance(content, Chat):
-                ids = (await self._render(request, content, model)).ids or []
+                limits = self._find_limits(request.owner)
+                rendered, warnings = await render_unanswered(content, model, limits)
+                request.warnings += warnings
+                ids = rendered.ids or []
             else:
                 ids = await encode_prompts(content, model)
             context = model.capabilities.context
@@ -61,18 +63,11 @@ class TokenizeHandlers:
         decoded = await self._reader.read_and_decode(request, chat.DIALECT.decode)
         request.warnings += decoded.warnings
         with await self._acquire(request, decoded.model) as model:
-            rendered = await self._render(request, cast(Chat, decoded.prompts[0]), model)
+            conversation, limits = cast(Chat, decoded.prompts[0]), self._find_limits(request.owner)
+            rendered, warnings = await render_unanswered(conversation, model, limits)
+        request.warnings += warnings
         body = await run_in_worker(encode, TemplateResponse(rendered.text))
         await request.send_response(200, body)
-
-    async def _render(self, request: RequestContext, chat: Chat, model: Model) -> RenderedPrompt:
-        """Render a conversation whose answer is not generated."""
-        limit = model.make_count_limit("messages")
-        limit.check_chat(chat)
-        validate_media(chat, model, self._find_limits(request.owner))
-        chat, warnings = adapt_chat(chat, model)
-        request.warnings += warnings
-        return await model.renderer.render(chat, limit=limit)
 
     async def detokenize(self, request: RequestContext) -> None:
         decode = pass_strict(decode_detokenize_request)
@@ -137,7 +132,9 @@ async def encode_prompts(prompts: list[Prompt], model: Model) -> list[int]:
     """Return the tokens of all parts of a text."""
     limit = model.make_count_limit("prompt")
     ids: list[int] = []
+    share = LoopShare()
     for prompt in prompts:
+        await share.give_way()
         ids += cast("list[int]", await model.renderer.encode_prompt(prompt, limit))
         limit.check_tokens(len(ids), is_whole=prompt is prompts[-1])
     return ids

@@ -83,7 +83,7 @@ class CompletionEncoder(openai.ChunkEncoder):
         frames = [envelope.make_frame(b'{"index":%d,"text":' % i, after) for i in range(choices)]
         super().__init__(request, envelope, frames, answer.make_report)
         self._with_logprobs = request.logprobs is not None
-        self._offsets = [TextOffsets() for _ in range(choices)]
+        self._offsets = [TextOffsets() for _ in range(choices if self._with_logprobs else 0)]
 
     def start(self) -> list[bytes]:
         return []

@@ -1,13 +1,18 @@
-"""Whole floats for integers: clients in languages with one type of number send `5.0` for 5.
+"""Decodes JSON into types; an integer may also be a whole float.
 
-A body is decoded as usual. If that fails because a float is where an integer must be, the whole
-floats there become integers, in all entries of the lists and objects on the way, and it is decoded
-again. All other bytes stay as the client sent them, so schemas and arguments of tools keep theirs.
+Clients in languages with one type of number send `5.0` for 5. A body is decoded as usual. If that
+fails because a float is where an integer must be, the whole floats there become integers, in all
+entries of the lists and objects on the way, and it is decoded again. All other bytes stay as the
+client sent them, so schemas and arguments of tools keep theirs.
+
+msgspec inspects a Struct when it decodes one for the first time, and crashes if two threads do that
+at once. So the decoder of each type is made once, by one thread at a time.
 """
 
 from __future__ import annotations
 
 import re
+import threading
 from typing import Any
 
 import msgspec
@@ -19,11 +24,23 @@ _MISMATCH = re.compile(r"^Expected `[^`]*\bint\b[^`]*`, got `float`(?: - at `\$(
 _STEP = re.compile(r"\.(?P<name>[^.\[]+)|\[(?P<index>\d+)\]|\[\.\.\.\]")
 
 
+_decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
+_making_decoders = threading.Lock()
+
+
+def get_decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    decoder = _decoders.get(kind)
+    if decoder is None:
+        with _making_decoders:
+            decoder = _decoders.setdefault(kind, msgspec.json.Decoder(kind))
+    return decoder
+
+
 def decode_json(body: bytes, kind: Any) -> Any:
     """Decode JSON as a type, in which an integer may also be written as a whole float."""
     for _ in range(MAX_ATTEMPTS):
         try:
-            return msgspec.json.decode(body, type=kind)
+            return get_decoder(kind).decode(body)
         except msgspec.ValidationError as error:
             mismatch = _MISMATCH.match(str(error))
             if mismatch is None:
@@ -32,11 +49,12 @@ def decode_json(body: bytes, kind: Any) -> Any:
             if bytes(mended) == body:
                 raise
             body = bytes(mended)
-    return msgspec.json.decode(body, type=kind)
+    return get_decoder(kind).decode(body)
 
 
 def convert_json(value: Any, kind: Any) -> Any:
     """Convert decoded JSON to a type, in which an integer may also be a whole float."""
+    get_decoder(kind)
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:

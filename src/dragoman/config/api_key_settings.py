@@ -1,0 +1,70 @@
+"""Settings of API keys."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import field
+
+from dragoman.config.tls_settings import TlsSettings
+from dragoman.options import Setting
+from dragoman.types import Json
+
+
+class ApiKeySettings(TlsSettings, frozen=True, kw_only=True):
+    """The settings of the group `keys`."""
+
+    api_key: Annotated[
+        tuple[str, ...],
+        Setting(
+            help="API key that requests must send",
+            group="keys",
+            metavar="KEY",
+            key="api",
+            secret=True,
+            live=True,
+        ),
+    ] = ()
+    api_key_file: Annotated[
+        str,
+        Setting(
+            help="file of API keys, one per line, or YAML with entries; read again when it changes",
+            group="keys",
+            metavar="PATH",
+            key="file",
+            is_path=True,
+            live=True,
+        ),
+    ] = ""
+    admin_key: Annotated[
+        tuple[str, ...],
+        Setting(
+            help="key for loading and unloading models",
+            group="keys",
+            metavar="KEY",
+            key="admin",
+            secret=True,
+            live=True,
+        ),
+    ] = ()
+    key_entries: Annotated[
+        tuple[object, ...],
+        Setting(
+            help="API keys with names, scopes, expiry and limits",
+            group="keys",
+            key="entries",
+            file_only=True,
+            secret=True,
+            live=True,
+        ),
+    ] = ()
+    key_limits: Annotated[
+        dict[str, Json],
+        Setting(
+            help="limit of each key that has none of its own, such as requests_per_minute=60",
+            group="keys",
+            metavar="NAME=VALUE",
+            key="limits",
+            live=True,
+        ),
+    ] = field(default_factory=dict)
