@@ -12,7 +12,7 @@ import asyncio
 import re
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from functools import cached_property
 from io import BytesIO
 from itertools import islice
@@ -42,7 +42,9 @@ WEBSOCKET = "WEBSOCKET"  # used as the method of a WebSocket handshake
 MAX_QUERY_FIELDS = 100
 MAX_WARNINGS, MAX_WARNING_LENGTH = 16, 300
 DIRECT_WRITER = "dragoman.writer"  # scope key: our own connections put their direct writer here
+REQUEST = "dragoman"  # scope key: the `RequestContext`
 HEALTH_ONLY = "dragoman.health_only"  # scope key: the connection may only serve health checks
+SEPARATE_WRITES = nullcontext()
 _UNPRINTABLE = re.compile(r"[^ -~]")
 _REJECT_EXTENSION = "websocket.http.response"  # ASGI: reject a handshake with a full response
 # Where no route says otherwise, errors have OpenAI's form.
@@ -74,11 +76,25 @@ class RequestContext:
         self.route = ""  # the pattern that matched, for metrics
         self.on_end: list[Callable[[], None]] = []  # called when the response is complete
         self.record = RequestRecord(request_id, self.method, self.path)
+        self._reset_hooks()
+
+    def _reset_hooks(self) -> None:
         # Set by middleware: what is left of the limits of the key; checks the key again and counts
         # a request inside the block; reports a refusal.
         self.get_rate_limits: Callable[[], RateLimitStatus | None] = lambda: None
         self.authorize: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
         self.report_error: Callable[[DragomanError], None] = lambda error: None
+
+    def break_cycles(self) -> None:
+        """Remove the references that lead from the ended request back to itself.
+
+        With them, what belongs to a request, such as its body, would stay in memory until the next
+        garbage collection.
+        """
+        self._reset_hooks()
+        self.on_end.clear()
+        for name in (REQUEST, DIRECT_WRITER):
+            self.scope.pop(name, None)
 
     @property
     def response_headers(self) -> list[Header]:
@@ -203,9 +219,20 @@ class RequestContext:
     ) -> None:
         length = str(len(body)).encode()
         own = [(b"content-type", content_type), (b"content-length", length)]
-        await self.start_response(status, [*own, *headers])
         content = b"" if self.method == "HEAD" else body
-        await self._send({"type": "http.response.body", "body": content})
+        with self.collect_writes():
+            await self.start_response(status, [*own, *headers])
+            await self._send({"type": "http.response.body", "body": content})
+
+    def collect_writes(self) -> AbstractContextManager[None]:
+        """Have our own server write what is sent inside this block in one system call, at its end.
+
+        Other servers write each part by itself.
+        """
+        if self.is_websocket:  # its writer sends messages
+            return SEPARATE_WRITES
+        writer: AbstractContextManager[None] = self.scope.get(DIRECT_WRITER, SEPARATE_WRITES)
+        return writer
 
 
 def make_request_id() -> str:

@@ -31,6 +31,7 @@ from dragoman.errors import (
 )
 from dragoman.http.asgi import (
     HEALTH_ONLY,
+    REQUEST,
     AsgiApp,
     Header,
     Receive,
@@ -57,7 +58,7 @@ PROBE_ROUTES = (*HEALTH_ROUTES, "/metrics")  # polled; logged as debug
 
 
 def get_request(scope: Scope) -> RequestContext:
-    request = scope["dragoman"]
+    request = scope[REQUEST]
     assert isinstance(request, RequestContext)  # noqa: S101  # set by RequestMiddleware
     return request
 
@@ -82,7 +83,7 @@ class RequestMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = RequestContext(scope, receive, send, choose_request_id(scope))
-        scope["dragoman"] = request
+        scope[REQUEST] = request
         request.report_error = lambda error: self._report_error(request, error)
         self._router.resolve(request)
         with self._observer.observe(request.record, request.trace_headers) as record:
@@ -94,6 +95,7 @@ class RequestMiddleware:
                 for end in request.on_end:
                     end()
                 self._record(request)
+                request.break_cycles()
 
     async def _serve(self, request: RequestContext, receive: Receive, send: Send) -> None:
         try:

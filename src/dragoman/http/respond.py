@@ -41,15 +41,16 @@ class AnswerTimer:
     def __init__(self, observer: RequestObserver, record: RequestRecord) -> None:
         self._observer = observer
         self._record = record
-        self.last = time.perf_counter()  # when the last delta came
-        self._observe: Callable[[float], None] = self._observe_first
-        self._observe_rest: Callable[[float], None] = self._observe_first
+        self._last = time.perf_counter()  # when the last delta came
+        self._observe: Callable[[float], None] | None = None  # of all but the first
 
     def record(self, delta: Delta) -> None:
         now = time.perf_counter()
-        self._observe(now - self.last)
-        self.last = now
-        self._observe = self._observe_rest
+        if self._observe is None:
+            self._observe_first(now - self._last)
+        else:
+            self._observe(now - self._last)
+        self._last = now
         if delta.usage is not None:
             self._record.add_finish(delta)
             self._observer.get_model(self._record.model).usage += delta.usage
@@ -58,7 +59,7 @@ class AnswerTimer:
         metrics = self._observer.get_model(self._record.model)
         metrics.first_token.observe(seconds)
         self._record.mark_first_token()
-        self._observe_rest = metrics.inter_token.observe
+        self._observe = metrics.inter_token.observe
 
 
 class Responder:
@@ -175,11 +176,7 @@ def make_reuse_headers(reuse: PromptReuse | None) -> list[Header]:
 
 async def push_frames(stream: Stream, run: Run, timer: AnswerTimer) -> None:
     """Generate the answer of a run and push its frames to a stream."""
-
-    def push(frames: list[bytes]) -> Awaitable[None] | None:
-        return stream.push(frames, timer.last)
-
-    await run.stream(Sink(timer.record, push))
+    await run.stream(Sink(timer.record, stream.push))
     await stream.start()
     await stream.finish()
 

@@ -14,7 +14,6 @@ clients connect again, within the same deadline.
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import resource
@@ -37,6 +36,7 @@ from dragoman.http.network.descriptors import DescriptorReserve
 from dragoman.http.network.handover import Successor, notify_service_manager
 from dragoman.http.network.idle_connections import IdleConnections
 from dragoman.http.network.listener import AcceptOptions, Listener
+from dragoman.http.network.process_memory import limit_fragmentation, tune_garbage_collector
 from dragoman.http.network.sockets import bind_sockets
 from dragoman.http.network.tls import make_certificate
 from dragoman.keys import KeyFileError
@@ -250,9 +250,7 @@ def tune_process() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(10_000, 50, 50)
+    tune_garbage_collector()
 
 
 def make_app(runtime: Runtime, *, local: bool) -> App:
@@ -276,7 +274,8 @@ def make_app(runtime: Runtime, *, local: bool) -> App:
 
 
 def run_event_loop(main: Coroutine[object, object, None]) -> None:
-    """Run a coroutine on uvloop where that is available."""
+    """Run a coroutine on uvloop where that is available, in a process of our own."""
+    limit_fragmentation()
     factory = None
     if sys.platform != "win32":
         import uvloop

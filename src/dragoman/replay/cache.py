@@ -99,7 +99,7 @@ class ReplayCache:
                 self._add(owner, row.key, entry, row.source)
         except Exception as error:  # any failure only means that these turns are not replayed
             self._read_again_at = time.monotonic() + READ_PAUSE
-            log.warning("cannot read earlier turns: %s", error or type(error).__name__)
+            log.warning("cannot read earlier turns: %s", str(error) or type(error).__name__)
 
     async def forget(self, owner: str, sources: Collection[str]) -> None:
         """Drop the entries of these responses. When this returns, none of them is being written."""
@@ -143,7 +143,7 @@ class ReplayCache:
                     await self.store.save_turns(owner, rows)
             except Exception as error:  # the client has its answer; only the replay is lost
                 self.dropped += len(rows)
-                log.warning("cannot store turns for replay: %s", error or type(error).__name__)
+                log.warning("cannot store turns for replay: %s", str(error) or type(error).__name__)
 
 
 def _measure_entry(owner_key: OwnerKey, sourced: SourcedEntry) -> int:

@@ -37,9 +37,8 @@ SECONDS = float(os.environ.get("SOAK_SECONDS", "0"))
 SEED = int(os.environ.get("SOAK_SEED", "1"))
 WORKERS = 12
 FAULT_INTERVAL = 12.0  # seconds
-MAX_SLOPE = 6.0  # MB per minute, in the second half
-MAX_GROWTH = 200 << 20  # bytes
-WINDOW = 20  # samples, which are a second apart
+MAX_SLOPE = 1.0  # MB per minute, in the second half
+MAX_GROWTH = 30 << 20  # bytes, likewise
 WARM_UP = 0.5  # of the time, before memory is measured
 LOCK_SECONDS = 3.0
 RECOVERY_SECONDS = 120.0
@@ -69,20 +68,26 @@ class Usage:
         self._samples.append((time.monotonic(), pages * os.sysconf("SC_PAGE_SIZE")))
 
     def find_slope(self) -> float:
-        """Return the growth in MB per minute after the warm-up: the median over short windows.
+        """Return the growth in MB per minute after the warm-up, between the medians of two halves.
 
-        One large request raises what the process keeps, once; a leak grows in every window.
+        What a process keeps rises with requests and falls with garbage collections; a leak makes
+        the median of the later half the larger one.
         """
         samples = self._samples[int(len(self._samples) * WARM_UP) :]
-        pairs = zip(samples, samples[WINDOW:], strict=False)
-        slopes = [(late[1] - early[1]) / (late[0] - early[0]) for early, late in pairs]
-        return statistics.median(slopes or [0.0]) * 60 / (1 << 20)
+        middle = len(samples) // 2
+        (early_at, early), (late_at, late) = map(find_medians, (samples[:middle], samples[middle:]))
+        return (late - early) / (late_at - early_at) * 60 / (1 << 20)
 
     def count_files(self) -> int:
         return len(list(Path(f"/proc/{self._pid}/fd").iterdir()))
 
     def count_threads(self) -> int:
         return len(list(Path(f"/proc/{self._pid}/task").iterdir()))
+
+
+def find_medians(samples: list[tuple[float, int]]) -> tuple[float, float]:
+    times, sizes = zip(*samples, strict=True)
+    return statistics.median(times), statistics.median(sizes)
 
 
 class FaultInjector:
