@@ -37,6 +37,7 @@ TOOLS = ToolFormat(
             html_entities=True,
         ),
     ),
+    section_optional=True,
     dropped=RESPONSE,
 )
 REASONING = ReasoningFormat(

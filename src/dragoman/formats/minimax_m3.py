@@ -14,5 +14,6 @@ TOOLS = ToolFormat(
     section=MarkerPair(open=(f"{PREFIX}<tool_call>",), close=(f"{PREFIX}</tool_call>",)),
     call=MarkerPair(open=(f"{PREFIX}<invoke name=",), close=(f"{PREFIX}</invoke>",)),
     bodies=(NestedElements(name_ends=(">",), spellings=('"{name}"',), prefix=PREFIX),),
+    section_optional=True,
     aliases=("minimax-m3",),
 )

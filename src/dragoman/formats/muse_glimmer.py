@@ -47,6 +47,7 @@ TOOLS = ToolFormat(
             implicit_end=True,
         ),
     ),
+    section_optional=True,
     aliases=("muse",),
 )
 REASONING = ReasoningFormat(
