@@ -190,6 +190,16 @@ def test_ps_says_until_when_a_model_stays(run: Run, root: Path) -> None:
         assert "from now" in run("ps", "--url", server.url).out
 
 
+def test_commands_find_a_server_by_its_port(run: Run, server: RunningServer) -> None:
+    port = ["--port", str(server.port)]
+    assert "no model loaded" in run("ps", *port).out
+    body = {"model": "coder", "prompt": "Hi"}
+    assert httpx.post(f"{server.url}/v1/completions", json=body).status_code == 200
+    assert run("ps", *port).out.splitlines()[1].startswith("coder")
+    assert run("stop", "coder", *port).code == 0
+    assert "there is no flag --port" in run("show", "coder", *port).err  # it asks no server
+
+
 @pytest.mark.parametrize("command", [["ps"], ["stop", "x"], ["show", "x", "--url", "{url}"]])
 def test_command_says_that_no_server_runs(run: Run, command: list[str]) -> None:
     url = "http://127.0.0.1:9"

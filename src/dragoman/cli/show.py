@@ -11,7 +11,7 @@ import msgspec
 from dragoman.cli.client.client import ServedModel
 from dragoman.cli.client.connect import connect
 from dragoman.cli.console.errors import CommandFailed
-from dragoman.cli.console.flags import CLIENT, COMMON, add_command, add_flags, list_model_settings
+from dragoman.cli.console.flags import COMMON, REMOTE, add_command, add_flags, list_model_settings
 from dragoman.cli.console.table import format_size, print_fields, print_json
 from dragoman.cli.console.text import print_text
 from dragoman.cli.list import describe_source
@@ -51,7 +51,7 @@ def add_parser(
         only.add_argument(
             f"--{part}", dest="part", action="store_const", const=part, help=f"print only {text}"
         )
-    add_flags(parser, {*COMMON, *CLIENT, "memory", *list_model_settings()})
+    add_flags(parser, {*COMMON, *REMOTE, "memory", *list_model_settings()})
     return parser
 
 

@@ -11,7 +11,8 @@ from dragoman.options import OptionField
 ALWAYS = ("config",)  # flags of every command that has settings
 COMMON = ("models_dir", "models_file", "log_level")
 CLIENT_TLS = ("ca_file", "client_cert", "client_key")
-CLIENT = ("url", "api_key", "log_level", *CLIENT_TLS)  # of commands that use a running server
+REMOTE = ("url", "api_key", "log_level", *CLIENT_TLS)  # of commands that use a server at a URL
+CLIENT = (*REMOTE, "host", "port")  # of those that use one on this machine, too
 ADMIN = (*CLIENT, "admin_key")  # of those that change what it has loaded
 MODEL_SECTIONS = ("engine", "formats")  # of the settings that a command needs to load a model
 
