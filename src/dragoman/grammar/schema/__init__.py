@@ -10,8 +10,8 @@ becomes `Object((("n", Number(integer=True, minimum="0")),), frozenset({"n"}), N
 
 The model writes arguments in its own format, so llguidance's schema compiler, which only knows
 JSON, cannot be used for most schemas. And a schema is a set of assertions, while a grammar lists
-what is allowed. So `schema_parser` parses the keywords (`keywords`) and `intersect` computes what
-all parts of a schema allow together; `normalize` then removes definitions that no value matches.
+what is allowed. So `schema_parser` parses the keywords (`keywords`) and `algebra` computes what all
+parts of a schema allow together; `normalize` then removes definitions that no value matches.
 Where nodes cannot express a result, `schema_export` copies that part of the schema for llguidance.
 Schemas are untrusted input: `limits` bounds the work. `diagnostics` reports errors and warnings.
 

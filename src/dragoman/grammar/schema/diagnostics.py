@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import NoReturn
 
 from dragoman.errors import InvalidSchema, UnsupportedKeyword
@@ -15,9 +16,10 @@ class SchemaDiagnostics:
     A keyword that cannot be enforced is an error in a strict schema, and a warning in others.
     """
 
-    def __init__(self, param: str, *, strict: bool) -> None:
+    def __init__(self, param: str, *, strict: bool, ignores_exclusions: bool = False) -> None:
         self._param = param
-        self._strict = strict
+        self.strict = strict
+        self.ignores_exclusions = ignores_exclusions  # of `not`, `if` and `oneOf`
         self.unenforced: dict[str, str] = {}  # warnings by pointer
 
     def fail(self, pointer: str, problem: str) -> NoReturn:
@@ -26,10 +28,24 @@ class SchemaDiagnostics:
         raise InvalidSchema(message, param=self._param)
 
     def report_unenforced(self, pointer: str) -> None:
-        if self._strict:
+        if self.strict:
             message = f"{self._describe(pointer)} is not supported in strict schemas."
             raise UnsupportedKeyword(message, param=self._param)
         self.unenforced.setdefault(pointer, f"{self._describe(pointer)} is not enforced.")
+
+    def warn_about_types(self, pointer: str, types: Iterable[str]) -> None:
+        """Report a schema without `type` of which only the implied types are allowed."""
+        subject = self._describe(pointer)
+        only = " or ".join(f"`{name}`" for name in types)
+        self.unenforced.setdefault(
+            f"{pointer}/type", f"{subject} has no `type`; only {only} is allowed."
+        )
+
+    def is_enforced(self, pointer: str) -> bool:
+        """Whether nothing at or below a place has been reported as unenforced."""
+        return not any(
+            other == pointer or other.startswith(f"{pointer}/") for other in self.unenforced
+        )
 
     def list_warnings(self) -> tuple[str, ...]:
         warnings = list(self.unenforced.values())

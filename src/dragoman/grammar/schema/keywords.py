@@ -6,6 +6,7 @@ Keywords that are in no table here are annotations and have no effect. Older for
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping
 
@@ -15,9 +16,10 @@ from dragoman.types import Json
 FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostname"})
 FORMATS |= {"ipv4", "ipv6", "uuid", "uri"}
 
+REFERENCES = ("ref", "dynamicRef", "recursiveRef")
 TYPES = ("string", "number", "integer", "boolean", "null", "array", "object")
-# keywords that no grammar here enforces, and the type they are about
-UNENFORCED_KEYWORDS: dict[str, str | None] = {
+# keywords that llguidance's schema compiler does not enforce, and the type they are about
+UNSUPPORTED_KEYWORDS: dict[str, str | None] = {
     "not": None,
     "if": None,
     "$dynamicRef": None,
@@ -32,8 +34,12 @@ UNENFORCED_KEYWORDS: dict[str, str | None] = {
     "dependentSchemas": "object",
     "unevaluatedProperties": "object",
 }
+# those of them that nodes can express, in many cases
+EXPRESSIBLE_KEYWORDS = frozenset({"not", "if", "uniqueItems", "contains"})
+EXPRESSIBLE_KEYWORDS |= {"dependencies", "dependentRequired", "dependentSchemas"}
+CONDITIONAL_KEYWORDS = frozenset({"not", "if", "then", "else"})
 APPLICATORS = frozenset({"$ref", "allOf", "anyOf", "oneOf", "if", "not"})
-ASSERTIONS = frozenset({"type", "enum", "const"}) | APPLICATORS | UNENFORCED_KEYWORDS.keys()
+ASSERTIONS = frozenset({"type", "enum", "const"}) | APPLICATORS | UNSUPPORTED_KEYWORDS.keys()
 ASSERTIONS |= frozenset().union(*KEYWORDS_BY_TYPE.values())
 # keywords about all properties of an object together
 PROPERTY_SET_KEYWORDS = frozenset({"minProperties", "maxProperties", "propertyNames"})
@@ -126,28 +132,22 @@ def implied_types(schema: Mapping[str, Json]) -> list[str]:
     return types
 
 
-def required_only_options(options: list[Json]) -> list[frozenset[str]] | None:
-    """Return the required names of each option, or None if an option asserts anything else."""
-    groups = []
-    for option in options:
-        if not isinstance(option, dict) or option.get("type", "object") != "object":
-            return None
-        if ASSERTIONS & option.keys() - {"type"} != {"required"}:
-            return None
-        if not _is_list_of_strings(option["required"]):
-            return None
-        groups.append(frozenset(option["required"]))
-    return groups
-
-
 def is_false_schema(schema: Mapping[str, Json]) -> bool:
     """Whether a schema is `{"not": true}` or `{"not": {}}`, which means `false`."""
     return "not" in schema and (schema["not"] is True or schema["not"] == {})
 
 
-def is_unenforced(keyword: str, schema: Mapping[str, Json], synonyms: Mapping[str, str]) -> bool:
-    """Whether a keyword of `UNENFORCED_KEYWORDS` restricts what this schema allows."""
-    keyword_type, types = UNENFORCED_KEYWORDS[keyword], declared_types(schema, synonyms)
+def is_conditional(schema: Json) -> bool:
+    """Whether all that a schema asserts is `not` or `if`."""
+    if not isinstance(schema, dict):
+        return False
+    asserted = (ASSERTIONS | CONDITIONAL_KEYWORDS) & schema.keys()
+    return bool(asserted) and asserted <= CONDITIONAL_KEYWORDS
+
+
+def restricts(keyword: str, schema: Mapping[str, Json], synonyms: Mapping[str, str]) -> bool:
+    """Whether a keyword of `UNSUPPORTED_KEYWORDS` restricts what this schema allows."""
+    keyword_type, types = UNSUPPORTED_KEYWORDS[keyword], declared_types(schema, synonyms)
     is_relevant = keyword_type is None or types is None or keyword_type in types
     return keyword in schema and is_relevant and not _has_no_effect(keyword, schema)
 
@@ -174,7 +174,9 @@ def _has_no_effect(keyword: str, schema: Mapping[str, Json]) -> bool:
         case "dependencies" | "dependentRequired" | "dependentSchemas":
             return is_empty
         case "$id":
-            return not isinstance(value, str) or value.startswith("#")
+            # it changes what the references below it refer to
+            has_reference = any('"$' + name in json.dumps(schema) for name in REFERENCES)
+            return not isinstance(value, str) or value.startswith("#") or not has_reference
     return False
 
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Literal, TypeAlias
+from functools import lru_cache
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from dragoman.grammar.regex.full_match import to_full_match
 from dragoman.grammar.schema import limits
 from dragoman.grammar.schema.nodes import Number, String
 from dragoman.types import Json
+
+if TYPE_CHECKING:
+    from llguidance import LLTokenizer
 
 SchemaVerdict: TypeAlias = Literal["satisfiable", "empty", "unsupported"]
 
@@ -61,10 +66,44 @@ class LlguidanceChecker:
         is_plain = node in (String(), Number(), Number(integer=True))
         return "satisfiable" if is_plain else self.check(node_to_schema(node))
 
+    def check_excluded(self, node: String) -> SchemaVerdict:
+        """Check a string with excluded patterns, which no schema can express."""
+        grammar = f"start: TEXT\nTEXT: {build_text_terms(node)}"
+        if grammar not in self._verdicts:
+            self._budget.count_check()
+            self._verdicts[grammar] = _check_lark(grammar)
+        return self._verdicts[grammar]
+
     def pattern_matches(self, text: str, pattern: str) -> bool | None:
         """Whether a pattern is found in a text, or None if the pattern is unsupported."""
         verdict = self.check({"const": text, "pattern": pattern})
         return None if verdict == "unsupported" else verdict == "satisfiable"
+
+
+def build_text_terms(node: String) -> str:
+    """Build the body of a terminal for the text of a string without a format."""
+    most = "" if node.max_length is None else node.max_length
+    terms = [f"/(?s:.{{{node.min_length},{most}}})/"]
+    terms += [f"/{to_full_match(node.pattern)}/"] if node.pattern is not None else []
+    terms += [f"~/{to_full_match(pattern)}/" for pattern in node.excluded_patterns]
+    return " & ".join(terms)
+
+
+def _check_lark(grammar: str) -> SchemaVerdict:
+    from llguidance import LLMatcher
+
+    matcher = LLMatcher(_byte_tokenizer(), grammar, log_level=0)
+    matcher.compute_bitmask()
+    if not matcher.is_error():
+        return "satisfiable"
+    return "empty" if matcher.get_error().startswith("NoExtension") else "unsupported"
+
+
+@lru_cache(maxsize=1)
+def _byte_tokenizer() -> LLTokenizer:
+    from llguidance import LLTokenizer
+
+    return LLTokenizer("byte")
 
 
 def _check_schema_text(text: str) -> SchemaVerdict:

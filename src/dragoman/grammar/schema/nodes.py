@@ -34,6 +34,7 @@ class String:
     max_length: int | None = None
     pattern: str | None = None  # found anywhere in the string, as in JSON Schema
     format: str | None = None  # one of `keywords.FORMATS`
+    excluded_patterns: tuple[str, ...] = ()  # not found in it; only in `LlguidanceSchema.json_node`
 
 
 class OpaqueText:
@@ -54,12 +55,17 @@ class Number:
 
 @dataclass(frozen=True)
 class Array:
-    """An array: nodes for its first items, and one for all that follow."""
+    """An array: nodes for its first items, and one for all that follow.
+
+    The last two fields are used only in `LlguidanceSchema.json_node`.
+    """
 
     prefix_items: tuple[Node, ...] = ()
     items: Node = Anything()
     min_items: int = 0
     max_items: int | None = None
+    contains: Node = Anything()  # at least one item matches; `Anything` requires none
+    unique: bool = False  # all items are different
 
 
 @dataclass(frozen=True)
@@ -80,14 +86,17 @@ class Object:
     """An object: its known properties in order, the required names, and what others may be.
 
     A property is not an additional one if one of `patterns` is found in its name;
-    `pattern_properties` says what it may be then.
+    `pattern_properties` says what it may be then. With patterns, all required names are known.
+    The last four fields are used only in `LlguidanceSchema.json_node`.
     """
 
     properties: tuple[tuple[str, Node], ...] = ()
     required: frozenset[str] = frozenset()
     additional: Node = Anything()  # `Nothing` if there may be no other properties
-    patterns: tuple[str, ...] = ()  # only in `LlguidanceSchema.object_node`
+    patterns: tuple[str, ...] = ()
     pattern_properties: tuple[tuple[KeyPattern, Node], ...] = ()
+    min_properties: int = 0
+    max_properties: int | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -112,12 +121,12 @@ class SchemaReference:
 class LlguidanceSchema:
     """A schema, as JSON text, that only llguidance's own schema compiler can express.
 
-    It is self-contained: its references stay inside it. If `object_node` is set, we write the JSON
-    ourselves: it is an object with pattern properties, and `schema` states its type only.
+    It is self-contained: its references stay inside it. If `json_node` is set, we write the JSON
+    ourselves: it has constraints that only JSON can be held to, and `schema` states its type only.
     """
 
     schema: str
-    object_node: Object | None = None
+    json_node: Object | Array | String | None = None
 
 
 Node: TypeAlias = (

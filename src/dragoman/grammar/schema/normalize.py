@@ -7,10 +7,12 @@ that are used once, are inlined.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from dragoman.grammar.schema.diagnostics import SchemaDiagnostics
 from dragoman.grammar.schema.nodes import (
     AnyOf,
     Array,
@@ -19,6 +21,7 @@ from dragoman.grammar.schema.nodes import (
     Nothing,
     Object,
     SchemaReference,
+    String,
 )
 from dragoman.grammar.schema.simplify import (
     NOTHING,
@@ -26,11 +29,18 @@ from dragoman.grammar.schema.simplify import (
     child_nodes,
     count_nodes,
     item_node,
+    needs_json,
+    node_types,
     simplify_array,
     simplify_object,
     union_nodes,
 )
 
+_JSON_TYPES = {
+    String: json.dumps({"type": ["string"]}),
+    Array: json.dumps({"type": ["array"]}),
+    Object: json.dumps({"type": ["object"]}),
+}
 MAX_INLINED_NODES = 8  # of a definition with several uses
 MAX_INLINED_DEPTH = 16  # of a definition with one use
 MAX_ROUNDS = 64  # of finding the satisfiable definitions
@@ -49,14 +59,14 @@ class TooManyReferences(Exception):
 
 
 def normalize_definitions(
-    root: Node, definitions: Mapping[str, Node]
+    root: Node, definitions: Mapping[str, Node], diagnostics: SchemaDiagnostics
 ) -> tuple[Node, tuple[tuple[str, Node], ...]]:
     """Return the root and the definitions that it still refers to."""
     names = _order_dependencies_first(root, definitions)
     _reject_circular_references(names, definitions)
     satisfiable = _find_satisfiable(names, definitions)
     uses = Counter(_referenced_names([root, *(definitions[name] for name in names)]))
-    rewriter = _DefinitionRewriter({name for name in names if name not in satisfiable})
+    rewriter = _DefinitionRewriter(set(names) - satisfiable, diagnostics)
     for name in names:
         node = rewriter.rewritten[name] = rewriter.rewrite(definitions[name])
         if name in satisfiable and not any(True for _ in _referenced_names([node])):
@@ -148,15 +158,25 @@ def _is_satisfiable(node: Node, satisfiable: set[str]) -> bool:
             return any(_is_satisfiable(option, satisfiable) for option in child_nodes(node))
         case Array():
             count = min(node.min_items, len(node.prefix_items) + 1)
-            items = (item_node(node, index) for index in range(count))
-            return all(_is_satisfiable(item, satisfiable) for item in items)
+            items = [item_node(node, index) for index in range(count)]
+            return all(_is_satisfiable(item, satisfiable) for item in (*items, node.contains))
         case Object():
             properties = dict(node.properties)
-            values = (properties.get(name, node.additional) for name in node.required)
-            return all(_is_satisfiable(value, satisfiable) for value in values)
-        case LlguidanceSchema() if node.object_node is not None:
-            return _is_satisfiable(node.object_node, satisfiable)
+            values = [properties.get(name, node.additional) for name in node.required]
+            is_possible = all(_is_satisfiable(value, satisfiable) for value in values)
+            if node.min_properties <= len(node.required):
+                return is_possible
+            return is_possible and any(
+                _is_satisfiable(value, satisfiable) for value in child_nodes(node)
+            )
     return True
+
+
+def _wrap(node: Node) -> Node:
+    """Mark a node whose constraints only a writer of JSON can enforce."""
+    if not isinstance(node, String | Array | Object) or not needs_json(node):
+        return node
+    return LlguidanceSchema(_JSON_TYPES[type(node)], node)
 
 
 def _is_shallow(node: Node) -> bool:
@@ -173,6 +193,7 @@ class _DefinitionRewriter:
     """Rebuilds nodes without references to `unsatisfiable` and `inlined` definitions."""
 
     unsatisfiable: set[str]
+    diagnostics: SchemaDiagnostics
     inlined: dict[str, Node] = field(default_factory=dict)
     rewritten: dict[str, Node] = field(default_factory=dict)
 
@@ -182,22 +203,23 @@ class _DefinitionRewriter:
                 return NOTHING
             case SchemaReference():
                 return self.inlined.get(node.name, node)
-            case ImpliedTypes():
+            case ImpliedTypes() if not self.diagnostics.strict:
+                types = node_types(node.intended) or ["the type that its keywords are about"]
+                self.diagnostics.warn_about_types(node.place, types)
                 return self.rewrite(node.intended)
             case AnyOf():
                 return union_nodes([self.rewrite(option) for option in node.options])
             case Array():
                 prefix_items = tuple([self.rewrite(item) for item in node.prefix_items])
-                items = self.rewrite(node.items)
-                return simplify_array(replace(node, prefix_items=prefix_items, items=items))
+                items, contains = self.rewrite(node.items), self.rewrite(node.contains)
+                return _wrap(
+                    simplify_array(
+                        replace(node, prefix_items=prefix_items, items=items, contains=contains)
+                    )
+                )
             case Object():
-                return self._rewrite_object(node)
-            case LlguidanceSchema() if node.object_node is not None:
-                rewritten = self._rewrite_object(node.object_node)
-                if not isinstance(rewritten, Object):
-                    return rewritten
-                return replace(node, object_node=rewritten)
-        return node
+                return _wrap(self._rewrite_object(node))
+        return _wrap(node)
 
     def _rewrite_object(self, node: Object) -> Node:
         additional = self.rewrite(node.additional)

@@ -19,7 +19,7 @@ _SCHEMA_MAPS = frozenset({"properties", "patternProperties"})
 _SCHEMA_LISTS = frozenset({"allOf", "anyOf", "oneOf"})
 _COPIED_KEYWORDS = frozenset({"enum", "const", "required", "minLength", "maxLength", "format"})
 _COPIED_KEYWORDS |= {"minItems", "maxItems", "minProperties", "maxProperties", "propertyNames"}
-_COPIED_KEYWORDS |= keywords.UNENFORCED_KEYWORDS.keys() - {"$id"}
+_COPIED_KEYWORDS |= keywords.UNSUPPORTED_KEYWORDS.keys() - {"$id"}
 
 
 class NotExportable(Exception):
@@ -106,7 +106,7 @@ class SchemaExporter:
             return {"anyOf": self._copy_list(value, place, depth)}
         if keyword == "additionalProperties" or keywords.additional_keyword(schema) == keyword:
             return {"additionalProperties": self._copy(value, place, depth + 1)}
-        has_no_effect = keyword in keywords.UNENFORCED_KEYWORDS and not keywords.is_unenforced(
+        has_no_effect = keyword in keywords.UNSUPPORTED_KEYWORDS and not keywords.restricts(
             keyword, schema, self._synonyms
         )
         if is_dropped or has_no_effect:

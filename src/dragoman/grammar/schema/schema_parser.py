@@ -19,11 +19,18 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 
-from dragoman.grammar.regex.escape import escape_class_operators
-from dragoman.grammar.schema import bounds, keywords, limits, simplify
+from dragoman.grammar.schema import keywords, limits, simplify
+from dragoman.grammar.schema.algebra.difference import NodeDifference
+from dragoman.grammar.schema.algebra.intersect import NodeIntersector
+from dragoman.grammar.schema.algebra.pattern_properties import add_pattern_properties
+from dragoman.grammar.schema.algebra.property_limits import (
+    limit_property_count,
+    list_name_restrictions,
+    may_repeat_names,
+)
+from dragoman.grammar.schema.conditions import ConditionParser
 from dragoman.grammar.schema.definitions import SchemaDefinitions
 from dragoman.grammar.schema.diagnostics import SchemaDiagnostics
-from dragoman.grammar.schema.intersect import NodeIntersector
 from dragoman.grammar.schema.llguidance_check import LlguidanceChecker
 from dragoman.grammar.schema.nodes import (
     BOOLEAN,
@@ -33,42 +40,21 @@ from dragoman.grammar.schema.nodes import (
     LlguidanceSchema,
     Node,
     Nothing,
-    Number,
     Object,
     ParsedSchema,
     SchemaReference,
-    String,
 )
 from dragoman.grammar.schema.normalize import (
     CircularReference,
     TooManyReferences,
     normalize_definitions,
 )
-from dragoman.grammar.schema.pattern_properties import build_pattern_object
-from dragoman.grammar.schema.property_limits import (
-    limit_property_count,
-    require_exactly_one,
-    restrict_properties,
-)
+from dragoman.grammar.schema.scalars import ScalarParser
 from dragoman.grammar.schema.schema_export import SchemaExporter, allows_escaped_names
 from dragoman.grammar.schema.simplify import ANYTHING, NOTHING, union_nodes
 from dragoman.output.arguments.json_pointer import escape_token
 from dragoman.output.arguments.parameter_types import SYNONYMS
 from dragoman.types import Json
-
-_NUMBER_FIELDS = {
-    "minimum": "minimum",
-    "exclusiveMinimum": "exclusive_minimum",
-    "maximum": "maximum",
-    "exclusiveMaximum": "exclusive_maximum",
-    "multipleOf": "multiple_of",
-}
-_STRING_FIELDS = {
-    "maxLength": "max_length",
-    "minLength": "min_length",
-    "format": "format",
-    "pattern": "pattern",
-}
 
 
 def parse_schema(schema: Json, *, param: str, strict: bool, for_tool: bool = False) -> ParsedSchema:
@@ -79,14 +65,20 @@ def parse_schema(schema: Json, *, param: str, strict: bool, for_tool: bool = Fal
     """
     if for_tool and (schema is None or schema == {}):
         return ParsedSchema(Object((), frozenset(), NOTHING))
-    budget = limits.SchemaBudget(param)
-    diagnostics = SchemaDiagnostics(param, strict=strict)
-    parser = _SchemaParser(schema, budget, diagnostics, SYNONYMS if for_tool else {})
-    try:
-        limits.check_size(schema, budget)
-        return parser.parse(must_be_object=for_tool)
-    except RecursionError:
-        budget.reject("too many levels of nesting")
+    # where nothing is left, a keyword that excludes values contradicts the rest of the schema
+    for ignores_exclusions in (False,) if strict else (False, True):
+        budget = limits.SchemaBudget(param)
+        diagnostics = SchemaDiagnostics(param, strict=strict, ignores_exclusions=ignores_exclusions)
+        parser = _SchemaParser(schema, budget, diagnostics, SYNONYMS if for_tool else {})
+        try:
+            limits.check_size(schema, budget)
+            parsed = parser.parse(must_be_object=for_tool)
+        except RecursionError:
+            budget.reject("too many levels of nesting")
+        if parsed is not None:
+            return parsed
+    is_no_object = for_tool and not parser.allows_nothing
+    return diagnostics.fail("", "must allow an object" if is_no_object else "allows no value")
 
 
 class _SchemaParser:
@@ -107,27 +99,40 @@ class _SchemaParser:
         self._synonyms = synonyms
         self._definitions = SchemaDefinitions(schema, self._parse, budget, diagnostics)
         self._checker = LlguidanceChecker(budget)
+        self._scalars = ScalarParser(self._checker, diagnostics)
         self._intersector = NodeIntersector(
             self._definitions.find, self._definitions.overapproximate, self._checker, budget
         )
+        self._difference = NodeDifference(
+            self._intersector,
+            self._definitions.find,
+            self._definitions.overapproximate,
+            self._checker,
+            budget,
+            diagnostics,
+        )
+        self._conditions = ConditionParser(
+            self._parse, self._intersector, self._difference, diagnostics
+        )
+        self.allows_nothing = False
         self._depth = 0
         self._export_count = self._export_text = 0
 
-    def parse(self, *, must_be_object: bool) -> ParsedSchema:
+    def parse(self, *, must_be_object: bool) -> ParsedSchema | None:
+        """Parse the schema; return None if no value matches it."""
         definitions = self._definitions.parse_all()
         root = definitions[""]
         if must_be_object:
             root = self._intersector.intersect(Object(), root) or root
         try:
-            normalized, needed = normalize_definitions(root, definitions)
+            normalized, needed = normalize_definitions(root, definitions, self._diagnostics)
         except CircularReference as error:
             self._diagnostics.fail(error.name, "refers only to itself")
         except TooManyReferences:
             self._budget.reject("too many definitions that refer to each other")
+        self.allows_nothing = isinstance(definitions[""], Nothing)
         if isinstance(normalized, Nothing):
-            is_no_object = must_be_object and not isinstance(definitions[""], Nothing)
-            problem = "must allow an object" if is_no_object else "allows no value"
-            self._diagnostics.fail("", problem)
+            return None
         return ParsedSchema(normalized, needed, self._diagnostics.list_warnings())
 
     # composition
@@ -154,11 +159,12 @@ class _SchemaParser:
         inexpressible: list[str] = []
         node: Node = ANYTHING
         for part_place, part in self._parse_parts(schema, place, inexpressible):
-            intersection = self._intersector.intersect(node, part)
+            intersection = None if part is None else self._intersector.intersect(node, part)
             if intersection is None:
                 inexpressible.append(part_place)
             else:
                 node = intersection
+        node = self._conditions.apply(node, schema, place)
         if simplify.count_nodes(node) > limits.MAX_NODES:
             self._budget.reject(f"more than {limits.MAX_NODES:,} options once it is merged")
         exported = self._export(schema, place, node) if inexpressible else None
@@ -182,15 +188,15 @@ class _SchemaParser:
         names = (*schema.get("properties", ()), *schema.get("required", ()))
         if any(len(name) > limits.MAX_NAME_LENGTH for name in names):
             self._budget.reject(f"a name longer than {limits.MAX_NAME_LENGTH:,} characters")
-        for keyword in keywords.UNENFORCED_KEYWORDS:
+        for keyword in keywords.UNSUPPORTED_KEYWORDS.keys() - keywords.EXPRESSIBLE_KEYWORDS:
             is_root_id = keyword == "$id" and not place
-            if keywords.is_unenforced(keyword, schema, self._synonyms) and not is_root_id:
+            if keywords.restricts(keyword, schema, self._synonyms) and not is_root_id:
                 self._diagnostics.report_unenforced(f"{place}/{keyword}")
 
     def _parse_parts(
         self, schema: dict[str, Json], place: str, inexpressible: list[str]
-    ) -> Iterator[tuple[str, Node]]:
-        """Yield the parts that a value must match, each with its place."""
+    ) -> Iterator[tuple[str, Node | None]]:
+        """Yield the parts that a value must match, each with its place; None is inexpressible."""
         yield place, self._parse_types(schema, place, inexpressible)
         for keyword in ("enum", "const"):
             if keyword in schema:
@@ -203,24 +209,26 @@ class _SchemaParser:
             yield f"{place}/$ref", reference
         for index, part in enumerate(schema.get("allOf", ())):
             part_place = f"{place}/allOf/{index}"
-            yield part_place, self._parse(part, part_place)
+            if not keywords.is_conditional(part):
+                yield part_place, self._parse(part, part_place)
         if "anyOf" in schema:
             yield f"{place}/anyOf", union_nodes(self._parse_list(schema["anyOf"], f"{place}/anyOf"))
         if "oneOf" in schema:
             yield f"{place}/oneOf", self._parse_one_of(schema["oneOf"], place, inexpressible)
+        yield from self._conditions.parse_dependencies(schema, place)
 
     def _parse_list(self, schemas: list[Json], place: str) -> list[Node]:
         return [self._parse(schema, f"{place}/{index}") for index, schema in enumerate(schemas)]
 
     def _parse_one_of(self, schemas: list[Json], place: str, inexpressible: list[str]) -> Node:
         options = self._parse_list(schemas, f"{place}/oneOf")
-        if self._intersector.are_mutually_exclusive(options):
+        if self._difference.are_mutually_exclusive(options):
             return union_nodes(options)
-        groups = keywords.required_only_options(schemas)
-        exclusive = None if groups is None else require_exactly_one(groups)
+        is_exact = self._diagnostics.is_enforced(f"{place}/oneOf")
+        exclusive = self._difference.choose_one(options) if is_exact else None
         if exclusive is None:
             inexpressible.append(f"{place}/oneOf")
-        return union_nodes(options if exclusive is None else exclusive)
+        return union_nodes(options) if exclusive is None else exclusive
 
     def _export(self, schema: dict[str, Json], place: str, node: Node) -> Node | None:
         """Return a schema as a node for llguidance's schema compiler, if that supports it.
@@ -255,7 +263,7 @@ class _SchemaParser:
             verdict = self._checker.check(candidate)
             if verdict != "unsupported":
                 result = NOTHING if verdict == "empty" else LlguidanceSchema(text)
-                return simplify.imply_types([result], implied) if implied else result
+                return simplify.imply_types([result], implied, place) if implied else result
         return None
 
     # types
@@ -264,64 +272,23 @@ class _SchemaParser:
         declared = keywords.declared_types(schema, self._synonyms)
         types = keywords.implied_types(schema) if declared is None else declared
         options = [self._parse_type(name, schema, place, inexpressible) for name in types]
-        return simplify.imply_types(options, types) if declared is None else union_nodes(options)
+        if declared is None:
+            return simplify.imply_types(options, types, place)
+        return union_nodes(options)
 
     def _parse_type(
         self, type_name: str, schema: dict[str, Json], place: str, inexpressible: list[str]
     ) -> Node:
         match type_name:
             case "string":
-                return self._parse_string(schema, place)
+                return self._scalars.parse_string(schema, place)
             case "number" | "integer":
-                return self._parse_number(schema, place, integer=type_name == "integer")
+                return self._scalars.parse_number(schema, place, integer=type_name == "integer")
             case "array":
                 return self._parse_array(schema, place)
             case "object":
                 return self._parse_object(schema, place, inexpressible)
         return BOOLEAN if type_name == "boolean" else NULL
-
-    def _parse_string(self, schema: dict[str, Json], place: str) -> Node:
-        fields = {
-            field: schema[keyword] for keyword, field in _STRING_FIELDS.items() if keyword in schema
-        }
-        lengths = ("min_length", "max_length")
-        fields |= {field: int(fields[field]) for field in lengths if field in fields}
-        if fields.get("format") not in keywords.FORMATS:
-            fields.pop("format", None)
-        if "pattern" in fields:
-            fields["pattern"] = escape_class_operators(fields["pattern"])
-            if fields["pattern"] is None:
-                self._diagnostics.report_unenforced(f"{place}/pattern")
-        keyword_of_field = {field: keyword for keyword, field in _STRING_FIELDS.items()}
-        return self._drop_unsupported(String(**fields), keyword_of_field, place)
-
-    def _parse_number(self, schema: dict[str, Json], place: str, *, integer: bool) -> Node:
-        fields, keyword_of_field = {}, {}
-        for bound, (keyword, value) in keywords.numeric_bounds(schema).items():
-            keyword_of_field[_NUMBER_FIELDS[bound]] = keyword
-            rounded = keywords.round_bound_inwards(bound, value)
-            fields[_NUMBER_FIELDS[bound]] = json.dumps(rounded)
-        return self._drop_unsupported(Number(integer, **fields), keyword_of_field, place)
-
-    def _drop_unsupported(
-        self, node: String | Number, keyword_of_field: dict[str, str], place: str
-    ) -> Node:
-        """Drop the constraints that llguidance does not support, first those by themselves."""
-        if bounds.has_empty_range(node):
-            return NOTHING
-        plain: String | Number = String() if isinstance(node, String) else Number(node.integer)
-        for only_by_itself in (True, False):
-            for field, keyword in keyword_of_field.items():
-                value, default = getattr(node, field), getattr(plain, field)
-                if value == default or self._checker.check_node(node) != "unsupported":
-                    continue
-                change: dict[str, Json] = {field: value}
-                alone = replace(plain, **change)
-                if not only_by_itself or self._checker.check_node(alone) == "unsupported":
-                    self._diagnostics.report_unenforced(f"{place}/{keyword}")
-                    change[field] = default
-                    node = replace(node, **change)
-        return NOTHING if self._checker.check_node(node) == "empty" else node
 
     def _parse_array(self, schema: dict[str, Json], place: str) -> Node:
         prefix, rest = keywords.item_keywords(schema)
@@ -329,7 +296,21 @@ class _SchemaParser:
         items = ANYTHING if rest is None else self._parse(schema[rest], f"{place}/{rest}")
         min_items, max_items = int(schema.get("minItems", 0)), schema.get("maxItems")
         max_items = None if max_items is None else int(max_items)
-        return simplify.simplify_array(Array(tuple(prefix_items), items, min_items, max_items))
+        node = simplify.simplify_array(Array(tuple(prefix_items), items, min_items, max_items))
+        for keyword in ("contains", "uniqueItems"):
+            if keywords.restricts(keyword, schema, self._synonyms):
+                constraint = Array(unique=True)
+                if keyword == "contains":
+                    contained = self._parse(schema["contains"], f"{place}/contains")
+                    constraint = Array(contains=contained)
+                restricted = self._intersector.intersect(node, constraint)
+                if restricted is None:
+                    self._diagnostics.report_unenforced(f"{place}/{keyword}")
+                node = restricted or node
+        for keyword in ("minContains", "maxContains"):
+            if "contains" in schema and schema.get(keyword, 1) not in (0, 1):
+                self._diagnostics.report_unenforced(f"{place}/{keyword}")
+        return node
 
     def _parse_object(self, schema: dict[str, Json], place: str, inexpressible: list[str]) -> Node:
         properties = self._parse_properties("properties", schema, place)
@@ -341,16 +322,22 @@ class _SchemaParser:
         node = Object(tuple(properties), frozenset(schema.get("required", ())), additional)
         values = [additional, *(value for _, value in patterns)]
         if patterns and any(value != ANYTHING for value in values):
-            by_pattern = build_pattern_object(
+            by_pattern = add_pattern_properties(
                 node, patterns, self._checker, self._intersector.intersect
             )
-            if by_pattern is not None and not keywords.PROPERTY_SET_KEYWORDS & schema.keys():
-                return by_pattern
-            inexpressible.append(f"{place}/patternProperties")
-            node = replace(node, additional=union_nodes(values))
+            if by_pattern is None:
+                inexpressible.append(f"{place}/patternProperties")
+                by_pattern = replace(node, additional=union_nodes(values))
+            node = by_pattern
+        minimum, maximum = int(schema.get("minProperties", 0)), schema.get("maxProperties")
+        limited = limit_property_count(node, minimum, None if maximum is None else int(maximum))
         if "propertyNames" in schema:
-            node = self._restrict_names(node, schema["propertyNames"], f"{place}/propertyNames")
-        return self._limit_count(node, schema, place, inexpressible)
+            limited = self._restrict_names(
+                limited, schema["propertyNames"], f"{place}/propertyNames"
+            )
+        if may_repeat_names(limited):
+            self._diagnostics.report_unenforced(f"{place}/minProperties")
+        return limited
 
     def _parse_properties(
         self, keyword: str, schema: dict[str, Json], place: str
@@ -360,30 +347,16 @@ class _SchemaParser:
             for name, value in schema.get(keyword, {}).items()
         ]
 
-    def _restrict_names(self, node: Object, schema: Json, place: str) -> Object:
-        """Apply `propertyNames`; only lists of names are enforced."""
+    def _restrict_names(self, node: Node, schema: Json, place: str) -> Node:
+        """Apply `propertyNames`."""
         names: Node | None = self._parse(schema, place)
         for _ in range(limits.MAX_DEPTH):
             if isinstance(names, SchemaReference):
                 names = self._definitions.find(names.name)
-        if names in (ANYTHING, String()):
-            return node
-        if not isinstance(names, Literals):
-            self._diagnostics.report_unenforced(place)
-            return node
-        values = [json.loads(text) for text in names.values]
-        return restrict_properties(node, [name for name in values if isinstance(name, str)])
-
-    def _limit_count(
-        self, node: Object, schema: dict[str, Json], place: str, inexpressible: list[str]
-    ) -> Node:
-        minimum, maximum = int(schema.get("minProperties", 0)), schema.get("maxProperties")
-        limited, remaining = limit_property_count(node, minimum, maximum)
-        is_closed = isinstance(node.additional, Nothing)
-        reliable_minimum = len(node.required) + 1 if is_closed else 1
-        if "minProperties" in remaining and minimum > reliable_minimum:
-            # llguidance counts a name twice if it occurs again with an escape
-            remaining.remove("minProperties")
-            self._diagnostics.report_unenforced(f"{place}/minProperties")
-        inexpressible += [f"{place}/{keyword}" for keyword in remaining]
-        return limited
+        restrictions = list_name_restrictions(names, self._checker, self._intersector.intersect)
+        for restriction in (None,) if restrictions is None else restrictions:
+            restricted = restriction and self._intersector.intersect(node, restriction)
+            if restricted is None:
+                self._diagnostics.report_unenforced(place)
+            node = restricted or node
+        return node

@@ -2,14 +2,15 @@
 
 A schema without `type` is represented by `ImpliedTypes`: it allows every type of value, but its
 author meant only those that its keywords are about. While schemas are intersected, it counts as
-written; in the result, only the intended types remain.
+written; in the result, only the intended types remain, and a warning says so. In a strict schema,
+all of them remain.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import floor
 
 from dragoman.grammar.schema import limits
@@ -56,6 +57,7 @@ class ImpliedTypes(AnyOf):
     """What a schema without `type` allows; the first `intended_count` options are the intended."""
 
     intended_count: int = 0
+    place: str = field(default="", compare=False)  # of the schema: a JSON pointer
 
     @property
     def intended(self) -> Node:
@@ -103,13 +105,15 @@ def expand_options(node: Node, definitions: Mapping[str, Node]) -> list[Node]:
     return list(expanded)
 
 
-def imply_types(options: Iterable[Node], types: Collection[str]) -> Node:
+def imply_types(options: Iterable[Node], types: Collection[str], place: str) -> Node:
     """Return what keywords about some types allow: they do not constrain values of other types."""
     if not types:
         return ANYTHING
     intended = list_options(union_nodes(options))
     rest = [node for type_name, node in ALL_TYPES.items() if type_name not in types]
-    return ImpliedTypes((*intended, *rest), len(intended)) if intended else union_nodes(rest)
+    if not intended:
+        return union_nodes(rest)
+    return ImpliedTypes((*intended, *rest), len(intended), place)
 
 
 def list_options(node: Node) -> tuple[Node, ...]:
@@ -127,12 +131,13 @@ def child_nodes(node: Node) -> tuple[Node, ...]:
         case AnyOf():
             return node.options
         case Array():
-            return (*node.prefix_items, node.items)
+            contained = () if isinstance(node.contains, Anything) else (node.contains,)
+            return (*node.prefix_items, node.items, *contained)
         case Object():
             properties = (*node.properties, *node.pattern_properties)
             return (*(child for _, child in properties), node.additional)
-        case LlguidanceSchema() if node.object_node is not None:
-            return (node.object_node,)
+        case LlguidanceSchema() if node.json_node is not None:
+            return (node.json_node,)
     return ()
 
 
@@ -167,6 +172,19 @@ def node_types(node: Node) -> list[str] | None:
     return list(types)
 
 
+def literal_to_node(text: str) -> Node:
+    """Return a node for the values that JSON Schema considers equal to one; text is its JSON."""
+    value = json.loads(text)
+    match value:
+        case list():
+            items = tuple(literal_to_node(json.dumps(item)) for item in value)
+            return Array(items, NOTHING, len(items), len(items))
+        case dict():
+            properties = [(name, literal_to_node(json.dumps(item))) for name, item in value.items()]
+            return Object(tuple(properties), frozenset(value), NOTHING)
+    return Literals((text,))
+
+
 def covers_types_of(node: Node, other: Node) -> bool:
     """Whether a node allows all values of some types, and all options of the other have these."""
     covered = {type(option) for option in list_options(node) if option in ALL_TYPES.values()}
@@ -183,24 +201,70 @@ def simplify_array(node: Array) -> Node:
     lengths = [index for index, item in enumerate(node.prefix_items) if isinstance(item, Nothing)]
     lengths += [len(node.prefix_items)] if isinstance(node.items, Nothing) else []
     lengths += [node.max_items] if node.max_items is not None else []
+    lengths += [len(node.items.values)] if node.unique and isinstance(node.items, Literals) else []
     max_items = min(lengths, default=None)
-    if max_items is not None and node.min_items > max_items:
+    if not isinstance(node.contains, Anything):
+        node = replace(node, min_items=max(node.min_items, 1))
+    is_empty = max_items is not None and node.min_items > max_items
+    if is_empty or isinstance(node.contains, Nothing):
         return NOTHING
+    if max_items is not None and max_items <= 1:
+        node = replace(node, unique=False, max_items=max_items)
     if max_items is None or max_items > len(node.prefix_items):
         return node
-    return Array(node.prefix_items[:max_items], NOTHING, node.min_items, max_items)
+    prefix_items = node.prefix_items[:max_items]
+    return replace(node, prefix_items=prefix_items, items=NOTHING, max_items=max_items)
 
 
 def simplify_object(node: Object) -> Node:
-    """Remove the properties that allow no value."""
-    is_closed = isinstance(node.additional, Nothing)
+    """Remove the properties that allow no value, and counts that have no effect."""
+    is_closed = not node.pattern_properties and isinstance(node.additional, Nothing)
     impossible = {name for name, value in node.properties if isinstance(value, Nothing)}
     if node.required & impossible or (is_closed and node.required - set(node.names)):
         return NOTHING
-    if not is_closed or not impossible or node.patterns:
-        return node
-    possible = tuple((name, value) for name, value in node.properties if name not in impossible)
-    return replace(node, properties=possible)
+    if is_closed:
+        possible = tuple((name, value) for name, value in node.properties if name not in impossible)
+        node = replace(node, properties=possible, patterns=())
+    return _simplify_counts(node, is_closed=is_closed)
+
+
+def _simplify_counts(node: Object, *, is_closed: bool) -> Node:
+    required, minimum, maximum = len(node.required), node.min_properties, node.max_properties
+    if maximum is not None and maximum < max(minimum, required):
+        return NOTHING
+    if maximum == required:
+        values = dict(node.properties)
+        names = [*node.names, *sorted(node.required - set(node.names))]
+        kept = [(name, values.get(name, node.additional)) for name in names]
+        return Object(
+            tuple((name, value) for name, value in kept if name in node.required),
+            node.required,
+            NOTHING,
+        )
+    minimum = minimum if minimum > required else 0
+    if is_closed:
+        count = len(node.properties)
+        if minimum > count:
+            return NOTHING
+        if minimum == count and minimum:
+            return replace(
+                node, required=frozenset(node.names), min_properties=0, max_properties=None
+            )
+        maximum = None if maximum is None or maximum >= count else maximum
+    return replace(node, min_properties=minimum, max_properties=maximum)
+
+
+def needs_json(node: Node) -> bool:
+    """Whether a node has constraints that only a writer of JSON can enforce."""
+    match node:
+        case String():
+            return bool(node.excluded_patterns)
+        case Array():
+            return node.unique or not isinstance(node.contains, Anything)
+        case Object():
+            is_counted = bool(node.min_properties) or node.max_properties is not None
+            return is_counted or bool(node.patterns)
+    return False
 
 
 def canonical_json(value: Json) -> str:

@@ -2,9 +2,8 @@
 
 A writer serves one schema. White space is allowed wherever JSON allows it, but only a bounded
 amount of it, and numbers have a bounded number of digits: even a small model that has lost track
-comes to an end. The members of an object come in the order of the schema, or in any order if the
-writer is not `ordered`, and each comes once. Schemas that only llguidance's own compiler supports
-are delegated to it.
+comes to an end. The members of an object come in any order, and each comes once. Schemas that only
+llguidance's own compiler supports are delegated to it.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from dragoman.grammar.lark_builder import (
 from dragoman.grammar.regex.escape import escape_regex
 from dragoman.grammar.regex.exclude_markers import exclude_markers
 from dragoman.grammar.regex.full_match import to_full_match
+from dragoman.grammar.regex.rewrite import rewrite_regex
 from dragoman.grammar.schema.nodes import (
     AnyOf,
     Anything,
@@ -39,36 +39,35 @@ from dragoman.grammar.schema.nodes import (
     SchemaReference,
     String,
 )
-from dragoman.grammar.writer.marker_free_json import (
+from dragoman.grammar.schema.simplify import literal_to_node
+from dragoman.grammar.writer.json.marker_free import (
     build_pattern_terminal,
     escape_markers,
     may_contain_marker,
 )
-from dragoman.grammar.writer.marker_free_schema import exclude_markers_from_schema
-from dragoman.grammar.writer.sequences import write_items, write_sequence
+from dragoman.grammar.writer.json.marker_free_schema import exclude_markers_from_schema
+from dragoman.grammar.writer.json.scalars import (
+    CHARACTER,
+    INTEGER,
+    NUMBER,
+    SHORT_CHARACTER,
+    build_integer_regex,
+    build_number_schema,
+    is_whole,
+    list_exponent_regexes,
+    list_json_spellings,
+    spell_chars,
+)
+from dragoman.grammar.writer.sequences import (
+    Counts,
+    write_items,
+    write_items_with_one,
+    write_sequence,
+)
 from dragoman.types import Json
 
-ESCAPE = (
-    r"\\(?:[\"\\\/bfnrt]|u(?:[0-9a-cA-CefEF][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2}"
-    r"|[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}))"
-)
-CHARACTER = rf"(?:[^\"\\\x00-\x1f]|{ESCAPE})"
-INTEGER = r"/-?(?:0|[1-9][0-9]{0,29})/"
 ANY_KEY_PATTERN = KeyPattern(())
-NUMBER = r"/-?(?:0|[1-9][0-9]{0,29})(?:\.[0-9]{1,30})?(?:[eE][-+]?[0-9]{1,2})?/"
-
-
-def build_number_schema(node: Number) -> dict[str, Json]:
-    """The schema of a number with bounds."""
-    keywords = {
-        "minimum": node.minimum,
-        "maximum": node.maximum,
-        "exclusiveMinimum": node.exclusive_minimum,
-        "exclusiveMaximum": node.exclusive_maximum,
-        "multipleOf": node.multiple_of,
-    }
-    bounds = {key: json.loads(value) for key, value in keywords.items() if value is not None}
-    return {"type": "integer" if node.integer else "number"} | bounds
+PLAIN_CHARACTER = r"[^\"\\\x00-\x1f]"
 
 
 def build_string_schema(node: String) -> dict[str, Json]:
@@ -90,14 +89,12 @@ class JsonWriter:
         lark: LarkBuilder,
         definitions: Mapping[str, Node],
         *,
-        ordered: bool = False,
         banned: Sequence[str] = (),
         param: str | None = None,
     ) -> None:
         self.lark = lark
         self.comma, self.colon = lark.add_punctuation(","), lark.add_punctuation(":")
         self._definitions = definitions
-        self._ordered = ordered
         self._banned_markers = banned
         self._param = param  # the request field that holds the schema
         self._reference_rules: dict[str, str] = {}
@@ -157,11 +154,12 @@ class JsonWriter:
     # Scalars
 
     def write_literals(self, values: Sequence[str]) -> str:
-        """Write one of several values, with characters beyond ASCII escaped or not."""
-        unescaped = [
-            json.dumps(json.loads(value), ensure_ascii=False) for value in values if "\\u" in value
-        ]
-        return self.write_one_of((*values, *unescaped))
+        """Write one of several values, in any of their spellings."""
+        scalars = [value for value in values if value[0] not in "[{"]
+        spellings = [spelling for value in scalars for spelling in list_json_spellings(value)]
+        options = [self.write_one_of(spellings)] if spellings else []
+        containers = [literal_to_node(value) for value in values if value[0] in "[{"]
+        return join_alternatives([*options, *map(self.write_value, containers)])
 
     def write_one_of(self, spellings: Sequence[str]) -> str:
         literals = map(quote_literal, self._escape_markers(spellings))
@@ -185,10 +183,19 @@ class JsonWriter:
         )
 
     def write_string(self, node: String) -> str:
+        if node.excluded_patterns:
+            return self._write_excluding_string(node)
         if node.pattern is not None or node.format is not None:
             return self._write_pattern_string(node)
         body = rf"/\"{CHARACTER}{format_repeat(node.min_length, node.max_length)}\"/"
         return self._add_string_terminal(body, "STRING", length_bounded=node != String())
+
+    def _write_excluding_string(self, node: String) -> str:
+        """Write a string with excluded patterns, in its shortest escapes."""
+        terminal = build_pattern_terminal(node, self._banned_markers, SHORT_CHARACTER)
+        if terminal is None:
+            raise self._make_unwritable_error(node.excluded_patterns[0])
+        return self.lark.add_terminal(terminal, "STRING")
 
     def _write_pattern_string(self, node: String) -> str:
         schema = build_string_schema(node)
@@ -224,11 +231,17 @@ class JsonWriter:
     def write_number(self, node: Number) -> str:
         if node == Number(integer=node.integer):
             return self.lark.add_terminal(INTEGER if node.integer else NUMBER, "NUMBER")
-        return self.lark.add_json_schema(build_number_schema(node))
+        if node.integer and node.multiple_of is None:
+            return self.lark.add_terminal(f"/{build_integer_regex(node)}/", "NUMBER")
+        number = self.lark.add_json_schema(build_number_schema(node))
+        found = list_exponent_regexes(node)
+        options = [f'{number} ".0"?' if is_whole(node) else number]
+        options += [self.lark.add_terminal(f"/{'|'.join(found)}/", "NUMBER")] if found else []
+        return join_alternatives(options)
 
     def write_delegated(self, node: LlguidanceSchema) -> str:
-        if node.object_node is not None:
-            return self.write_value(node.object_node)
+        if node.json_node is not None:
+            return self.write_value(node.json_node)
         return self._write_delegated_schema(json.loads(node.schema))
 
     def write_constants(self) -> str:
@@ -241,12 +254,20 @@ class JsonWriter:
     # Arrays and objects
 
     def write_array(self, node: Array) -> str:
-        inner = write_items(node, self.write_value, self.comma)
+        counts = Counts(node.min_items, node.max_items)
+        if node.unique and isinstance(node.items, Literals):
+            values = {value: self.write_literals((value,)) for value in node.items.values}
+            inner = write_sequence(self.lark, values, frozenset(), None, self.comma, counts)
+        elif not isinstance(node.contains, Anything):
+            item, special = self.write_value(node.items), self.write_value(node.contains)
+            inner = write_items_with_one(self.lark, item, special, self.comma, counts)
+        else:
+            inner = write_items(node, self.write_value, self.comma)
         return self._write_brackets("[]", inner, may_be_empty=not node.min_items)
 
     def write_object(self, node: Object) -> str:
         return self._write_brackets(
-            "{}", self._write_some_members(node), may_be_empty=not node.required
+            "{}", self._write_some_members(node), may_be_empty=can_be_empty(node)
         )
 
     def _write_brackets(self, brackets: str, inner: str, *, may_be_empty: bool) -> str:
@@ -270,7 +291,7 @@ class JsonWriter:
     def write_members(self, node: Object) -> str:
         """Write the members of an object, without its braces."""
         inner = self._write_some_members(node)
-        return inner if node.required else f"({inner})?"
+        return f"({inner})?" if can_be_empty(node) else inner
 
     def _write_some_members(self, node: Object) -> str:
         """Write at least one member, if there can be one."""
@@ -286,9 +307,8 @@ class JsonWriter:
             if is_possible(value)
         ]
         other = join_alternatives(others) if others else None
-        return write_sequence(
-            self.lark, members, node.required, other, self.comma, ordered=self._ordered
-        )
+        counts = Counts(node.min_properties, node.max_properties)
+        return write_sequence(self.lark, members, node.required, other, self.comma, counts)
 
     def write_member(self, name: str, node: Node) -> str:
         return self.write_key_value(self.write_key(name), node)
@@ -301,19 +321,41 @@ class JsonWriter:
         return join_alternatives(map(quote_literal, self._escape_markers(spellings)))
 
     def write_other_key(self, names: Sequence[str], keys: KeyPattern = ANY_KEY_PATTERN) -> str:
-        """Write a key that is none of these names; without escapes, it cannot spell one of them."""
-        count = keys.length_quantifier
-        body = rf"/\"[^\"\\\x00-\x1f]{count}\"/" + restrict_keys(names, keys, r"\"")
-        return self._add_string_terminal(body, "KEY", length_bounded=count != "+")
+        """Write a key that is none of these names; it has one spelling, so it cannot be one."""
+        spellings = [json.dumps(name, ensure_ascii=False)[1:-1] for name in names]
+        rewritten = [
+            [rewrite_regex(to_full_match(regex), spell_chars) for regex in regexes]
+            for regexes in (keys.matches, keys.excludes)
+        ]
+        matches, excludes = ([regex for regex in regexes if regex] for regexes in rewritten)
+        character = SHORT_CHARACTER
+        if None in (*rewritten[0], *rewritten[1]):
+            character = PLAIN_CHARACTER
+            matches, excludes = list_key_regexes(keys)
+        body = rf"/\"{character}*\"/" + restrict_keys(spellings, matches, excludes, r"\"")
+        return self._add_string_terminal(body, "KEY", length_bounded=False)
 
 
-def restrict_keys(names: Sequence[str], keys: KeyPattern, quote: str) -> str:
-    """Restrict the terminal of a key to keys that are none of these names and match `keys`."""
+def restrict_keys(
+    names: Sequence[str], matches: Sequence[str], excludes: Sequence[str], quote: str
+) -> str:
+    """Restrict the terminal of a key to keys that are none of these names and match these."""
     listed = "|".join(map(escape_regex, names))
-    terms = [rf" & ~/{quote}(?:{listed}){quote}/"] if listed else []
-    terms += [rf" & /{quote}(?:{to_full_match(regex)}){quote}/" for regex in keys.matches]
-    terms += [rf" & ~/{quote}(?:{to_full_match(regex)}){quote}/" for regex in keys.excludes]
+    terms = [rf" & ~/{quote}(?:{listed}){quote}/"] if listed or names else []
+    terms += [rf" & /{quote}(?:{regex}){quote}/" for regex in matches]
+    terms += [rf" & ~/{quote}(?:{regex}){quote}/" for regex in excludes]
     return "".join(terms)
+
+
+def list_key_regexes(keys: KeyPattern) -> tuple[list[str], list[str]]:
+    """The expressions that a whole key matches, and those that it does not match."""
+    return [to_full_match(regex) for regex in keys.matches], [
+        to_full_match(regex) for regex in keys.excludes
+    ]
+
+
+def can_be_empty(node: Object) -> bool:
+    return not node.required and not node.min_properties
 
 
 def is_possible(node: Node) -> bool:

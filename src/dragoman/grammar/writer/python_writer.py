@@ -15,13 +15,14 @@ from dragoman.grammar.lark_builder import (
     quote_literal,
 )
 from dragoman.grammar.schema.nodes import KeyPattern, LlguidanceSchema, Node, String
+from dragoman.grammar.writer.json.marker_free import find_marker
+from dragoman.grammar.writer.json.scalars import CHARACTER
 from dragoman.grammar.writer.json_writer import (
     ANY_KEY_PATTERN,
-    CHARACTER,
     JsonWriter,
+    list_key_regexes,
     restrict_keys,
 )
-from dragoman.grammar.writer.marker_free_json import find_marker
 from dragoman.grammar.writer.unquoted_text import (
     build_text_regex,
     cannot_be_empty,
@@ -65,9 +66,8 @@ class PythonWriter(JsonWriter):
     def write_other_key(self, names: Sequence[str], keys: KeyPattern = ANY_KEY_PATTERN) -> str:
         count = keys.length_quantifier
         body = rf"/\"[^\"\\\x00-\x1f]{count}\"|'[^'\\\x00-\x1f]{count}'/"
-        return self._add_string_terminal(
-            body + restrict_keys(names, keys, r"[\"']"), "KEY", length_bounded=count != "+"
-        )
+        body += restrict_keys(names, *list_key_regexes(keys), r"[\"']")
+        return self._add_string_terminal(body, "KEY", length_bounded=count != "+")
 
 
 def list_spellings(value: str) -> list[str]:
@@ -133,7 +133,9 @@ class BareKeyWriter(JsonWriter):
         return quote_literal(name) if BARE_KEY.fullmatch(name) else super().write_key(name)
 
     def write_other_key(self, names: Sequence[str], keys: KeyPattern = ANY_KEY_PATTERN) -> str:
-        return self.lark.add_terminal(rf"/{ANY_BARE_KEY}/" + restrict_keys(names, keys, ""), "KEY")
+        return self.lark.add_terminal(
+            rf"/{ANY_BARE_KEY}/" + restrict_keys(names, *list_key_regexes(keys), ""), "KEY"
+        )
 
     def write_delegated(self, node: LlguidanceSchema) -> str:
         return self.write_anything()

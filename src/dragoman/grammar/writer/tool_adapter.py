@@ -233,7 +233,11 @@ class _ToolAdapter:
                 return Nothing()
             case String() if excluded:
                 return UnambiguousText(
-                    node.min_length, node.max_length, node.pattern, node.format, excluded
+                    node.min_length,
+                    node.max_length,
+                    node.pattern,
+                    node.format,
+                    excluded_types=excluded,
                 )
             case Object() if self._is_nested:
                 objects = [option for option in options if isinstance(option, Object)]

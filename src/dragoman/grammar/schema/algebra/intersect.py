@@ -1,18 +1,20 @@
-"""Intersects nodes: what two nodes both allow, and whether that is nothing.
+"""Intersects nodes: what two nodes both allow, and whether a node allows a value.
 
 The results are exact. Where nodes cannot express one, or it would take too long, it is None
-("unknown"). A schema without `type` counts as written here: whether the options of a `oneOf`
-exclude each other depends on what the schema says, not on the types that it implies.
+("unknown"). A schema without `type` counts as written here, not with the types that it implies.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from dragoman.grammar.schema import bounds, limits
+from dragoman.grammar.regex.full_match import to_full_match
+from dragoman.grammar.regex.rewrite import rewrite_regex
+from dragoman.grammar.schema import limits
+from dragoman.grammar.schema.algebra import bounds
+from dragoman.grammar.schema.algebra.pattern_properties import find_property, intersect_patterns
 from dragoman.grammar.schema.llguidance_check import LlguidanceChecker
 from dragoman.grammar.schema.nodes import (
     AnyOf,
@@ -28,6 +30,7 @@ from dragoman.grammar.schema.nodes import (
     String,
 )
 from dragoman.grammar.schema.simplify import (
+    ANYTHING,
     NOTHING,
     ImpliedTypes,
     canonical_json,
@@ -139,7 +142,8 @@ class NodeIntersector:
         if len(options) > max(limits.MAX_OPTIONS, len(lefts), len(rights)):
             return None
         if options and rest:
-            return ImpliedTypes((*options, *rest), len(options))
+            place = left.place if isinstance(left, ImpliedTypes) else ""
+            return ImpliedTypes((*options, *rest), len(options), place)
         return union_nodes((*options, *rest))
 
     def _filter_literals(self, literals: Literals, other: Node) -> Node | None:
@@ -161,8 +165,26 @@ class NodeIntersector:
             bounds.smaller_limit(left.max_length, right.max_length),
             left.pattern or right.pattern,
             left.format or right.format,
+            tuple(dict.fromkeys((*left.excluded_patterns, *right.excluded_patterns))),
         )
+        if common.excluded_patterns:
+            return self._check_excluded(common)
         return self._check_satisfiable(common)
+
+    def _check_excluded(self, node: String) -> Node | None:
+        """Return a node with excluded patterns, or None if we cannot write it."""
+        if bounds.has_empty_range(node) or node.pattern in node.excluded_patterns:
+            return NOTHING
+        is_bounded = node.max_length is None or node.max_length <= limits.MAX_EXCLUDED_LENGTH
+        is_supported = node.format is None and all(
+            rewrite_regex(to_full_match(pattern)) is not None
+            for pattern in (*node.excluded_patterns, node.pattern)
+            if pattern is not None
+        )
+        if not is_bounded or not is_supported:
+            return None
+        verdict = self._checker.check_excluded(node)
+        return NOTHING if verdict == "empty" else None if verdict == "unsupported" else node
 
     def _intersect_numbers(self, left: Number, right: Number) -> Node | None:
         multiple_of = bounds.common_multiple(left.multiple_of, right.multiple_of)
@@ -194,25 +216,67 @@ class NodeIntersector:
         items = self.intersect(left.items, right.items)
         if items is None:
             return None
+        contains = self._intersect_contains(left, right, items)
+        unique = left.unique or right.unique
+        is_special = unique or not isinstance(contains, Anything)
+        if (
+            contains is None
+            or (is_special and prefix_items)
+            or (unique and not isinstance(contains, Anything))
+        ):
+            return None
         min_items = max(left.min_items, right.min_items)
         max_items = bounds.smaller_limit(left.max_items, right.max_items)
-        return simplify_array(Array(tuple(prefix_items), items, min_items, max_items))
+        if unique and max_items not in (0, 1):
+            items = self._find_distinct_literals(items)
+            if items is None:
+                return None
+        return simplify_array(
+            Array(tuple(prefix_items), items, min_items, max_items, contains, unique)
+        )
+
+    def _find_distinct_literals(self, node: Node) -> Node | None:
+        """Return the few values that a node allows, each of them once, or None."""
+        for _ in range(limits.MAX_DEPTH):
+            if isinstance(node, SchemaReference):
+                node = self._find_definition(node.name) or ANYTHING
+        if not isinstance(node, Literals):
+            return node if isinstance(node, Nothing) else None
+        distinct = {canonical_json(json.loads(text)): text for text in node.values}
+        return Literals(tuple(distinct.values())) if len(distinct) <= limits.MAX_BITS else None
+
+    def _intersect_contains(self, left: Array, right: Array, items: Node) -> Node | None:
+        """Return what some item must be: an item that both arrays allow."""
+        required = {left.contains, right.contains} - {ANYTHING}
+        if not required:
+            return ANYTHING
+        return self.intersect(required.pop(), items) if len(required) == 1 else None
 
     def _intersect_objects(self, left: Object, right: Object) -> Node | None:
+        if left.patterns or right.patterns:
+            common = intersect_patterns(left, right, self._checker, self.intersect)
+        else:
+            common = self._intersect_properties(left, right)
+        if common is None:
+            return None
+        most = bounds.smaller_limit(left.max_properties, right.max_properties)
+        least = max(left.min_properties, right.min_properties)
+        return simplify_object(replace(common, min_properties=least, max_properties=most))
+
+    def _intersect_properties(self, left: Object, right: Object) -> Object | None:
         properties = []
         lefts, rights = dict(left.properties), dict(right.properties)
         for name in dict.fromkeys((*lefts, *rights)):
-            common = self.intersect(
+            value = self.intersect(
                 lefts.get(name, left.additional), rights.get(name, right.additional)
             )
-            if common is None:
+            if value is None:
                 return None
-            properties.append((name, common))
+            properties.append((name, value))
         additional = self.intersect(left.additional, right.additional)
         if additional is None:
             return None
-        required = left.required | right.required
-        return simplify_object(Object(tuple(properties), required, additional))
+        return Object(tuple(properties), left.required | right.required, additional)
 
     # values
 
@@ -259,102 +323,30 @@ class NodeIntersector:
     def _accepts_string(self, value: str, node: String) -> bool | None:
         if not _is_within(len(value), node.min_length, node.max_length):
             return False
-        return True if node.pattern is None else self._checker.pattern_matches(value, node.pattern)
+        matches = self._checker.pattern_matches
+        is_included = node.pattern is None or matches(value, node.pattern)
+        is_excluded = _any(matches(value, pattern) for pattern in node.excluded_patterns)
+        return _all((is_included, None if is_excluded is None else not is_excluded))
 
     def _accepts_array(self, value: list[Json], node: Array) -> bool | None:
         if not _is_within(len(value), node.min_items, node.max_items):
             return False
-        return _all(self.accepts(item, item_node(node, index)) for index, item in enumerate(value))
+        if node.unique and len(set(map(canonical_json, value))) < len(value):
+            return False
+        checks = (self.accepts(item, item_node(node, index)) for index, item in enumerate(value))
+        if isinstance(node.contains, Anything):
+            return _all(checks)
+        return _all((_any(self.accepts(item, node.contains) for item in value), *checks))
 
     def _accepts_object(self, value: dict[str, Json], node: Object) -> bool | None:
         if not node.required <= value.keys():
             return False
-        properties = dict(node.properties)
+        if not _is_within(len(value), node.min_properties, node.max_properties):
+            return False
+        properties = {name: find_property(node, name, self._checker) for name in value}
         return _all(
-            self.accepts(item, properties.get(name, node.additional))
+            None if (known := properties[name]) is None else self.accepts(item, known)
             for name, item in value.items()
-        )
-
-    # options
-
-    def are_mutually_exclusive(self, options: Sequence[Node]) -> bool:
-        """Whether it is certain that no value matches two of the options."""
-        if self._have_discriminator(options):
-            return True
-        pairs = itertools.permutations(options, 2)
-        return all(self.are_disjoint(left, right) for left, right in pairs)
-
-    def _have_discriminator(self, options: Sequence[Node]) -> bool:
-        """Whether all options require some property, and its literal values are all different."""
-        objects = [node for node in map(self._resolve, options) if isinstance(node, Object)]
-        if len(objects) < len(options):
-            return False
-        tables = [dict(node.properties) for node in objects]
-        for name in frozenset.intersection(*(node.required for node in objects)):
-            tags = [tag for table in tables if isinstance(tag := table.get(name), Literals)]
-            if len(tags) == len(tables):
-                self._budget.count_steps(sum(len(tag.values) for tag in tags))
-                values = [canonical_json(json.loads(text)) for tag in tags for text in tag.values]
-                if len(set(values)) == len(values):
-                    return True
-        return False
-
-    def _resolve(self, node: Node) -> Node:
-        return self._overapproximate(node.name) if isinstance(node, SchemaReference) else node
-
-    def are_disjoint(self, left: Node, right: Node) -> bool:
-        """Whether it is certain that no value matches both nodes.
-
-        Of the types that `left` implies, only the intended count, as only they remain.
-        """
-        self._budget.count_steps()
-        if self._depth >= limits.MAX_DEPTH:
-            return False
-        left, right = self._resolve(left), self._resolve(right)
-        self._depth += 1
-        try:
-            return self._are_disjoint(
-                left.intended if isinstance(left, ImpliedTypes) else left, right
-            )
-        finally:
-            self._depth -= 1
-
-    def _are_disjoint(self, left: Node, right: Node) -> bool:
-        if isinstance(left, Nothing) or isinstance(right, Nothing):
-            return True
-        if isinstance(left, AnyOf):
-            return all(self.are_disjoint(option, right) for option in left.options)
-        if isinstance(right, AnyOf):
-            return all(self.are_disjoint(left, option) for option in right.options)
-        if isinstance(left, Literals):
-            return all(self.accepts(json.loads(text), right) is False for text in left.values)
-        if isinstance(right, Literals):
-            return all(self.accepts(json.loads(text), left) is False for text in right.values)
-        if isinstance(left, SchemaReference) or isinstance(right, SchemaReference):
-            return self.are_disjoint(left, right)
-        unknown = Anything | LlguidanceSchema
-        if isinstance(left, unknown) or isinstance(right, unknown):
-            return False
-        match left, right:
-            case Object(), Object():
-                return self._are_disjoint_objects(left, right)
-            case String(), String():
-                # we enforce formats, but for JSON Schema they are annotations
-                left, right = replace(left, format=None), replace(right, format=None)
-                return isinstance(self.intersect(left, right), Nothing)
-            case Number(), Number():
-                left, right = bounds.drop_rounded_bounds(left), bounds.drop_rounded_bounds(right)
-                return isinstance(self.intersect(left, right), Nothing)
-        return type(left) is not type(right)
-
-    def _are_disjoint_objects(self, left: Object, right: Object) -> bool:
-        lefts, rights = dict(left.properties), dict(right.properties)
-        names = sorted(left.required | right.required)
-        # literals first: most discriminators are literals
-        names.sort(key=lambda name: not isinstance(lefts.get(name), Literals))
-        return any(
-            self.are_disjoint(lefts.get(name, left.additional), rights.get(name, right.additional))
-            for name in names
         )
 
 
@@ -367,12 +359,7 @@ def _is_within(length: int, minimum: int, maximum: int | None) -> bool:
 
 
 def _intersect_llguidance_schema(left: Node, right: Node) -> Node | None:
-    for node, other in ((left, right), (right, left)):
-        if isinstance(node, LlguidanceSchema) and (
-            node == other or (node.object_node and other == Object())
-        ):
-            return node
-    return None
+    return left if left == right else None
 
 
 def _any(results: Iterable[bool | None]) -> bool | None:

@@ -9,32 +9,21 @@ character by character. A schema that is delegated to llguidance is restricted i
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from dragoman.grammar.client.text_syntax import CONTROL_CHARS, QuotedSyntax
 from dragoman.grammar.lark_builder import format_repeat
-from dragoman.grammar.regex.automaton import TooComplex
-from dragoman.grammar.regex.char_sets import (
-    CharSet,
-    chars_of,
-    complement,
-    intersect,
-    to_regex_class,
-    union_ranges,
-)
+from dragoman.grammar.regex.char_sets import CharSet, chars_of, intersect
 from dragoman.grammar.regex.escape import marker_to_regex
 from dragoman.grammar.regex.exclude_markers import exclude_markers
 from dragoman.grammar.regex.full_match import to_full_match
-from dragoman.grammar.regex.regex_builder import RegexBuilder
-from dragoman.grammar.regex.regex_parser import RegexParser, UnsupportedSyntax
+from dragoman.grammar.regex.rewrite import rewrite_regex
 from dragoman.grammar.regex.string_formats import FORMATS
 from dragoman.grammar.schema.llguidance_check import check_schema
 from dragoman.grammar.schema.nodes import String
+from dragoman.grammar.writer.json.scalars import spell_chars
 from dragoman.output.arguments.cast import load_value
 from dragoman.types import Json
 
-MAX_REGEX_LENGTH = 20_000  # characters of a rewritten pattern
-NEVER_LITERAL: CharSet = union_ranges((*CONTROL_CHARS, *chars_of('"\\')))  # escaped in strings
 BRACKET = re.compile(r"[<>\[\]]")  # no format allows them, but for an IP address in brackets
 
 
@@ -73,9 +62,7 @@ def build_pattern_terminal(node: String, markers: Sequence[str], character: str)
 
     def spell(chars: CharSet) -> str:
         """The regular expression of a set of characters, escaped or not."""
-        literal = intersect(chars, complement(NEVER_LITERAL))
-        options = [to_regex_class(literal)] if literal else []
-        options += QuotedSyntax().escape_regexes(intersect(chars, NEVER_LITERAL))
+        options = [spell_chars(chars)]
         for low, high in intersect(chars, first_of_marker):
             options += [rf"\\u{code:04x}" for code in range(low, high + 1)]
         return f"(?:{'|'.join(dict.fromkeys(options))})"
@@ -84,19 +71,14 @@ def build_pattern_terminal(node: String, markers: Sequence[str], character: str)
     regexes += [FORMATS[node.format]] if node.format is not None else []
     bodies = [f"{character}{format_repeat(node.min_length, node.max_length)}"]
     for regex in reversed(regexes):
-        body = _rewrite_regex(regex, spell)
+        body = rewrite_regex(regex, spell)
         if body is None:
             return None
         bodies.insert(0, body)
     terminal = " & ".join(rf"/\"(?:{body})\"/" for body in bodies)
+    for pattern in node.excluded_patterns:
+        body = rewrite_regex(to_full_match(pattern), spell)
+        if body is None:
+            return None
+        terminal += rf" & ~/\"(?:{body})\"/"
     return terminal + exclude_markers(markers, length_bounded=True)
-
-
-def _rewrite_regex(regex: str, spell: Callable[[CharSet], str]) -> str | None:
-    """Rewrite a regular expression character by character; None if that is too complex."""
-    builder = RegexBuilder()
-    try:
-        rewritten = builder.to_regex(RegexParser(builder, regex).parse(), spell)
-    except (UnsupportedSyntax, TooComplex, RecursionError):
-        return None
-    return rewritten if len(rewritten) <= MAX_REGEX_LENGTH else None

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from dragoman.grammar.regex.exclude_markers import marker_free_regexes
 from dragoman.grammar.schema.llguidance_check import check_schema
-from dragoman.grammar.writer.marker_free_json import find_marker, may_contain_marker
+from dragoman.grammar.writer.json.marker_free import find_marker, may_contain_marker
 from dragoman.types import Json
 
 _APPLICATORS = frozenset({"$ref", "allOf", "anyOf", "oneOf"})  # describe the same value

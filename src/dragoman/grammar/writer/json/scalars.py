@@ -1,0 +1,117 @@
+"""How scalars are spelled in JSON: numbers, single values, and the characters of strings.
+
+JSON Schema judges values, not spellings: `1.0` is an integer and equal to `1`, and large and small
+numbers may have an exponent. llguidance's schema compiler, which writes numbers with bounds, knows
+no exponents, so those are added here as far as the bounds allow all of them.
+"""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from math import ceil, floor
+
+from dragoman.grammar.client.text_syntax import CONTROL_CHARS, QuotedSyntax
+from dragoman.grammar.regex.char_sets import (
+    CharSet,
+    chars_of,
+    complement,
+    intersect,
+    to_regex_class,
+    union_ranges,
+)
+from dragoman.grammar.regex.integer_ranges import integer_range_to_regex
+from dragoman.grammar.schema.nodes import Number
+from dragoman.types import Json
+
+ESCAPE = (
+    r"\\(?:[\"\\\/bfnrt]|u(?:[0-9a-cA-CefEF][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2}"
+    r"|[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}))"
+)
+CHARACTER = rf"(?:[^\"\\\x00-\x1f]|{ESCAPE})"
+# a character with just one spelling: escaped only if necessary, with the shortest escape
+SHORT_CHARACTER = r"(?:[^\"\\\x00-\x1f]|\\(?:[\"\\bfnrt]|u00(?:0[0-7bef]|1[0-9a-f])))"
+NEVER_LITERAL: CharSet = union_ranges((*CONTROL_CHARS, *chars_of('"\\')))  # escaped in strings
+
+_MANTISSA = r"[1-9](?:\.[0-9]{1,16})?"
+_LARGE = r"[eE]\+?(?:1[6-9]|[2-9][0-9]|[12][0-9]{2})"
+LARGE_POSITIVE = rf"{_MANTISSA}{_LARGE}"  # from 1e16
+SMALL_POSITIVE = rf"{_MANTISSA}[eE]-(?:0?[5-9]|[1-9][0-9])"  # below 1e-4
+MIN_LARGE, MAX_SMALL = 1e16, 1e-4
+WHOLE = r"-?(?:0|[1-9][0-9]{0,29})"
+INTEGER = rf"/{WHOLE}(?:\.0)?|-?{LARGE_POSITIVE}/"
+NUMBER = rf"/{WHOLE}(?:\.[0-9]{{1,30}})?(?:[eE][-+]?[0-9]{{1,3}})?/"
+
+
+def list_json_spellings(text: str) -> list[str]:
+    """The ways to write a scalar: with escapes or without, a whole number also as a float."""
+    value = json.loads(text)
+    spellings = [text, json.dumps(value, ensure_ascii=False)]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return list(dict.fromkeys(spellings))
+    for other in (int(value), float(value)) if abs(value) < 1e300 else ():
+        spellings += [json.dumps(other)] if other == value else []
+    return list(dict.fromkeys(spellings))
+
+
+def spell_chars(chars: CharSet) -> str:
+    """The regular expression of a character of a set, spelled as `SHORT_CHARACTER` has it."""
+    literal = intersect(chars, complement(NEVER_LITERAL))
+    options = [to_regex_class(literal)] if literal else []
+    options += QuotedSyntax().escape_regexes(intersect(chars, NEVER_LITERAL))
+    return f"(?:{'|'.join(options)})"
+
+
+def build_number_schema(node: Number) -> dict[str, Json]:
+    """The schema of a number with bounds."""
+    keywords = {
+        "minimum": node.minimum,
+        "maximum": node.maximum,
+        "exclusiveMinimum": node.exclusive_minimum,
+        "exclusiveMaximum": node.exclusive_maximum,
+        "multipleOf": node.multiple_of,
+    }
+    bounds = {key: json.loads(value) for key, value in keywords.items() if value is not None}
+    return {"type": "integer" if node.integer else "number"} | bounds
+
+
+def build_integer_regex(node: Number) -> str:
+    """Build the regular expression of an integer with bounds and without `multiple_of`."""
+    lower = [ceil(bound) for bound in _list_bounds(node.minimum)]
+    lower += [floor(bound) + 1 for bound in _list_bounds(node.exclusive_minimum)]
+    upper = [floor(bound) for bound in _list_bounds(node.maximum)]
+    upper += [ceil(bound) - 1 for bound in _list_bounds(node.exclusive_maximum)]
+    whole = integer_range_to_regex(max(lower, default=None), min(upper, default=None))
+    return "|".join([rf"(?:{whole})(?:\.0)?", *list_exponent_regexes(node)])
+
+
+def list_exponent_regexes(node: Number) -> list[str]:
+    """Regular expressions for the numbers with an exponent that lie within the bounds of a node."""
+    if node.multiple_of is not None and (1 / Fraction(node.multiple_of)).denominator != 1:
+        return []
+    lower = _list_bounds(node.minimum, node.exclusive_minimum)
+    upper = _list_bounds(node.maximum, node.exclusive_maximum)
+    # where `.0` is a terminal of its own, none that has read a fraction must expect an exponent
+    large = f"[1-9]{_LARGE}" if node.multiple_of is not None else LARGE_POSITIVE
+    regexes = []
+    if not upper and all(low < MIN_LARGE for low in lower):
+        regexes.append(large)
+    if not lower and all(high > -MIN_LARGE for high in upper):
+        regexes.append(f"-{large}")
+    if not node.integer and node.multiple_of is None:
+        if all(low <= 0 for low in lower) and all(high >= MAX_SMALL for high in upper):
+            regexes.append(SMALL_POSITIVE)
+        if all(high >= 0 for high in upper) and all(low <= -MAX_SMALL for low in lower):
+            regexes.append(f"-{SMALL_POSITIVE}")
+    return regexes
+
+
+def is_whole(node: Number) -> bool:
+    """Whether all values of a node are integers."""
+    return node.integer or (
+        node.multiple_of is not None and Fraction(node.multiple_of).denominator == 1
+    )
+
+
+def _list_bounds(*bounds: str | None) -> list[float]:
+    return [json.loads(bound) for bound in bounds if bound is not None]
