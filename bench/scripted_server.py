@@ -6,9 +6,10 @@ import sys
 
 import dragoman
 from bench.measure import TOKEN
-from dragoman.testing import Reply, ScriptedEngine
+from dragoman.testing import Reply
+from dragoman.testing.delivering import DeliveringEngine
 
 if __name__ == "__main__":
     reply = Reply(TOKEN * 10_000, chunks=len(TOKEN))
-    engine = ScriptedEngine(reply, pace=float(sys.argv[2]))
+    engine = DeliveringEngine(reply, pace=float(sys.argv[2]))
     dragoman.serve(engine, port=int(sys.argv[1]), name="bench", queue=10_000, log_level="warning")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -146,3 +147,131 @@ def test_a_waiting_reader_is_woken() -> None:
         assert "".join(step.text or "" for step in await waiting) == "ab"
 
     asyncio.run(go())
+
+
+# delivery: a consumer is called where steps arrive
+
+
+class Collector:
+    """A consumer that collects steps, and waits or fails where it is told to."""
+
+    def __init__(self, count: int = 99) -> None:
+        self.steps: list[Step] = []
+        self.calls = 0
+        self.gate: asyncio.Future[None] | None = None
+        self.error: Exception | None = None
+        self._count = count
+
+    @property
+    def is_complete(self) -> bool:
+        return len(self.steps) >= self._count
+
+    def consume(self, steps: list[Step]) -> Any:
+        self.calls += 1
+        if self.error is not None:
+            raise self.error
+        self.steps += steps
+        return None if self.gate is None else self._wait(self.gate)
+
+    async def _wait(self, gate: asyncio.Future[None]) -> None:
+        await asyncio.shield(gate)
+
+
+def run_delivery(work: Callable[[StepQueue, asyncio.Task[None]], Any], consumer: Collector) -> None:
+    async def go() -> None:
+        queue = StepQueue()
+        delivery = asyncio.create_task(queue.deliver(consumer))
+        await asyncio.sleep(0)
+        await work(queue, delivery)
+
+    asyncio.run(go())
+
+
+def test_a_consumer_is_called_where_steps_arrive() -> None:
+    consumer = Collector()
+
+    async def work(queue: StepQueue, delivery: asyncio.Task[None]) -> None:
+        for text in "abc":
+            queue.put([Step(text=text)])
+            assert consumer.steps[-1].text == text  # without a turn of the event loop
+        queue.end()
+        await delivery
+
+    run_delivery(work, consumer)
+
+
+def test_steps_wait_while_a_consumer_does() -> None:
+    consumer = Collector()
+
+    async def work(queue: StepQueue, delivery: asyncio.Task[None]) -> None:
+        gate = consumer.gate = asyncio.get_running_loop().create_future()
+        sent = [Step(0, None, [token], 1) for token in range(5000)]
+        for step in sent:
+            queue.put([step])
+            assert len(queue) <= MERGE_THRESHOLD
+        assert consumer.calls == 1
+        consumer.gate = None
+        gate.set_result(None)
+        queue.end()
+        await delivery
+        assert fold(consumer.steps) == fold(sent)
+        assert consumer.calls == 2
+
+    run_delivery(work, consumer)
+
+
+def test_a_complete_consumer_ends_the_delivery() -> None:
+    consumer = Collector(count=2)
+
+    async def work(queue: StepQueue, delivery: asyncio.Task[None]) -> None:
+        for text in "abc":
+            queue.put([Step(text=text)])
+        await delivery
+        assert [step.text for step in consumer.steps] == ["a", "b"]
+
+    run_delivery(work, consumer)
+
+
+def test_what_a_consumer_raises_ends_the_delivery_and_nothing_else() -> None:
+    consumer = Collector()
+    consumer.error = ValueError("broken")
+
+    async def work(queue: StepQueue, delivery: asyncio.Task[None]) -> None:
+        queue.put([Step(text="a")])
+        queue.put([Step(text="b")])
+        with pytest.raises(ValueError, match="broken"):
+            await delivery
+
+    run_delivery(work, consumer)
+
+
+def test_the_error_of_the_queue_comes_after_its_steps() -> None:
+    consumer = Collector()
+
+    async def work(queue: StepQueue, delivery: asyncio.Task[None]) -> None:
+        queue.put([Step(text="a")])
+        queue.end(EngineFailed("broken"))
+        with pytest.raises(EngineFailed):
+            await delivery
+        assert [step.text for step in consumer.steps] == ["a"]
+
+    run_delivery(work, consumer)
+
+
+@pytest.mark.parametrize("cancels_first", [True, False])
+def test_a_cancelled_delivery_awaits_nothing_more(cancels_first: bool) -> None:
+    """Warnings are errors: a coroutine that nobody awaits is closed."""
+    consumer = Collector()
+
+    async def work(queue: StepQueue, delivery: asyncio.Task[None]) -> None:
+        consumer.gate = asyncio.get_running_loop().create_future()
+        if cancels_first:
+            delivery.cancel()
+        queue.put([Step(text="a")])
+        delivery.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await delivery
+        queue.put([Step(text="b")])
+        assert [step.text for step in consumer.steps] == ["a"]
+
+    run_delivery(work, consumer)

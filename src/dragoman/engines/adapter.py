@@ -127,6 +127,8 @@ class GenerateOnlyEngine:
         self._engine = engine
         self.class_name = type(engine).__name__
 
+    deliver_steps = None  # it would run several choices in one call
+
     def __getattr__(self, name: str) -> object:
         return getattr(self._engine, name)
 

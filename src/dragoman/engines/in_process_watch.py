@@ -18,6 +18,7 @@ from contextlib import asynccontextmanager
 from dragoman.engines.adapter import get_engine_name
 from dragoman.engines.subprocess.progress import (
     CallKind,
+    ProgressSource,
     ProgressWatch,
     RunningCall,
 )
@@ -77,7 +78,7 @@ class InProcessWatch:
         kind: CallKind,
         size: int,
         job: Job | None = None,
-        steps: GeneratedSteps | None = None,
+        steps: ProgressSource | None = None,
     ) -> AsyncGenerator[None, None]:
         """Fail the call inside this block with `EngineDown` if the engine hangs.
 

@@ -1,5 +1,10 @@
 """A queue of steps for a reader that may be slow.
 
+A reader either takes steps from the queue, or is called with them where they arrive (`deliver`). A
+call costs neither a future nor a turn of the event loop, so an engine's message with the steps of
+many jobs becomes text for all their clients in one pass. While a reader must wait, for a slow
+client, steps are kept as for any other reader.
+
 Waiting steps are merged, choice by choice: texts are joined, ids and logprobs are concatenated, and
 `spans` records where one step ends and the next begins. So the queue never holds more than the
 answer, a slow reader does not slow the engine down, and a late reader gets everything at once.
@@ -11,14 +16,35 @@ A queue is a list and at most one future; waking its reader costs that future an
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
-from typing import TypeAlias
+from collections.abc import Callable, Generator, Iterable
+from contextvars import copy_context
+from functools import partial
+from typing import Any, Protocol
 
 from dragoman.errors import DragomanError
 from dragoman.types import Step
 
 MERGE_THRESHOLD = 16  # steps that may wait before they are merged
-Mark: TypeAlias = tuple[list[Step], int]  # a state of a queue, see `StepQueue.get_mark`
+
+
+class Wait(Protocol):
+    """What a consumer must wait for. It is awaited, or closed if nobody can wait any more."""
+
+    def __await__(self) -> Generator[Any, None, None]: ...
+    def close(self) -> None: ...
+
+
+class StepConsumer(Protocol):
+    """A reader that is called with steps."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it needs no more steps."""
+        ...
+
+    def consume(self, steps: list[Step]) -> Wait | None:
+        """Read steps. What it returns, if anything, is awaited before the next call."""
+        ...
 
 
 def merge_steps(steps: Iterable[Step]) -> list[Step]:
@@ -89,20 +115,35 @@ def _get_spans(step: Step) -> list[tuple[int, int]]:
 class StepQueue:
     """The steps of one job, for one reader."""
 
-    __slots__ = ("_create_future", "_error", "_merge_above", "_steps", "_wake", "ended")
+    __slots__ = (
+        "_consume",
+        "_create_future",
+        "_error",
+        "_merge_above",
+        "_steps",
+        "_wake",
+        "arrivals",
+        "ended",
+    )
 
     def __init__(self) -> None:
         self._steps: list[Step] = []
         self._merge_above = MERGE_THRESHOLD
-        self._create_future: Callable[[], asyncio.Future[None]] | None = None
-        self._wake: asyncio.Future[None] | None = None
+        self._consume: Callable[[list[Step]], None] | None = None  # of a reader that is waiting
+        self._create_future: Callable[[], asyncio.Future[Wait | None]] | None = None
+        self._wake: asyncio.Future[Wait | None] | None = None
         self._error: DragomanError | None = None
+        self.arrivals = 0  # calls of `put` so far
         self.ended = False
 
     def __len__(self) -> int:
         return len(self._steps)
 
     def put(self, steps: list[Step]) -> None:
+        self.arrivals += 1
+        if self._consume is not None:
+            self._consume(steps)
+            return
         self._steps.extend(steps)
         if len(self._steps) > self._merge_above:
             self._steps = merge_steps(self._steps)
@@ -120,34 +161,76 @@ class StepQueue:
     async def take(self) -> list[Step]:
         """Wait for steps and return all that there are; an empty list means the normal end."""
         if not self._steps and not self.ended:
-            if self._create_future is None:  # looking the loop up each time costs a system call
-                self._create_future = asyncio.get_running_loop().create_future
-            self._wake = self._create_future()
-            try:
-                await self._wake
-            finally:
-                self._wake = None
+            await self._wait()
         if self._steps:
-            steps, self._steps = self._steps, []
-            self._merge_above = MERGE_THRESHOLD
-            return steps
+            return self._take_all()
         if self._error is not None:
             raise self._error
         return []
 
-    def get_mark(self) -> Mark:
-        """Return the state of the queue, to find out later whether steps have arrived.
+    async def deliver(self, consumer: StepConsumer) -> None:
+        """Call a consumer with all steps, until the queue ends or the consumer is complete."""
+        consume = partial(copy_context().run, self._call, consumer)  # type: ignore[call-arg]
+        while not consumer.is_complete:
+            wait: Wait | None = None
+            if self._steps:
+                wait = consumer.consume(self._take_all())
+            elif self.ended:
+                if self._error is not None:
+                    raise self._error
+                return
+            else:
+                self._consume = consume
+                try:
+                    wait = await self._wait()
+                finally:
+                    self._consume = None
+            if wait is not None:
+                await wait
 
-        Arrivals are not counted, which would cost something for each: steps that are taken leave a
-        new list behind, and steps that wait change the size of the list.
-        """
-        return self._steps, sum(1 + step.tokens for step in self._steps)
+    def get_mark(self) -> int:
+        """Return the state of the queue, to find out later whether steps have arrived."""
+        return self.arrivals
 
-    def has_changed(self, mark: Mark) -> bool:
-        """Whether steps have arrived, or were taken, since the mark."""
-        steps, size = self.get_mark()
-        return steps is not mark[0] or size != mark[1]
+    def has_changed(self, mark: int) -> bool:
+        """Whether steps have arrived since the mark."""
+        return self.arrivals != mark
 
-    def _notify(self) -> None:
+    def _call(self, consumer: StepConsumer, steps: list[Step]) -> None:
+        """Call a consumer where steps arrive; wake `deliver` if it has something to do."""
+        try:
+            wait = consumer.consume(steps)
+        except Exception as error:
+            self._consume = None
+            if self._wake is not None and not self._wake.done():
+                self._wake.set_exception(error)
+            return
+        if wait is not None or consumer.is_complete:
+            self._consume = None
+            self._notify(wait)
+
+    def _take_all(self) -> list[Step]:
+        steps, self._steps = self._steps, []
+        self._merge_above = MERGE_THRESHOLD
+        return steps
+
+    async def _wait(self) -> Wait | None:
+        if self._create_future is None:  # looking the loop up each time costs a system call
+            self._create_future = asyncio.get_running_loop().create_future
+        wake = self._wake = self._create_future()
+        try:
+            return await wake
+        except asyncio.CancelledError:
+            if wake.done() and not wake.cancelled() and wake.exception() is None:
+                lost = wake.result()
+                if lost is not None:
+                    lost.close()
+            raise
+        finally:
+            self._wake = None
+
+    def _notify(self, wait: Wait | None = None) -> None:
         if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
+            self._wake.set_result(wait)
+        elif wait is not None:
+            wait.close()

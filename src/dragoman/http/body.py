@@ -20,6 +20,7 @@ from dragoman.models.model import Model
 from dragoman.protocols.dialect import Decode, DialectContext
 from dragoman.protocols.shared.json_body import LARGE_BODY, collect_warnings
 from dragoman.signing import Signer
+from dragoman.types.loop_share import StartQueue
 from dragoman.types.worker_threads import run_in_worker
 
 ESCAPE = 6  # bytes of an escaped character
@@ -74,6 +75,7 @@ class BodyReader:
         self._settings = settings
         self._limit = limit
         self._get_signer = get_signer
+        self._starts = StartQueue()
 
     async def read(self, request: RequestContext) -> bytes:
         content_type = request.get_header(b"content-type")
@@ -89,7 +91,9 @@ class BodyReader:
             hold = self._limit.budget.open_hold()
             request.on_end.append(hold.release)
             limit, timeout = self._limit.get(), self._settings.receive_timeout
-            return await request.read_body(limit, timeout, self._limit.explain(), hold.grow)
+            body = await request.read_body(limit, timeout, self._limit.explain(), hold.grow)
+            await self._starts.wait_turn()
+            return body
 
     async def make_context(self, request: RequestContext) -> DialectContext:
         """What the wire API of a request needs to decode it and to encode its response."""

@@ -216,9 +216,9 @@ class Connection(HttpToolsProtocol):
         self._phase = "body"
         self._upgrade_declined = False
         super().on_headers_complete()
-        self.scope[DIRECT_WRITER] = DirectWriter(self.cycle)  # type: ignore[literal-required]
         cycle = self.cycle
-        cycle.transport = CycleTransport(self.transport, self)
+        cycle.transport = transport = CycleTransport(self.transport, self)
+        self.scope[DIRECT_WRITER] = DirectWriter(cycle, transport)  # type: ignore[literal-required]
         # a response that does not wait for the whole body ends the connection
         self._wants_keep_alive, cycle.keep_alive = cycle.keep_alive, False
 

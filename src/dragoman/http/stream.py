@@ -13,12 +13,16 @@ answer and does not delay other clients.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from time import perf_counter as now
+from typing import TypeAlias
 
 from dragoman.http.asgi import DIRECT_WRITER, RequestContext
 from dragoman.http.cancellation import Disconnected
+
+# Writes frames at once, or returns False if it cannot.
+DirectWrite: TypeAlias = Callable[[list[bytes]], bool]
 
 
 class Stream:
@@ -28,11 +32,12 @@ class Stream:
         self._request = request
         self._send = request.send
         self._opening = opening
-        self._direct = request.scope.get(DIRECT_WRITER)
+        self._direct: DirectWrite | None = None  # once the stream is open
         self._loop = asyncio.get_running_loop()
         self._starting: asyncio.Task[None] | None = None  # the clock's
         self._keep_alive: asyncio.Task[None] | None = None
         self._sending = False
+        self._has_sent = False  # since the clock looked last
         self._last_sent = now()
         self.started = False  # headers are sent or being sent
         self.is_open = False  # headers and opening frames are sent
@@ -53,20 +58,21 @@ class Stream:
             (b"cache-control", b"no-cache"),
             (b"x-accel-buffering", b"no"),
         )
-        await self._request.start_response(200, headers)
-        for frame in self._opening:
-            await self._write(frame)
+        with self._request.collect_writes():
+            await self._request.start_response(200, headers)
+            for frame in self._opening:
+                await self._write(frame)
         self.is_open = True
+        writer = self._request.scope.get(DIRECT_WRITER)
+        self._direct = None if writer is None else writer.write
         self._finish_sending()
 
-    def push(self, frames: list[bytes], timestamp: float) -> Awaitable[None] | None:
+    def push(self, frames: list[bytes]) -> Awaitable[None] | None:
         """Send frames at once if that needs no waiting, else return what must be awaited."""
         direct = self._direct
-        if direct is None or not self.is_open or not direct.ready:
+        if direct is None or not direct(frames):
             return self.send_frames(frames)
-        for frame in frames:
-            direct.write(frame)
-        self._last_sent = timestamp
+        self._has_sent = True
         return None
 
     async def send_frames(self, frames: list[bytes]) -> None:
@@ -96,6 +102,8 @@ class Stream:
 
     def on_tick(self, timestamp: float, headers_after: float, keep_alive_after: float) -> None:
         """Called by the clock: start the stream or keep it alive, if it is time to."""
+        if self._has_sent:
+            self._has_sent, self._last_sent = False, timestamp
         silence = timestamp - self._last_sent
         if self._sending:
             return

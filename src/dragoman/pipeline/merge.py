@@ -120,11 +120,16 @@ class JobRunner:
                 pending.make_part(claim.slots), first, claim, choices, not pending.started
             )
 
+    def get_single_job(self) -> Job | None:
+        """Return the job that makes the whole answer, if there is one."""
+        first = self._first
+        return None if first is None or first.job.n != len(self._choices) else first.job
+
     def generate(self) -> AsyncGenerator[Step, None]:
         """Yield the steps of all jobs; closing it closes every job."""
-        first, count = self._first, len(self._choices)
-        if first is not None and first.job.n == count:
-            return start_job(self._engine, first.job)
+        first, single = self._first, self.get_single_job()
+        if single is not None:
+            return start_job(self._engine, single)
         others = [None] * (self._lanes - 1)
         return merge_streams([self._run_parts(first), *map(self._run_parts, others)])
 

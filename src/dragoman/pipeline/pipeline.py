@@ -12,26 +12,20 @@ The owner of a `Plan` must close it. Cancelling `generate` cancels the engine.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Sequence
-from typing import TypeAlias, cast
+from collections.abc import AsyncGenerator, Awaitable, Sequence
+from typing import cast
 
 from msgspec.structs import replace
 
-from dragoman.errors import BadRequest, EngineDown, EngineFailed, Unsupported
+from dragoman.errors import BadRequest, EngineDown, Unsupported
 from dragoman.events import Completion, Delta
 from dragoman.models.model import Model
 from dragoman.models.output_format import AnswerStart, OutputFormat
+from dragoman.pipeline.answer import AnswerReader, Deliver
 from dragoman.pipeline.best_of import select_best
 from dragoman.pipeline.constrain import attribute_engine_errors, constrain, get_call_limits
 from dragoman.pipeline.detokenize import Detokenizer
-from dragoman.pipeline.merge import (
-    STEP_ERRORS,
-    Feed,
-    JobRunner,
-    check_first_steps,
-    explain_step_error,
-    reject_missing_finish,
-)
+from dragoman.pipeline.merge import JobRunner
 from dragoman.pipeline.plan import (
     OutputReading,
     Plan,
@@ -59,19 +53,16 @@ from dragoman.pipeline.validate import (
     validate_chat,
     validate_request,
 )
-from dragoman.pipeline.watch import admit, open_steps
+from dragoman.pipeline.watch import DeliverSteps, admit, deliver_steps, open_steps
 from dragoman.presets.apply import apply_sampling
-from dragoman.replay import ReplayRecorder
 from dragoman.telemetry.access_log import log_parameters
 from dragoman.telemetry.raw_output import RawOutputs, collect_steps, format_prompt
-from dragoman.telemetry.record import Generation, RequestRecord, get_record
+from dragoman.telemetry.record import RequestRecord, get_record
 from dragoman.types import Chat, Job, Prompt, Request, Step
 from dragoman.types.cache_scope import set_cache_scope
 from dragoman.types.loop_share import LoopShare
 
 PLAIN_TEXT = OutputFormat()
-# Takes a delta; the awaitable it may return is awaited before the next delta.
-Deliver: TypeAlias = Callable[[Delta], Awaitable[None] | None]
 
 
 async def prepare(request: Request, services: Services, already_admitted: bool = False) -> Plan:
@@ -258,47 +249,31 @@ async def run_jobs(plan: Plan, deliver: Deliver) -> None:
         if record.wants_prompt:
             record_prompts(plan, record)
         with record.measure_generation(readers) as generation:
-            async with open_steps(start_jobs(plan, runner, readers, record), plan) as steps:
-                await read_steps(steps, plan, runner, readers, deliver, generation)
+            answer = AnswerReader(plan, runner, readers, deliver, generation)
+            deliver_to, job = find_deliverer(plan, record), runner.get_single_job()
+            if deliver_to is not None and job is not None:
+                await deliver_steps(deliver_to, job, plan, answer)
+            else:
+                async with open_steps(start_jobs(plan, runner, readers, record), plan) as steps:
+                    await answer.read(steps)
+            answer.check_complete()
 
 
-async def read_steps(
-    steps: AsyncIterable[Step],
-    plan: Plan,
-    runner: JobRunner,
-    readers: list[Reader],
-    deliver: Deliver,
-    generation: Generation,
-) -> None:
-    """Read the steps of the jobs until every choice has finished."""
-    record, recorder = get_record(), make_recorder(plan)
-    feeds: list[Feed] = [reader.feed for reader in readers]
-    if record.options.trace is not None:
-        feeds = [record.time_calls("parse", feed) for feed in feeds]
-        deliver = record.time_calls("encode", deliver)
-    check_first_steps(feeds, plan.model)
-    unfinished = len(readers)
-    async for step in steps:
-        try:
-            if not 0 <= step.choice < len(readers):
-                raise EngineFailed("The engine answered with a choice that was not requested.")
-            if step.prompt_tokens is not None or step.prompt_logprobs:
-                generation.mark_first_step()
-                share_prompt_counts(step, readers, plan.jobs[0].n)
-                runner.count_prompt(step)
-            for delta in feeds[step.choice](step):
-                if recorder is not None:
-                    record_delta(recorder, delta, readers[delta.choice])
-                pending = deliver(delta)
-                if pending is not None:
-                    await pending
-                unfinished -= delta.finish is not None
-        except STEP_ERRORS as error:
-            explain_step_error(error, plan.model, step, len(readers))
-            raise
-        if not unfinished:
-            return
-    reject_missing_finish(plan.model)
+def find_deliverer(plan: Plan, record: RequestRecord) -> DeliverSteps | None:
+    """Return the engine's method that calls a reader with the steps of a job, if it can be used.
+
+    Steps that are collected, or continued by other jobs, are yielded instead.
+    """
+    reading = plan.prompts[0].reading
+    has_budget = reading is not None and reading.budget is not None
+    if has_budget or wants_raw_steps(record):
+        return None
+    deliverer: DeliverSteps | None = getattr(plan.model.engine, "deliver_steps", None)
+    return deliverer
+
+
+def wants_raw_steps(record: RequestRecord) -> bool:
+    return record.wants_output or record.options.trace is not None
 
 
 def start_jobs(
@@ -312,34 +287,13 @@ def start_jobs(
         )
     else:
         steps = runner.generate()
-    if record.wants_output or record.options.trace is not None:
+    if wants_raw_steps(record):
         return collect_steps(steps, RawOutputs(record, get_pieces(plan.model)))
     return steps
 
 
 def get_pieces(model: Model) -> Sequence[bytes] | None:
     return None if model.tokenizer is None else model.tokenizer.pieces
-
-
-def make_recorder(plan: Plan) -> ReplayRecorder | None:
-    """Make the recorder that stores a chat's answer for replay; `best_of` is not stored."""
-    replay, request = plan.replay, plan.request
-    if replay is None or plan.reuse is None or (request.best_of or 0) > request.n:
-        return None
-    scope = make_replay_scope(plan.model, request)
-    recorder = ReplayRecorder(replay, scope, request.store, request.response_id)
-    first = 0
-    for job, prepared in zip(plan.jobs, plan.prompts, strict=True):
-        if prepared.reuse is not None:
-            recorder.start(range(first, first + job.n), prepared.reuse, prepared.answer_start)
-        first += job.n
-    return None if request.prefill_only else recorder  # prefilling records the prompt only
-
-
-def record_delta(recorder: ReplayRecorder, delta: Delta, reader: Reader) -> None:
-    recorder.add(delta)
-    if delta.finish is not None:
-        recorder.finish(delta.choice, reader.exact_ids, reader.generated_call_ids)
 
 
 async def make_readers(plan: Plan) -> list[Reader]:
@@ -375,14 +329,6 @@ def make_reader(
     # Without logprobs: the reader keeps those itself, beside the text that the parser emits.
     detokenizer = make_detokenizer(model, stops, output_format=output_format)
     return ChatReader(index, job, detokenizer, options, first=first)
-
-
-def share_prompt_counts(step: Step, readers: list[Reader], choices: int) -> None:
-    """Hand the prompt's counts and logprobs, sent with any choice, to all choices of the prompt."""
-    first = step.choice - step.choice % choices
-    readers[first].count_prompt(step)
-    for reader in readers[first : first + choices]:
-        reader.set_prompt_logprobs(step.prompt_logprobs)
 
 
 async def count_prompt_tokens(request: Request, services: Services) -> int:

@@ -5,15 +5,21 @@ Engines in child processes are watched where they are supervised, see `engines.s
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterable
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from typing import TypeAlias
 
 from dragoman.engines.in_process_watch import GeneratedSteps
+from dragoman.engines.step_queue import StepConsumer
 from dragoman.engines.subprocess.progress import CallKind, count_tokens
 from dragoman.models.model import Model
+from dragoman.pipeline.answer import AnswerReader
 from dragoman.pipeline.merge import close_at_end
 from dragoman.pipeline.plan import Plan
 from dragoman.types import Job, Step
+
+# Runs a job and calls a consumer with its steps.
+DeliverSteps: TypeAlias = Callable[[Job, StepConsumer], Awaitable[None]]
 
 
 def watch_call(model: Model, kind: CallKind, size: int) -> AbstractAsyncContextManager[None]:
@@ -25,6 +31,16 @@ async def admit(job: Job, model: Model) -> None:
     """Have the engine accept or reject a job."""
     async with watch_call(model, "admit", count_tokens(job.prompt)):
         await model.engine.admit(job)
+
+
+async def deliver_steps(deliver: DeliverSteps, job: Job, plan: Plan, answer: AnswerReader) -> None:
+    """Have the engine run a job, and call the reader of the answer with its steps."""
+    watch = plan.model.watch
+    if watch is None:
+        await deliver(job, answer)
+        return
+    async with watch.watch("generate", count_work(plan), job, answer):
+        await deliver(job, answer)
 
 
 @asynccontextmanager
@@ -40,8 +56,12 @@ async def open_steps(
         if watch is None:
             yield source
             return
-        answer = plan.max_answer_tokens or plan.model.capabilities.context or 0
-        size = plan.estimated_prompt_tokens + answer
         generated = GeneratedSteps(source, plan.count_used_tokens)
-        async with watch.watch("generate", size, plan.jobs[0], generated):
+        async with watch.watch("generate", count_work(plan), plan.jobs[0], generated):
             yield source
+
+
+def count_work(plan: Plan) -> int:
+    """Return how many tokens the jobs of a plan may process."""
+    answer = plan.max_answer_tokens or plan.model.capabilities.context or 0
+    return plan.estimated_prompt_tokens + answer

@@ -45,9 +45,11 @@ class PresetSampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def names(self) -> list[str]:
         """The fields that are set, by our names."""
-        sampling = self.sampling
-        names = [name for name in sampling.__struct_fields__ if getattr(sampling, name) is not None]
+        names = list(self.sampling.list_set_fields())
         return [*names, "banned_strings"] if self.banned_strings is not None else names
+
+
+NO_VALUES = PresetSampling()
 
 
 def decode_sampling(values: Mapping[str, Json]) -> PresetSampling:
@@ -93,6 +95,8 @@ def combine(
 
     In the fields of `additive`, values are added to the defaults.
     """
+    if defaults == NO_VALUES:
+        return values
     sampling = values.sampling.with_defaults(defaults.sampling)
     texts, strings = values.text_biases, values.banned_strings
     for name in additive.intersection(values.names, defaults.names) - {"banned_strings"}:

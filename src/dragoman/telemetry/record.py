@@ -49,6 +49,23 @@ class StageTime(Struct, frozen=True):
         return self.end - self.start
 
 
+class StageTimer:
+    """Adds the time of a block to a list of stages. A request has many, so it is no generator."""
+
+    __slots__ = ("_details", "_name", "_stages", "_start")
+
+    def __init__(self, stages: list[StageTime], name: str, details: str) -> None:
+        self._stages = stages
+        self._name = name
+        self._details = details
+
+    def __enter__(self) -> None:
+        self._start = now()
+
+    def __exit__(self, *_: object) -> None:
+        self._stages.append(StageTime(self._name, self._start, now(), self._details))
+
+
 class Generation:
     """One generation in progress: first the engine reads the prompt, then it generates."""
 
@@ -153,14 +170,9 @@ class RequestRecord(Struct, eq=False):
 
     # Stages
 
-    @contextmanager
-    def measure(self, stage: str, details: str = "") -> Iterator[None]:
-        """Measure a stage, whether it fails or not."""
-        start = now()
-        try:
-            yield
-        finally:
-            self.stages.append(StageTime(stage, start, now(), details))
+    def measure(self, stage: str, details: str = "") -> StageTimer:
+        """Measure the stage inside this block, whether it fails or not."""
+        return StageTimer(self.stages, stage, details)
 
     @contextmanager
     def measure_generation(self, choices: Sequence[ChoiceCounts]) -> Iterator[Generation]:

@@ -8,7 +8,7 @@ need one timer, not two thousand.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 
@@ -45,22 +45,33 @@ class UnpacedStream(PacedStream):
         await asyncio.sleep(0)
 
 
+class CalledStream(PacedStream):
+    """A stream that makes its steps in a function, which the clock calls."""
+
+    def __init__(self, make_step: Callable[[], None]) -> None:
+        super().__init__()
+        self.allow = make_step  # type: ignore[method-assign]
+
+
 class StepClock:
     """Allows every open stream a step each `pace` seconds; if `pace` is None, only on `allow`."""
 
     def __init__(self, pace: float | None) -> None:
         self._pace = pace
         self._streams: dict[PacedStream, None] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
 
     @contextmanager
-    def open_stream(self) -> Generator[PacedStream, None, None]:
-        if self._pace == 0:
+    def open_stream(
+        self, make_step: Callable[[], None] | None = None
+    ) -> Generator[PacedStream, None, None]:
+        """Put a stream on the clock. With `make_step`, each tick calls that for its next step."""
+        if self._pace == 0 and make_step is None:
             yield UnpacedStream()
             return
-        stream = PacedStream()
+        stream = PacedStream() if make_step is None else CalledStream(make_step)
         self._streams[stream] = None
-        if self._pace and self._timer is None:
+        if self._pace is not None and self._timer is None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_at(loop.time() + self._pace, self._tick, loop, loop.time())
         try:
@@ -77,7 +88,9 @@ class StepClock:
 
     def _tick(self, loop: asyncio.AbstractEventLoop, last: float) -> None:
         """Allow a step; ticks that were missed while the loop was busy are dropped."""
-        assert self._pace
         self.allow()
+        if not self._pace:
+            self._timer = loop.call_soon(self._tick, loop, last)
+            return
         due = max(last + self._pace, loop.time() - self._pace)
         self._timer = loop.call_at(due + self._pace, self._tick, loop, due)

@@ -167,7 +167,7 @@ class ScriptedEngine:
             clock.allow()
 
     async def wait_until(
-        self, condition: Callable[[ScriptedEngine], bool], timeout: float = 10.0
+        self, condition: Callable[[ScriptedEngine], bool], timeout: float = 60.0
     ) -> None:
         """Return when the condition is true; raise `TimeoutError` if it does not become true."""
         if condition(self):
@@ -191,7 +191,9 @@ class ScriptedEngine:
             self._notify_watchers()
 
     @contextmanager
-    def _run_job(self, job: Job, reply: Reply) -> Generator[PacedStream, None, None]:
+    def _run_job(
+        self, job: Job, reply: Reply, make_step: Callable[[], None] | None = None
+    ) -> Generator[PacedStream, None, None]:
         """Put a job on the clock, and count it from its start to its end."""
         self.jobs.append(job)
         self.started += 1
@@ -200,7 +202,7 @@ class ScriptedEngine:
         self._notify_watchers()
         finished = failed = False
         try:
-            with self._get_clock(reply).open_stream() as stream:
+            with self._get_clock(reply).open_stream(make_step) as stream:
                 yield stream
             finished = True
         except Exception:

@@ -198,9 +198,14 @@ class ReportOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def __or__(self, other: ReportOptions) -> ReportOptions:
         """Return what either of them asks for."""
+        if other == NO_REPORT:
+            return self
         return ReportOptions(
             **{name: getattr(self, name) or getattr(other, name) for name in self.__struct_fields__}
         )
+
+
+NO_REPORT = ReportOptions()
 
 
 class Request(Struct, frozen=True, kw_only=True):

@@ -6,6 +6,8 @@ engine. Import the types from `dragoman.types`.
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 from msgspec import Struct
 
@@ -97,12 +99,16 @@ class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def with_defaults(self, defaults: Sampling) -> Sampling:
         """Return these fields, with `defaults` for those that are not set; 0 counts as set."""
-        values = {
-            name: value
-            for name in self.__struct_fields__
-            if (value := getattr(self, name)) is not None
-        }
-        return msgspec.structs.replace(defaults, **values)
+        if defaults == NO_SAMPLING:
+            return self
+        return msgspec.structs.replace(defaults, **self.list_set_fields())
+
+    def list_set_fields(self) -> dict[str, Any]:
+        """Return the fields that are set, in the order of their declaration."""
+        if self == NO_SAMPLING:
+            return {}
+        fields = msgspec.structs.asdict(self)
+        return {name: value for name, value in fields.items() if value is not None}
 
     @property
     def greedy(self) -> bool:
@@ -130,6 +136,7 @@ class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return name in OFF_VALUES and value == OFF_VALUES[name]
 
 
+NO_SAMPLING = Sampling()
 DEFAULT_SAMPLING = Sampling(
     temperature=1.0,
     top_p=1.0,

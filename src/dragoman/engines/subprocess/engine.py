@@ -24,6 +24,7 @@ from typing import Literal, TypeAlias, TypeVar
 import msgspec
 from msgspec import Struct
 
+from dragoman.engines.step_queue import StepConsumer, StepQueue
 from dragoman.engines.subprocess import messages
 from dragoman.engines.subprocess.connection import ChildConnection
 from dragoman.engines.subprocess.interpreter import Interpreter
@@ -123,14 +124,24 @@ class SubprocessEngine:
             await connection.call(lambda number: messages.AdmitJob(number, job), object)
 
     async def generate(self, job: Job) -> AsyncGenerator[Step, None]:
+        async with self._start_job(job) as queue:
+            while steps := await queue.take():
+                for step in steps:
+                    yield step
+
+    async def deliver_steps(self, job: Job, consumer: StepConsumer) -> None:
+        """Run a job like `generate`, and call a consumer with its steps where they arrive."""
+        async with self._start_job(job) as queue:
+            await queue.deliver(consumer)
+
+    @contextlib.asynccontextmanager
+    async def _start_job(self, job: Job) -> AsyncGenerator[StepQueue, None]:
         async with self._suspects.try_call(job) as outcome:
             connection = await self._get_connection()
             with connection.open_queue(job) as (number, queue):
                 outcome.has_answered = partial(queue.has_changed, queue.get_mark())
                 await connection.send(messages.StartJob(number, job))
-                while steps := await queue.take():
-                    for step in steps:
-                        yield step
+                yield queue
             outcome.is_harmless = True
 
     async def embed(

@@ -27,27 +27,33 @@ class Closable(Protocol):
 class DirectWriter:
     """Writes chunks of a started, chunked response straight to the transport.
 
-    This saves most of the cost of a token on its way through `send`. It never waits: while `ready`
-    is False, use `send`, which does.
+    This saves most of the cost of a token on its way through `send`. It never waits: where it
+    refuses, use `send`, which does.
     """
 
-    __slots__ = ("_cycle", "_flow", "_write")
+    __slots__ = ("_cycle", "_flow", "_transport", "_write")
 
-    def __init__(self, cycle: RequestResponseCycle) -> None:
+    def __init__(self, cycle: RequestResponseCycle, transport: CycleTransport) -> None:
         self._cycle = cycle
         self._flow = cycle.flow
-        transport = cycle.transport
-        # one call less for each chunk
-        inner = transport.inner if isinstance(transport, CycleTransport) else transport
-        self._write = inner.write
+        self._transport = transport
+        self._write = transport.inner.write  # one call less for each chunk
 
-    @property
-    def ready(self) -> bool:
+    def write(self, frames: list[bytes]) -> bool:
+        """Write each frame as a chunk; False if that needs waiting or makes no sense any more."""
         cycle = self._cycle
-        return not (self._flow.write_paused or cycle.disconnected) and bool(cycle.chunked_encoding)
+        if self._flow.write_paused or cycle.disconnected or not cycle.chunked_encoding:
+            return False
+        for frame in frames:
+            self._write(b"%x\r\n%b\r\n" % (len(frame), frame))
+        return True
 
-    def write(self, data: bytes) -> None:
-        self._write(b"%x\r\n%b\r\n" % (len(data), data))
+    def __enter__(self) -> None:
+        """Collect what is sent inside this block, and write it at its end, in one system call."""
+        self._transport.start_collecting()
+
+    def __exit__(self, *_: object) -> None:
+        self._transport.write_collected()
 
 
 class CycleTransport(asyncio.Transport):
@@ -59,11 +65,24 @@ class CycleTransport(asyncio.Transport):
         self._connection = connection
         self._sent_early = 0  # bytes of the status line that were sent as probes
         self._has_probed_chunk = False
+        self._collected: list[bytes | bytearray | memoryview] | None = None
+
+    def start_collecting(self) -> None:
+        """Collect what is written, until `write_collected`."""
+        self._collected = []
+
+    def write_collected(self) -> None:
+        collected, self._collected = self._collected, None
+        if collected:
+            self.inner.writelines(collected)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if self._sent_early:
             data, self._sent_early = data[self._sent_early :], 0
-        self.inner.write(data)
+        if self._collected is None:
+            self.inner.write(data)
+        else:
+            self._collected.append(data)
 
     def write_probe(self, cycle: RequestResponseCycle) -> None:
         """Send a byte of whatever comes next in any case, see `half_close`.
@@ -84,4 +103,5 @@ class CycleTransport(asyncio.Transport):
         return self._connection.is_closing
 
     def close(self) -> None:
+        self.write_collected()
         self._connection.close()

@@ -1,0 +1,176 @@
+"""Reads the steps of a request's jobs, and delivers what its answer gains, delta by delta.
+
+Steps come in one of two ways. Most engines yield them, and `read` takes one after the other. An
+engine that receives the steps of many jobs at once calls `consume` for each of them, so that no
+task has to be woken for a token. Both run the same code, which only waits where a delivery must.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, Awaitable, Callable, Generator, Iterable, Iterator
+from typing import Any, TypeAlias
+
+from dragoman.errors import EngineFailed
+from dragoman.events import Delta
+from dragoman.pipeline.merge import (
+    STEP_ERRORS,
+    Feed,
+    JobRunner,
+    check_first_steps,
+    explain_step_error,
+    reject_missing_finish,
+)
+from dragoman.pipeline.plan import Plan
+from dragoman.pipeline.reader import Reader
+from dragoman.pipeline.render import make_replay_scope
+from dragoman.replay import ReplayRecorder
+from dragoman.telemetry.record import Generation, get_record
+from dragoman.types import Step
+
+# Takes a delta; the awaitable it may return is awaited before the next delta.
+Deliver: TypeAlias = Callable[[Delta], Awaitable[None] | None]
+
+
+class AnswerReader:
+    """Reads the steps of all jobs of a request until every choice has finished."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        runner: JobRunner,
+        readers: list[Reader],
+        deliver: Deliver,
+        generation: Generation,
+    ) -> None:
+        self._plan = plan
+        self._runner = runner
+        self._readers = readers
+        self._generation = generation
+        self._recorder = make_recorder(plan)
+        self._unfinished = len(readers)
+        self._arrivals = 0  # calls of `consume` so far
+        self.is_waiting = False  # for a delivery
+        self._deliver = deliver
+        self._feeds: list[Feed] = [reader.feed for reader in readers]
+        record = get_record()
+        if record.options.trace is not None:
+            self._feeds = [record.time_calls("parse", feed) for feed in self._feeds]
+            self._deliver = record.time_calls("encode", deliver)
+        check_first_steps(self._feeds, plan.model)
+
+    @property
+    def is_complete(self) -> bool:
+        return not self._unfinished
+
+    async def read(self, steps: AsyncIterable[Step]) -> None:
+        """Read the steps that an engine yields."""
+        async for step in steps:
+            for pending in self._read((step,)):
+                await pending
+            if not self._unfinished:
+                return
+
+    def consume(self, steps: list[Step]) -> RestOfSteps | None:
+        """Read steps; if a delivery must wait, return what is left to do."""
+        self._arrivals += 1
+        rest = self._read(steps)
+        for pending in rest:
+            return RestOfSteps(self, pending, rest)
+        return None
+
+    def get_mark(self) -> int:
+        """Return a state, to find out later whether the engine has made progress."""
+        return self._arrivals
+
+    def has_changed(self, mark: int) -> bool:
+        """Whether steps have come since the mark; an engine does not hang if its client is slow."""
+        return self.is_waiting or self._arrivals != mark
+
+    def check_complete(self) -> None:
+        """Fail if the engine has ended before all choices were finished."""
+        if self._unfinished:
+            reject_missing_finish(self._plan.model)
+
+    def _read(self, steps: Iterable[Step]) -> Iterator[Awaitable[None]]:
+        """Read steps; yield what must be awaited before it goes on."""
+        feeds, deliver, recorder = self._feeds, self._deliver, self._recorder
+        for step in steps:
+            try:
+                if not 0 <= step.choice < len(feeds):
+                    raise EngineFailed("The engine answered with a choice that was not requested.")
+                if step.prompt_tokens is not None or step.prompt_logprobs:
+                    self._count_prompt(step)
+                deltas = feeds[step.choice](step)
+            except STEP_ERRORS as error:
+                explain_step_error(error, self._plan.model, step, len(feeds))
+                raise
+            for delta in deltas:
+                if recorder is not None:
+                    record_delta(recorder, delta, self._readers[delta.choice])
+                pending = deliver(delta)
+                if pending is not None:
+                    yield pending
+                if delta.finish is not None:
+                    self._unfinished -= 1
+                    if not self._unfinished:
+                        return
+
+    def _count_prompt(self, step: Step) -> None:
+        self._generation.mark_first_step()
+        share_prompt_counts(step, self._readers, self._plan.jobs[0].n)
+        self._runner.count_prompt(step)
+
+
+class RestOfSteps:
+    """Steps that are read once a delivery has been awaited."""
+
+    __slots__ = ("_answer", "_pending", "_rest")
+
+    def __init__(
+        self, answer: AnswerReader, pending: Awaitable[None], rest: Iterator[Awaitable[None]]
+    ) -> None:
+        self._answer = answer
+        self._pending = pending
+        self._rest = rest
+
+    def __await__(self) -> Generator[Any, None, None]:
+        self._answer.is_waiting = True
+        yield from self._pending.__await__()
+        for pending in self._rest:
+            yield from pending.__await__()
+        self._answer.is_waiting = False
+
+    def close(self) -> None:
+        """Give up: nobody waits any more."""
+        close = getattr(self._pending, "close", None)
+        if close is not None:  # a coroutine that nobody awaits
+            close()
+
+
+def make_recorder(plan: Plan) -> ReplayRecorder | None:
+    """Make the recorder that stores a chat's answer for replay; `best_of` is not stored."""
+    replay, request = plan.replay, plan.request
+    if replay is None or plan.reuse is None or (request.best_of or 0) > request.n:
+        return None
+    scope = make_replay_scope(plan.model, request)
+    recorder = ReplayRecorder(replay, scope, request.store, request.response_id)
+    first = 0
+    for job, prepared in zip(plan.jobs, plan.prompts, strict=True):
+        if prepared.reuse is not None:
+            recorder.start(range(first, first + job.n), prepared.reuse, prepared.answer_start)
+        first += job.n
+    return None if request.prefill_only else recorder  # prefilling records the prompt only
+
+
+def record_delta(recorder: ReplayRecorder, delta: Delta, reader: Reader) -> None:
+    recorder.add(delta)
+    if delta.finish is not None:
+        recorder.finish(delta.choice, reader.exact_ids, reader.generated_call_ids)
+
+
+def share_prompt_counts(step: Step, readers: list[Reader], choices: int) -> None:
+    """Hand the prompt's counts and logprobs, sent with any choice, to all choices of the prompt."""
+    first = step.choice - step.choice % choices
+    readers[first].count_prompt(step)
+    for reader in readers[first : first + choices]:
+        reader.set_prompt_logprobs(step.prompt_logprobs)
