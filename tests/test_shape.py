@@ -57,6 +57,7 @@ ALLOWED: dict[str, set[str]] = {
     "grammar": {"formats", "output", "processes"},
     "prompt": {"tokenizers"},
     "detection": {"formats", "output", "prompt"},
+    "new_format": {"detection", "formats", "output", "testing"},
     "models": {"detection", "engines", "formats", "grammar", "output", "presets", "prompt"}
     | {"tokenizers"},
     "replay": {"models", "prompt", "store"},
@@ -87,7 +88,8 @@ ALLOWED: dict[str, set[str]] = {
     }
     | {"keys", "runtime", "signing", "store", "tokenizers"},
     "explain": {"config", "detection", "engines", "formats", "models", "output", "runtime"},
-    "cli": {"telemetry", "config", "explain", "http", "keys", "models", "pipeline", "runtime"},
+    "cli": {"telemetry", "config", "explain", "http", "keys", "models", "pipeline", "runtime"}
+    | {"new_format"},
     "testing": {"engines", "formats", "output", "tokenizers"},
     "__init__": {"cli", "detection", "http", "output", "runtime", "types"},
     "__main__": {"cli"},

@@ -16,8 +16,6 @@ from dragoman.cli import (
     bench,
     cp,
     engine,
-    explain,
-    formats,
     health,
     keys,
     ps,
@@ -32,6 +30,7 @@ from dragoman.cli import list as list_command
 from dragoman.cli import run as run_command
 from dragoman.cli.console.errors import CommandFailed
 from dragoman.cli.console.text import escape_controls
+from dragoman.cli.output_format import explain, formats, new_format
 from dragoman.cli.serving.log_handler import configure_logging
 from dragoman.errors import DragomanError
 from dragoman.options import suggest
@@ -39,7 +38,7 @@ from dragoman.options import suggest
 log = logging.getLogger("dragoman")
 COMMANDS = (
     *(serve, run_command, pull, list_command, show, ps, stop, rm, cp, bench),
-    *(engine, explain, formats, config_command, keys, health),
+    *(engine, explain, formats, new_format, config_command, keys, health),
 )
 
 

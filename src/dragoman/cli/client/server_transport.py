@@ -106,7 +106,9 @@ class ServerTransport:
             parts, host, port = urlsplit(""), None, None
         if parts.scheme not in ("http", "https") or not host:
             shown = mask_password(url)
-            raise RequestFailed(f"{shown!r} is not the URL of a server, like http://127.0.0.1:8000.")
+            raise RequestFailed(
+                f"{shown!r} is not the URL of a server, like http://127.0.0.1:8000."
+            )
         self._is_secure = parts.scheme == "https"
         self._host, self._port = host, port
         self._prefix = parts.path.rstrip("/")

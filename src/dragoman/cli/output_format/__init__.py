@@ -1,0 +1,1 @@
+"""Commands about output formats: `explain`, `formats` and `new-format`."""
