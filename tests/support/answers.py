@@ -142,10 +142,13 @@ class AnswerWriter:
     def _write_tags(
         self, body: TaggedArguments, name: str, arguments: dict[str, Any], number: int
     ) -> str:
-        parts = [body.spellings[0].format(name=name, number=number + 1, id="a1"), body.name_ends[0]]
         line = "\n" if "\n" in self._format.example.strip() else ""
-        if line and not body.name_ends[0].endswith("\n"):
-            parts.append(line)
+        parts = []
+        if self._call_open or self._section_open:  # else the header has the name
+            spelling = body.spellings[0].format(name=name, number=number + 1, id="a1")
+            parts = [spelling, body.name_ends[0]]
+            if line and not body.name_ends[0].endswith("\n"):
+                parts.append(line)
         for key, value in arguments.items():
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
             kind = {str: "string", bool: "boolean", int: "number", float: "number"}.get(

@@ -4,7 +4,7 @@ from dragoman.output.spec import JsonObjects, MarkerPair, TaggedArguments, ToolF
 
 TOOLS = ToolFormat(
     name="glm45",
-    models="GLM 4.5 and 4.6",
+    models="GLM 4.5 and 4.6, HyperCLOVA X SEED Think 32B",
     example="<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n</tool_call>",
     section=MarkerPair(open=("<tool_call>",), close=("</tool_call>",)),
     bodies=(
@@ -19,5 +19,5 @@ TOOLS = ToolFormat(
         ),
         JsonObjects(),
     ),
-    aliases=("glm", "glm4", "glm4_moe", "glm45_moe", "spark25"),
+    aliases=("glm", "glm4", "glm4_moe", "glm45_moe", "spark25", "hyperclovax_seed_think"),
 )

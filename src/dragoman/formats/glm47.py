@@ -4,7 +4,7 @@ from dragoman.output.spec import JsonObjects, MarkerPair, TaggedArguments, ToolF
 
 TOOLS = ToolFormat(
     name="glm47",
-    models="GLM 4.7, Ling 3",
+    models="GLM 4.7 to 5.3, GLM 5.3 Flash, Ling 3, Spark 2.5",
     example="<tool_call>f<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>",
     section=MarkerPair(open=("<tool_call>",), close=("</tool_call>",)),
     bodies=(

@@ -46,5 +46,5 @@ REASONING = ReasoningFormat(
         "<|start|>assistant<|channel|>final<|message|>answer<|return|>"
     ),
     header=HEADER,
-    aliases={"openai_gptoss": False, "gpt-oss": False, "gpt_oss": False},
+    aliases={"openai_gptoss": False, "gpt-oss": False, "gpt_oss": False, "beam": False},
 )

@@ -4,7 +4,7 @@ from dragoman.output.spec import JsonObjects, MarkerPair, TaggedArguments, ToolF
 
 TOOLS = ToolFormat(
     name="qwen3_coder",
-    models="Qwen3-Coder, Qwen 3.5, Nemotron 3, MiMo, Step 3.5",
+    models="Qwen3-Coder, Qwen 3.5 to 3.8, Nemotron 3, MiMo, Step 3.5, IQuest Coder (V2: assumed)",
     example=(
         "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>"
     ),
@@ -21,6 +21,6 @@ TOOLS = ToolFormat(
     section_optional=True,
     aliases=(
         *("qwen3_xml", "qwen_xml", "qwen_coder", "qwen3_tagged", "qwen3_tagged_direct"),
-        *("step3p5", "mimo", "nemotron3", "nemotron", "nanbeige"),
+        *("step3p5", "mimo", "nemotron3", "nemotron", "nanbeige", "iquest_coder"),
     ),
 )

@@ -68,6 +68,7 @@ class NamedObject:
     string_markers: tuple[str, ...] = ()  # markers around strings, besides quotation marks
     types_from_schema: bool = False  # the tool's schema gives unquoted words their type
     casts_strings: bool = False  # the schema gives strings their type, too
+    free_text: bool = False  # instead of an object, the text of the tool's only parameter
 
 
 @dataclass(frozen=True, kw_only=True)

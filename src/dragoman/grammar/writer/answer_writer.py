@@ -143,7 +143,7 @@ class AnswerWriter:
         return f"({space} {opener} {self._write_reasoning_rest()} {space})?"
 
     def _write_reasoning_at_start(self, answer: str, *, may_stay_open: bool) -> list[str]:
-        """Write reasoning whose marker opens it at the start of an answer alone, if there is one."""
+        """Write reasoning that its marker opens only at the start of an answer, if there is one."""
         markers = self._reasoning.opens_at_start
         if not markers or not self._allows_reasoning:
             return []

@@ -11,6 +11,7 @@ from functools import lru_cache
 
 from dragoman.output.arguments.cast import cast, load_value, to_json
 from dragoman.output.arguments.end_markers import is_at_end
+from dragoman.output.arguments.free_text import read_free_text
 from dragoman.output.arguments.json_strings import LONE_SURROGATE
 from dragoman.output.arguments.literal import ValueReader
 from dragoman.output.arguments.strings import read_word
@@ -280,6 +281,10 @@ def read_named_call(
     if match is None:
         raise Mismatch
     groups = match.groupdict()
+    if body.free_text:
+        closes = marker_set(*(line + close for line in ("\n", "") for close in after))
+        if (yield from read_free_text(buffer, calls, groups["name"], closes)):
+            return
     if marker in body.name_ends and after:
         yield from skip_space(buffer)
         if (yield from is_at_marker(buffer, marker_set(*after))):
