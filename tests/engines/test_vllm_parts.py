@@ -34,7 +34,7 @@ EOS = (2, 7)
 KNOWN = {"model", "max_model_len", "max_num_seqs", "dtype", "scheduling_policy", "runner"}
 KNOWN |= {"disable_log_stats", "structured_outputs_config", "kv_cache_memory_bytes"}
 KNOWN |= {"gpu_memory_utilization", "enable_lora", "max_loras", "max_lora_rank"}
-KNOWN |= {"tensor_parallel_size"}
+KNOWN |= {"tensor_parallel_size", "enable_chunked_prefill"}
 
 
 def make_job(n: int = 1, logprobs: int | None = None, **sampling: Any) -> Job:
@@ -97,6 +97,8 @@ def test_settings_become_arguments() -> None:
     assert "kv_cache_memory_bytes" not in arguments
     assert build(VllmSettings(path="/m"))["max_model_len"] == -1
     assert build(VllmSettings(path="/m"), on_cpu=True)["kv_cache_memory_bytes"] == 2 << 30
+    assert build(VllmSettings(path="/m"), on_cpu=True)["enable_chunked_prefill"] is False
+    assert "enable_chunked_prefill" not in build(VllmSettings(path="/m"))
     assert build(VllmSettings(path="/m", embeddings=True))["runner"] == "pooling"
 
 

@@ -85,6 +85,9 @@ def build_arguments(
     if on_cpu and not sizes_cache:
         share = available // CPU_CACHE_SHARE
         arguments["kv_cache_memory_bytes"] = min(max(share, MIN_CPU_CACHE), MAX_CPU_CACHE)
+    if on_cpu:
+        # on the CPU, vLLM 0.32 dies where a seeded request reads its prompt in several parts
+        arguments["enable_chunked_prefill"] = False
     return {name: value for name, value in arguments.items() if name in known} | given
 
 
