@@ -54,14 +54,22 @@ def make_errors_page() -> str:
 def make_formats_page() -> str:
     """Return the prose of `parts/formats.md` with the tables of all formats."""
     results = yaml.safe_load((PARTS / "misses.yaml").read_text(encoding="utf-8"))
-    misses = "\n".join(f"- `{case}`: {reason}" for case, reason in results["misses"])
     prose = (PARTS / "formats.md").read_text(encoding="utf-8")
     return prose.format(
         tools=make_table(tool_formats().values()),
         reasoning=make_table(reasoning_formats().values()),
         cases=results["score"],
-        misses=misses,
+        consensus=make_misses_table(results["consensus"]),
+        single=make_misses_table(results["single"]),
     )
+
+
+def make_misses_table(rows: Iterable[tuple[int, str, list[str]]]) -> str:
+    """Return a table of cases with another result than ours, by policy."""
+    lines = ["| policy | why | cases |", "|---|---|---|"]
+    for policy, reason, cases in rows:
+        lines.append(f"| {policy} | {reason} | {', '.join(f'`{case}`' for case in cases)} |")
+    return "\n".join(lines)
 
 
 def make_table(entries: Iterable[ToolFormat | ReasoningFormat]) -> str:

@@ -17,7 +17,7 @@ from dragoman.output.spec import ReasoningFormat, ToolFormat
 
 def parse(case: dict[str, Any], chunks: list[str]) -> dict[str, Any]:
     """Return the result of our parser for a case whose text is given in these chunks."""
-    case = case | STATED_BY_TEST.get(case["test"].rpartition("::")[2], {})
+    case = case | STATED_BY_TEST.get(case.get("test", "").rpartition("::")[2], {})
     parser = make_parser(case)
     spans = [span for chunk in chunks for span in parser.feed(chunk)]
     is_cut = case.get("finished") is False or bool(case.get("is_partial"))
