@@ -81,13 +81,14 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--load-format", default="dummy")
     parser.add_argument("--cpu", action="store_true", help="run on the CPU, in 32-bit floats")
     parser.add_argument("--engine-dir", default="", help="--engines-dir of our server")
+    parser.add_argument("--engine-args", default={}, type=json.loads, help="more for vLLM, as JSON")
     parser.add_argument("--out", default=os.environ.get("OUT", "bench-vllm"))
     return parser.parse_args()
 
 
 def list_engine_arguments(options: argparse.Namespace) -> dict[str, object]:
     """Return the arguments of vLLM that all servers get."""
-    arguments: dict[str, object] = {"load_format": options.load_format}
+    arguments: dict[str, object] = {"load_format": options.load_format, **options.engine_args}
     if options.cpu:
         return arguments | {
             "dtype": "float32",
