@@ -26,6 +26,7 @@ from dragoman.grammar.schema.nodes import (
     SchemaReference,
     String,
 )
+from dragoman.grammar.schema.simplify import list_options
 from tests.support.schema_parsing import PARAM, STRING, object_schema, parse, parse_error
 
 NOTHING = Nothing()
@@ -66,15 +67,6 @@ PARSED: dict[str, tuple[Any, Node]] = {
         AnyOf((String(2), Number(True, "3"), NULL)),
     ),
     # keywords without a type
-    "string implied": ({"maxLength": 3}, String(max_length=3)),
-    "string implied by format": ({"format": "date"}, String(format="date")),
-    "number implied": ({"minimum": 3}, Number(minimum="3")),
-    "array implied": ({"items": STRING}, Array((), String())),
-    "object implied": ({"required": ["a"]}, Object((("a", Anything()),), frozenset("a"))),
-    "two types implied": (
-        {"minLength": 1, "minItems": 1},
-        AnyOf((String(1), Array(min_items=1))),
-    ),
     "declared types override implied ones": (
         {"type": ["object", "null"], "anyOf": [{"required": ["a"]}]},
         AnyOf((Object((("a", Anything()),), frozenset("a")), NULL)),
@@ -156,7 +148,6 @@ PARSED: dict[str, tuple[Any, Node]] = {
         Object(additional=String()),
     ),
     "unevaluatedProperties": (object_schema(unevaluatedProperties=False), closed_object()),
-    "unevaluatedProperties without type": ({"unevaluatedProperties": False}, closed_object()),
     "a required property that is not declared": (
         object_schema(required=["a"], additionalProperties=STRING),
         Object((("a", String()),), frozenset("a"), String()),
@@ -326,7 +317,12 @@ PARSED: dict[str, tuple[Any, Node]] = {
         Object((("x", String()),)),
     ),
     "a reference to any place": (
-        object_schema(properties={"x": {"$ref": "#/properties/y/items"}, "y": {"items": STRING}}),
+        object_schema(
+            properties={
+                "x": {"$ref": "#/properties/y/items"},
+                "y": {"type": "array", "items": STRING},
+            }
+        ),
         Object((("x", String()), ("y", Array((), String())))),
     ),
     "a reference into a list": (
@@ -371,6 +367,35 @@ def test_schema_is_parsed_into_nodes(name: str) -> None:
     schema, node = PARSED[name]
     parsed = parse(schema)
     assert parsed == ParsedSchema(node)
+
+
+# schemas without `type`, and the types that their keywords are about
+IMPLIED: dict[str, tuple[Any, Node]] = {
+    "string implied": ({"maxLength": 3}, String(max_length=3)),
+    "string implied by format": ({"format": "date"}, String(format="date")),
+    "number implied": ({"minimum": 3}, Number(minimum="3")),
+    "array implied": ({"items": STRING}, Array((), String())),
+    "object implied": ({"required": ["a"]}, Object((("a", Anything()),), frozenset("a"))),
+    "two types implied": (
+        {"minLength": 1, "minItems": 1},
+        AnyOf((String(1), Array(min_items=1))),
+    ),
+    "unevaluatedProperties without type": ({"unevaluatedProperties": False}, closed_object()),
+}
+
+
+@pytest.mark.parametrize("name", IMPLIED)
+def test_only_implied_types_are_allowed_with_a_warning(name: str) -> None:
+    schema, node = IMPLIED[name]
+    parsed = parse(schema, strict=False)
+    assert parsed.root == node
+    [warning] = parsed.warnings
+    assert warning.startswith(f"`{PARAM}` has no `type`; only ")
+    strict = parse(schema)
+    assert strict.warnings == ()
+    assert isinstance(strict.root, AnyOf)
+    assert {*list_options(node), NULL} <= {*strict.root.options, NULL}
+    assert len(strict.root.options) == 5
 
 
 OBJECT = {"type": "object", "properties": {"a": {"type": "string"}}}
@@ -508,27 +533,13 @@ def test_invalid_schemas_are_rejected(name: str, strict: bool) -> None:
 
 
 UNENFORCED: dict[str, tuple[Any, str, Node]] = {
-    "not": ({"type": "string", "not": {"const": "a"}}, "/not", String()),
-    "if": (
-        object_schema(**{"if": {"required": ["a"]}, "then": {"required": ["b"]}}),
-        "/if",
-        Object(),
-    ),
     "uniqueItems": ({"type": "array", "uniqueItems": True}, "/uniqueItems", Array()),
-    "contains": ({"type": "array", "contains": STRING}, "/contains", Array()),
     "unevaluatedItems": (
         {"type": "array", "unevaluatedItems": False},
         "/unevaluatedItems",
         Array(),
     ),
-    "dependentRequired": (
-        object_schema(dependentRequired={"a": ["b"]}),
-        "/dependentRequired",
-        Object(),
-    ),
-    "dependentSchemas": (object_schema(dependentSchemas={"a": {}}), "/dependentSchemas", Object()),
-    "dependencies": (object_schema(dependencies={"a": ["b"]}), "/dependencies", Object()),
-    "propertyNames": (object_schema(propertyNames={"pattern": "^a"}), "/propertyNames", Object()),
+    "propertyNames": (object_schema(propertyNames={"format": "uri"}), "/propertyNames", Object()),
     "unevaluatedProperties": (
         object_schema(allOf=[OBJECT], unevaluatedProperties=False),
         "/unevaluatedProperties",
@@ -536,7 +547,12 @@ UNENFORCED: dict[str, tuple[Any, str, Node]] = {
     ),
     "$dynamicRef": ({"$dynamicRef": "#a", "type": "string"}, "/$dynamicRef", String()),
     "$recursiveRef": ({"$recursiveRef": "#", "type": "string"}, "/$recursiveRef", String()),
-    "$id inside": ({"items": {"$id": "https://a.b/c"}}, "/items/$id", Array()),
+    "$id around a reference": (
+        {"type": "array", "items": {"$id": "https://a.b/c", "anyOf": [{"$ref": "#/$defs/s"}]}}
+        | {"$defs": {"s": STRING}},
+        "/items/$id",
+        Array(items=String()),
+    ),
     "format": ({"type": "string", "format": "iri"}, "/format", String()),
     "format without type": ({"format": "iri"}, "/format", Anything()),
     "lookahead": ({"type": "string", "pattern": "^(?=a)"}, "/pattern", String()),
@@ -551,31 +567,6 @@ UNENFORCED: dict[str, tuple[Any, str, Node]] = {
     ),
     "a bound out of range": ({"type": "integer", "minimum": 10**30}, "/minimum", INTEGER),
     "a multiple too fine": ({"type": "number", "multipleOf": 1e-300}, "/multipleOf", Number()),
-    "options that overlap": (
-        {"oneOf": [{"type": "string", "minLength": 2}, {"type": "string", "maxLength": 5}]},
-        "/oneOf",
-        AnyOf((String(2), String(max_length=5))),
-    ),
-    "options that are exclusive by implied types only": (
-        {"oneOf": [{"minLength": 3}, {"type": "number"}]},
-        "/oneOf",
-        AnyOf((String(3), Number())),
-    ),
-    "nested options that are exclusive by implied types only": (
-        {
-            "oneOf": [
-                object_schema(properties={"a": {"minLength": 3}}, required=["a"]),
-                object_schema(properties={"a": {"type": "number"}}, required=["a"]),
-            ]
-        },
-        "/oneOf",
-        AnyOf(
-            (
-                Object((("a", String(3)),), frozenset("a")),
-                Object((("a", Number()),), frozenset("a")),
-            )
-        ),
-    ),
     "integers are numbers": (
         {"oneOf": [{"type": "integer"}, {"type": "number"}]},
         "/oneOf",
@@ -599,35 +590,20 @@ UNENFORCED: dict[str, tuple[Any, str, Node]] = {
     "a minimum of arbitrary properties": (
         object_schema(minProperties=3),
         "/minProperties",
-        Object(),
-    ),
-    "a minimum that an escaped name could bypass": (
-        object_schema(required=["a"], minProperties=2),
-        "/minProperties",
-        Object((("a", Anything()),), frozenset("a")),
-    ),
-    "a maximum that an escaped name could bypass": (
-        object_schema(properties={"a": STRING}, required=["a"], maxProperties=2),
-        "/maxProperties",
-        Object((("a", String()),), frozenset("a")),
-    ),
-    "pattern properties in two parts": (
-        {"allOf": [object_schema(patternProperties={pattern: STRING}) for pattern in ("^a", "^b")]},
-        "/allOf/1",
-        LlguidanceSchema(
-            json.dumps({"type": ["object"]}),
-            Object(patterns=("^a",), pattern_properties=((KeyPattern(("^a",)), String()),)),
-        ),
+        LlguidanceSchema(json.dumps({"type": ["object"]}), Object(min_properties=3)),
     ),
     "a recursive reference with sibling keywords": (
-        object_schema(properties={"a": {"$ref": "#", "required": ["b"]}}),
+        object_schema(properties={"a": {"type": "object", "$ref": "#", "required": ["b"]}}),
         "/properties/a/$ref",
         Object((("a", Object((("b", Anything()),), frozenset("b"))),)),
     ),
     "nested keywords": (
-        {"$ref": "#/$defs/x~1y", "$defs": {"x/y": {"items": {"prefixItems": [{"not": STRING}]}}}},
-        "/$defs/x~1y/items/prefixItems/0/not",
-        Array((), Array((Anything(),))),
+        {
+            "$ref": "#/$defs/x~1y",
+            "$defs": {"x/y": {"type": "array", "prefixItems": [{"$dynamicRef": "#"}]}},
+        },
+        "/$defs/x~1y/prefixItems/0/$dynamicRef",
+        Array((Anything(),)),
     ),
 }
 
@@ -663,11 +639,6 @@ EXPORTED: dict[str, Any] = {
         "allOf": [{"$ref": "#/$defs/a"}, {"pattern": "b$"}],
         "$defs": {"a": {"type": "string", "pattern": "^a"}},
     },
-    "a recursive definition": object_schema(
-        additionalProperties={"$ref": "#/$defs/n"},
-        maxProperties=2,
-        **{"$defs": {"n": {"type": "array", "items": {"$ref": "#/$defs/n"}}}},
-    ),
     "keywords of older drafts": object_schema(
         additionalProperties={
             "anyOf": [
@@ -692,22 +663,25 @@ def test_schemas_that_only_llguidance_can_express_are_exported(name: str) -> Non
 
 
 def test_unenforced_keywords_are_not_exported() -> None:
-    inner = {"type": "string", "not": STRING, "uniqueItems": True}
-    parsed = parse(object_schema(additionalProperties=inner, maxProperties=2), strict=False)
+    patterns = {"allOf": [{"pattern": "^a"}, {"pattern": "b$"}]}
+    parsed = parse({"type": "string", "format": "iri", **patterns}, strict=False)
     assert isinstance(parsed.root, LlguidanceSchema)
-    assert "not" not in parsed.root.schema
-    assert parsed.warnings == (f"`{PARAM}`: `/additionalProperties/not` is not enforced.",)
+    assert json.loads(parsed.root.schema) == {"type": ["string"], **patterns}
+    assert parsed.warnings == (f"`{PARAM}`: `/format` is not enforced.",)
 
 
-def test_exported_bounds_are_rounded_inwards() -> None:
+def test_objects_whose_order_llguidance_would_fix_are_not_exported() -> None:
+    patterns = dict.fromkeys("abcde", STRING)
+    properties = {"a": STRING, "b": STRING}
+    schema = object_schema(patternProperties=patterns, properties=properties)
+    assert parse_error(schema).code == "unsupported_keyword"
+
+
+def test_bounds_are_rounded_inwards() -> None:
     integer = {"type": "integer", "minimum": 2**53 + 1, "maximum": 10**20}
+    node = Number(True, str(2**53 + 2), str(keywords.MAX_BOUND))
     array = {"type": "array", "items": integer, "maxItems": 10**9}
-    parsed = parse(object_schema(additionalProperties=array, maxProperties=2))
-    assert isinstance(parsed.root, LlguidanceSchema)
-    exported = json.loads(parsed.root.schema)["additionalProperties"]
-    assert exported["maxItems"] == limits.MAX_ITEMS
-    bounds = {"minimum": 2**53 + 2, "maximum": keywords.MAX_BOUND}
-    assert exported["items"] == {"type": ["integer"]} | bounds
+    assert parse(array) == ParsedSchema(Array((), node, max_items=limits.MAX_ITEMS))
 
 
 # pattern properties
@@ -720,10 +694,6 @@ PATTERN_OBJECTS: dict[str, tuple[Any, Object]] = {
             patterns=("^x",),
             pattern_properties=((KeyPattern(("^x",)), String()),),
         ),
-    ),
-    "without type": (
-        {"patternProperties": {"^x": STRING}},
-        Object(patterns=("^x",), pattern_properties=((KeyPattern(("^x",)), String()),)),
     ),
     "a forbidden pattern": (
         object_schema(patternProperties={"^x": False}),
@@ -779,8 +749,8 @@ def test_recursive_pattern_properties() -> None:
     schema = object_schema(patternProperties={"^x": {"$ref": "#"}}, additionalProperties=False)
     root = parse(schema).root
     assert isinstance(root, LlguidanceSchema)
-    assert root.object_node is not None
-    assert root.object_node.pattern_properties == ((KeyPattern(("^x",)), SchemaReference("")),)
+    assert isinstance(root.json_node, Object)
+    assert root.json_node.pattern_properties == ((KeyPattern(("^x",)), SchemaReference("")),)
 
 
 def test_only_the_inexpressible_part_is_exported() -> None:

@@ -334,7 +334,7 @@ def test_values_that_exported_schemas_allow_match_the_schema(
     result = try_parse(combined, strict=True)
     if isinstance(result, BadRequest) or not isinstance(result.root, LlguidanceSchema):
         return
-    if result.root.object_node is not None:
+    if result.root.json_node is not None:
         return
     random = Random(seed)
     for _ in range(3):

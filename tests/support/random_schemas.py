@@ -24,7 +24,7 @@ PATTERNS = ("^a", "b$", "^[ab]{2}$", "[0-9]+", "x|y")
 TEXTS = ("", "a", "b", "ab", "aab", "abcd", "7", "x y", "é", 'q"\\')
 NUMBERS = (0, 1, 2, 3, 6, -1, 0.5, 1.5, 2.0, 10, 100, -7.25, 1e-7, 1e20)
 TYPES = ("string", "number", "integer", "boolean", "null", "array", "object")
-VALUES_PER_SCHEMA = 12
+VALUES_PER_SCHEMA = 10
 
 
 class SchemaGenerator:
@@ -232,31 +232,38 @@ class Judge:
         try:
             text, warnings = grammar(schema, strict)
         except ValueError as error:
-            self.counts[f"{mode}: rejected"] += 1
-            if "allows no value" in str(error):
+            is_empty = "allows no value" in str(error)
+            self.counts[f"{mode}: {'empty' if is_empty else 'rejected'}"] += 1
+            if is_empty:
                 yield from (Mistake(schema, value, strict, True) for value, ok in judged if ok)
             return
         self.counts[f"{mode}: {'warning' if warnings else 'exact'}"] += 1
-        if warnings:
+        if warnings or text is None:
             return
+        matcher = LLMatcher(self._tokenizer, text, log_level=0)
         for value, is_valid in judged:
             self.counts["valid values" if is_valid else "invalid values"] += 1
-            if self._accepts(text, value) != is_valid:
+            spellings = list_spellings(value, has_multiples="multipleOf" in text)
+            if any(accepts(matcher, spelling) for spelling in spellings) != is_valid:
                 yield Mistake(schema, value, strict, is_valid)
 
-    def _accepts(self, text: str | None, value: Any) -> bool:
-        if text is None:
-            return True
-        plain = json.dumps(value, ensure_ascii=False)
-        spellings = [plain, plain.replace("1e+20", "1" + 20 * "0")]
-        if "multipleOf" in text:  # numbers that llguidance writes: a float may be read as another
-            spellings.append(plain.replace("2.0", "2"))
-        for spelling in spellings:
-            written = list(spelling.encode())
-            matcher = LLMatcher(self._tokenizer, text, log_level=0)
-            if matcher.try_consume_tokens(written) == len(written) and matcher.is_accepting():
-                return True
-        return False
+
+def list_spellings(value: Any, *, has_multiples: bool) -> list[str]:
+    """Spellings of a value of which one must be accepted.
+
+    A multiple is a terminal of llguidance, which knows no exponents; where another number may come
+    in its place, its lexer may read `2.0` as that.
+    """
+    plain = json.dumps(value, ensure_ascii=False)
+    if not has_multiples:
+        return [plain]
+    return [plain, plain.replace("1e+20", "1" + 20 * "0").replace("2.0", "2")]
+
+
+def accepts(matcher: LLMatcher, text: str) -> bool:
+    matcher.reset()
+    written = list(text.encode())
+    return bool(matcher.try_consume_tokens(written) == len(written) and matcher.is_accepting())
 
 
 def main() -> None:

@@ -41,6 +41,14 @@ class SchemaDiagnostics:
             f"{pointer}/type", f"{subject} has no `type`; only {only} is allowed."
         )
 
+    def warn_about_order(self, limit: int) -> None:
+        """Report that an object has too many properties to write them in any order."""
+        self.unenforced.setdefault(
+            "/properties order",
+            f"`{self._param}`: an object with more than {limit} properties is written in the order "
+            f"of the schema.",
+        )
+
     def is_enforced(self, pointer: str) -> bool:
         """Whether nothing at or below a place has been reported as unenforced."""
         return not any(

@@ -25,7 +25,8 @@ MAX_NAME_LENGTH = 4_096  # characters
 MAX_ENUM_VALUES, MAX_ENUM_TEXT = 5_000, 128 * 1024  # values and characters of all `enum`s
 MAX_PATTERN_LENGTH = 1_000  # characters
 MAX_EXCLUDED_LENGTH = 64  # characters of a string that excludes patterns: counting them is costly
-MAX_BITS = 60  # members or values that can be told apart by the bits of a rule's parameter
+MAX_BITS = 60  # members or values that the parameter of a rule distinguishes
+MAX_COUNTED = 48  # properties of an object whose number is limited: the counter needs bits, too
 MAX_OPTIONS = 64  # of the intersection of two `anyOf`
 MAX_CHECKS = 3_000  # by llguidance's schema compiler
 # parts of the schema that are left to llguidance: their number, total text, size and depth

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from dragoman.grammar.schema.diagnostics import SchemaDiagnostics
+from dragoman.grammar.schema.limits import MAX_BITS
 from dragoman.grammar.schema.nodes import (
     AnyOf,
     Array,
@@ -226,6 +227,8 @@ class _DefinitionRewriter:
         properties = [(name, self.rewrite(value)) for name, value in node.properties]
         properties += [(name, additional) for name in sorted(node.required - set(node.names))]
         by_pattern = [(keys, self.rewrite(value)) for keys, value in node.pattern_properties]
+        if sum(not isinstance(value, Nothing) for _, value in properties) > MAX_BITS:
+            self.diagnostics.warn_about_order(MAX_BITS)
         rewritten = replace(
             node,
             properties=tuple(properties),

@@ -57,7 +57,10 @@ class ScalarParser:
             keyword_of_field[_NUMBER_FIELDS[bound]] = keyword
             rounded = keywords.round_bound_inwards(bound, value)
             fields[_NUMBER_FIELDS[bound]] = json.dumps(rounded)
-        return self._drop_unsupported(Number(integer, **fields), keyword_of_field, place)
+        node = self._drop_unsupported(Number(integer, **fields), keyword_of_field, place)
+        if not isinstance(node, Number):
+            return node
+        return bounds.collapse_range(bounds.drop_weaker_bounds(node))
 
     def _drop_unsupported(
         self, node: String | Number, keyword_of_field: dict[str, str], place: str

@@ -154,6 +154,18 @@ def allows_escaped_names(schema: dict[str, Json]) -> bool:
     return _OpenObjectSearch(schema.get("$defs", {})).search(schema)
 
 
+def fixes_order(schema: dict[str, Json]) -> bool:
+    """Whether llguidance's schema compiler would fix an order of properties."""
+    stack: list[Json] = [schema, *schema.get("$defs", {}).values()]
+    while stack:
+        current = stack.pop()
+        if isinstance(current, dict):
+            if current.get("properties") or current.get("required"):
+                return True
+            stack += _subschemas(current)
+    return False
+
+
 class _OpenObjectSearch:
     """Searches a schema for objects that constrain some properties and allow additional ones."""
 

@@ -24,6 +24,7 @@ from dragoman.grammar.schema.algebra.difference import NodeDifference
 from dragoman.grammar.schema.algebra.intersect import NodeIntersector
 from dragoman.grammar.schema.algebra.pattern_properties import add_pattern_properties
 from dragoman.grammar.schema.algebra.property_limits import (
+    has_too_many_to_count,
     limit_property_count,
     list_name_restrictions,
     may_repeat_names,
@@ -35,6 +36,7 @@ from dragoman.grammar.schema.llguidance_check import LlguidanceChecker
 from dragoman.grammar.schema.nodes import (
     BOOLEAN,
     NULL,
+    Anything,
     Array,
     Literals,
     LlguidanceSchema,
@@ -50,7 +52,7 @@ from dragoman.grammar.schema.normalize import (
     normalize_definitions,
 )
 from dragoman.grammar.schema.scalars import ScalarParser
-from dragoman.grammar.schema.schema_export import SchemaExporter, allows_escaped_names
+from dragoman.grammar.schema.schema_export import SchemaExporter, allows_escaped_names, fixes_order
 from dragoman.grammar.schema.simplify import ANYTHING, NOTHING, union_nodes
 from dragoman.output.arguments.json_pointer import escape_token
 from dragoman.output.arguments.parameter_types import SYNONYMS
@@ -245,7 +247,7 @@ class _SchemaParser:
             self._budget,
         )
         exported = exporter.export(schema, place)
-        if exported is None or allows_escaped_names(exported):
+        if exported is None or allows_escaped_names(exported) or fixes_order(exported):
             return None
         merged = (keywords.APPLICATORS | {"enum", "const"}) & schema.keys()
         implied = [] if merged or "type" in exported else keywords.implied_types(schema)
@@ -302,7 +304,8 @@ class _SchemaParser:
                 constraint = Array(unique=True)
                 if keyword == "contains":
                     contained = self._parse(schema["contains"], f"{place}/contains")
-                    constraint = Array(contains=contained)
+                    is_any = isinstance(contained, Anything)
+                    constraint = Array(contains=contained, min_items=int(is_any))
                 restricted = self._intersector.intersect(node, constraint)
                 if restricted is None:
                     self._diagnostics.report_unenforced(f"{place}/{keyword}")
@@ -331,6 +334,10 @@ class _SchemaParser:
             node = by_pattern
         minimum, maximum = int(schema.get("minProperties", 0)), schema.get("maxProperties")
         limited = limit_property_count(node, minimum, None if maximum is None else int(maximum))
+        if has_too_many_to_count(limited):
+            keyword = "minProperties" if maximum is None else "maxProperties"
+            self._diagnostics.report_unenforced(f"{place}/{keyword}")
+            limited = node
         if "propertyNames" in schema:
             limited = self._restrict_names(
                 limited, schema["propertyNames"], f"{place}/propertyNames"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from math import ceil, floor, gcd, lcm
 
-from dragoman.grammar.schema.nodes import Number, String
+from dragoman.grammar.schema.nodes import Literals, Node, Nothing, Number, String
 from dragoman.types import Json
 
 MAX_EXACT_INTEGER = 2**53  # floating point represents all smaller integers exactly
@@ -73,6 +74,30 @@ def tighter_bound(left: str | None, right: str | None, choose: Callable[..., str
     """Return the stricter of two bounds; `choose` is `max` for lower and `min` for upper ones."""
     bounds = [bound for bound in (left, right) if bound is not None]
     return choose(bounds, key=json.loads) if bounds else None
+
+
+def drop_weaker_bounds(node: Number) -> Number:
+    """Keep one bound on each side: the inclusive or the exclusive one."""
+    if node.minimum is not None and node.exclusive_minimum is not None:
+        if json.loads(node.minimum) > json.loads(node.exclusive_minimum):
+            node = replace(node, exclusive_minimum=None)
+        else:
+            node = replace(node, minimum=None)
+    if node.maximum is not None and node.exclusive_maximum is not None:
+        if json.loads(node.maximum) < json.loads(node.exclusive_maximum):
+            node = replace(node, exclusive_maximum=None)
+        else:
+            node = replace(node, maximum=None)
+    return node
+
+
+def collapse_range(node: Number) -> Node:
+    """Return a literal for a range of one number."""
+    is_single = node.minimum is not None and node.maximum is not None
+    if not is_single or json.loads(node.minimum or "0") != json.loads(node.maximum or "0"):
+        return node
+    value = node.minimum or "0"
+    return Literals((value,)) if number_matches(json.loads(value), node) else Nothing()
 
 
 def smaller_limit(left: int | None, right: int | None) -> int | None:

@@ -15,6 +15,7 @@ from dragoman.grammar.regex.rewrite import rewrite_regex
 from dragoman.grammar.schema import limits
 from dragoman.grammar.schema.algebra import bounds
 from dragoman.grammar.schema.algebra.pattern_properties import find_property, intersect_patterns
+from dragoman.grammar.schema.algebra.property_limits import has_too_many_to_count
 from dragoman.grammar.schema.llguidance_check import LlguidanceChecker
 from dragoman.grammar.schema.nodes import (
     AnyOf,
@@ -198,7 +199,8 @@ class NodeIntersector:
             bounds.tighter_bound(left.exclusive_maximum, right.exclusive_maximum, min),
             multiple_of,
         )
-        return self._check_satisfiable(common)
+        checked = self._check_satisfiable(bounds.drop_weaker_bounds(common))
+        return bounds.collapse_range(checked) if isinstance(checked, Number) else checked
 
     def _check_satisfiable(self, node: String | Number) -> Node | None:
         if bounds.has_empty_range(node):
@@ -261,7 +263,8 @@ class NodeIntersector:
             return None
         most = bounds.smaller_limit(left.max_properties, right.max_properties)
         least = max(left.min_properties, right.min_properties)
-        return simplify_object(replace(common, min_properties=least, max_properties=most))
+        result = simplify_object(replace(common, min_properties=least, max_properties=most))
+        return None if has_too_many_to_count(result) else result
 
     def _intersect_properties(self, left: Object, right: Object) -> Object | None:
         properties = []

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from itertools import combinations
 from typing import TypeAlias
 
 from dragoman.grammar.regex.escape import escape_class_operators
@@ -17,8 +16,12 @@ from dragoman.grammar.schema.llguidance_check import LlguidanceChecker
 from dragoman.grammar.schema.nodes import KeyPattern, Node, Nothing, Object
 from dragoman.grammar.schema.simplify import ANYTHING, NOTHING
 
-MAX_PATTERNS = 4  # a name may match any combination of them
+MAX_PATTERNS, MAX_CLASSES = 8, 15  # a name may match any combination of patterns
 Intersect: TypeAlias = Callable[[Node, Node], Node | None]
+
+
+class TooManyPatterns(Exception):
+    """The patterns divide names into too many classes."""
 
 
 def add_pattern_properties(
@@ -101,7 +104,11 @@ def _build_object(
     if additional is None:
         return None
     by_pattern = []
-    for matching in _compatible_patterns(patterns, checker):
+    try:
+        classes = _compatible_patterns(patterns, checker)
+    except TooManyPatterns:
+        return None
+    for matching in classes:
         value = combine(None, matching)
         if value is None:
             return None
@@ -148,10 +155,12 @@ def _compatible_patterns(
     patterns: Sequence[str], checker: LlguidanceChecker
 ) -> list[tuple[str, ...]]:
     """Return the combinations of patterns that one name may match."""
-    compatible = []
-    for count in range(1, len(patterns) + 1):
-        for combination in combinations(patterns, count):
-            parts = [{"pattern": pattern} for pattern in combination]
-            if count == 1 or checker.check({"type": "string", "allOf": parts}) != "empty":
-                compatible.append(combination)
+    compatible: list[tuple[str, ...]] = []
+    for pattern in patterns:
+        for combination in ((), *compatible):
+            parts = [{"pattern": part} for part in (*combination, pattern)]
+            if not combination or checker.check({"type": "string", "allOf": parts}) != "empty":
+                compatible.append((*combination, pattern))
+        if len(compatible) > MAX_CLASSES:
+            raise TooManyPatterns
     return compatible

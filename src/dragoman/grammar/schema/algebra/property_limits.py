@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 from dragoman.grammar.schema.algebra.pattern_properties import Intersect, add_pattern_properties
-from dragoman.grammar.schema.limits import MAX_EXCLUDED_LENGTH
+from dragoman.grammar.schema.limits import MAX_COUNTED, MAX_EXCLUDED_LENGTH
 from dragoman.grammar.schema.llguidance_check import LlguidanceChecker
 from dragoman.grammar.schema.nodes import Literals, Node, Nothing, Object, String
 from dragoman.grammar.schema.simplify import (
@@ -59,11 +59,18 @@ def limit_property_count(node: Object, minimum: int, maximum: int | None) -> Nod
 
 
 def may_repeat_names(node: Node) -> bool:
-    """Whether `min_properties` of an object counts a name twice that is written twice.
+    """Whether an object has enough properties only if a name that is written twice counts twice.
 
-    Only the listed names are written at most once.
+    The listed names are written at most once, and all others can be the same name.
     """
     if not isinstance(node, Object):
         return False
     is_open = bool(node.pattern_properties) or not isinstance(node.additional, Nothing)
-    return is_open and node.min_properties > 1
+    return is_open and node.min_properties > len(node.required) + 1
+
+
+def has_too_many_to_count(node: Node) -> bool:
+    """Whether the properties of an object must be counted, and are too many for that."""
+    if not isinstance(node, Object) or len(node.names) <= MAX_COUNTED:
+        return False
+    return bool(node.min_properties) or node.max_properties is not None

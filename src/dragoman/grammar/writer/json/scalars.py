@@ -34,7 +34,7 @@ SHORT_CHARACTER = r"(?:[^\"\\\x00-\x1f]|\\(?:[\"\\bfnrt]|u00(?:0[0-7bef]|1[0-9a-
 NEVER_LITERAL: CharSet = union_ranges((*CONTROL_CHARS, *chars_of('"\\')))  # escaped in strings
 
 _MANTISSA = r"[1-9](?:\.[0-9]{1,16})?"
-_LARGE = r"[eE]\+?(?:1[6-9]|[2-9][0-9]|[12][0-9]{2})"
+_LARGE = r"[eE]\+?(?:1[6-9]|[2-9][0-9]|[12][0-9]{2}|30[0-7])"
 LARGE_POSITIVE = rf"{_MANTISSA}{_LARGE}"  # from 1e16
 SMALL_POSITIVE = rf"{_MANTISSA}[eE]-(?:0?[5-9]|[1-9][0-9])"  # below 1e-4
 MIN_LARGE, MAX_SMALL = 1e16, 1e-4
