@@ -197,6 +197,17 @@ def insert(choices: tuple[str, ...]) -> Damage:
     return run
 
 
+def double_opening(call: WrittenCall, tool_format: ToolFormat, _: Random) -> str:
+    return call.text if tool_format.header is not None else call.opening + call.text
+
+
+def add_fence(call: WrittenCall, *_: object) -> str:
+    """Put the body into a code block, where the call has markers of its own."""
+    if not call.opening:
+        return call.text
+    return f"{call.opening}```json\n{call.body}\n```{call.closing}"
+
+
 def misspell(marker: str) -> str:
     middle = len(marker) // 2
     return marker[:middle] + marker[middle + 1 :]
@@ -212,6 +223,11 @@ DAMAGES: dict[str, Damage] = {
     "comma dropped": edit(r",", ""),
     "comma doubled": edit(r",", ",,"),
     "colon dropped": edit(r"[:=]", ""),
+    "quotes inside": edit(r"(?<=[\"'])([A-Z][a-z]+)(?=[\"'])", r'\1 "is" it'),
+    "key unquoted": edit(r"[\"'](\w+)[\"']\s*:", r"\1:"),
+    "fence": add_fence,
+    "open doubled": double_opening,
+    "open missing": lambda call, *_: call.body + call.closing,
     "value unquoted": edit(r"(?<=[:=])(\s*)[\"']([A-Z]\w+)[\"']", r"\1\2"),
     "value missing": edit(r"(?<=[:=])\s*(?:[\"'][^\"']*[\"']|\d+|[Tt]rue|[Ff]alse)", ""),
     "last brackets dropped": edit(r"[}\])]+\s*$", ""),
