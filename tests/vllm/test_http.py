@@ -124,14 +124,14 @@ def test_an_adapter_changes_the_answer_and_can_be_changed(
     engine: Any = get_model(server).engine
     path = write_adapter(tmp_path / "critic", seed=2)
     load = httpx.post(
-        f"{server.url}/v1/load_lora_adapter",
+        f"{server.url}/admin/adapters/load",
         json={"lora_name": "critic", "lora_path": str(path)},
         timeout=300,
     )
     assert load.status_code == 200, load.text
     critic = ask(client, extra_body={"lora": "critic"}).choices[0].message.content
     assert critic not in (plain, poet)
-    unload = httpx.post(f"{server.url}/v1/unload_lora_adapter", json={"lora_name": "critic"})
+    unload = httpx.post(f"{server.url}/admin/adapters/unload", json={"lora_name": "critic"})
     assert unload.status_code == 200, unload.text
     assert engine.capabilities.lora == ("poet",)
     with pytest.raises(BadRequestError, match="critic"):

@@ -173,6 +173,8 @@ class ModelRegistry:
         if slot.loaded is not None:
             if not slot.loaded.owned:
                 raise Unsupported("This model cannot be unloaded.", param="model")
+            if await self._residency.put_to_sleep(slot.loaded):
+                return self._make_entry(slot)
             closing = self._residency.retire(slot.loaded)
             if closing is not None:
                 await asyncio.shield(closing)

@@ -114,6 +114,7 @@ class Residency:
         self.loaded: set[LoadedModel] = set()
         self._loading: set[ModelSlot] = set()
         self._use_counter = 0
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def list_serving(self) -> list[LoadedModel]:
         return [loaded for loaded in self.loaded if loaded.is_serving]
@@ -198,9 +199,30 @@ class Residency:
         self._use_counter += 1
         loaded.last_use = self._use_counter
 
+    async def put_to_sleep(self, loaded: LoadedModel) -> bool:
+        """Free the device of an idle model whose next request wakes it; whether it can sleep."""
+        sleep = getattr(loaded.model.engine, "sleep", None)
+        if sleep is None or not loaded.model.capabilities.can_sleep or not loaded.is_evictable:
+            return False
+        loaded.stop_timer()
+        try:
+            await sleep()
+        except DragomanError as error:
+            log.warning("%s cannot sleep: %s", loaded.model.id, error)
+            return False
+        log.info("%s sleeps until its next request", loaded.model.id)
+        return True
+
     def _expire(self, loaded: LoadedModel) -> None:
         loaded.timer = loaded.expires_at = None
         if loaded.is_evictable:
+            task = asyncio.get_running_loop().create_task(self._end_service(loaded))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _end_service(self, loaded: LoadedModel) -> None:
+        """Put an idle model to sleep, or unload it."""
+        if not await self.put_to_sleep(loaded) and loaded.is_evictable:
             log.info("unloading %s: it is idle", loaded.model.id)
             self.retire(loaded)
 

@@ -328,6 +328,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     tokenize: bool = False
     cache_scopes: bool = False  # reuses cached prefixes within one `Job.cache_scope` only
     public_prefixes: bool = False  # reuses `Job.public_prefix` between scopes
+    can_sleep: bool = False  # frees the memory of its device while it is idle
     modalities: tuple[str, ...] = ("text",)
     trace: tuple[TraceLevel, ...] = ()  # levels at which it traces itself
 

@@ -229,6 +229,10 @@ async def _call_engine(engine: Engine, call: messages.EngineCall) -> object:
             return await _get_method(engine, "load_adapter")(name, path)
         case messages.UnloadAdapter(_, name):
             return await _get_method(engine, "unload_adapter")(name)
+        case messages.SleepEngine():
+            return await _get_method(engine, "sleep")()
+        case messages.WakeEngine():
+            return await _get_method(engine, "wake")()
 
 
 def _get_method(engine: Engine, name: str) -> Callable[..., Awaitable[object]]:

@@ -202,8 +202,13 @@ def _make_running_call(message: messages.EngineCall) -> RunningCall | None:
     match message:
         case messages.ProbeEngine():
             return None
-        case messages.LoadAdapter(number) | messages.UnloadAdapter(number):
-            return RunningCall(number, "adapter", 0)
+        case (
+            messages.LoadAdapter(number)
+            | messages.UnloadAdapter(number)
+            | messages.SleepEngine(number)
+            | messages.WakeEngine(number)
+        ):
+            return RunningCall(number, "control", 0)
         case messages.AdmitJob(number, job):
             return make_call(number, "admit", job)
         case messages.EmbedInputs(number):

@@ -29,6 +29,7 @@ from dragoman.engines.subprocess import messages
 from dragoman.engines.subprocess.connection import ChildConnection
 from dragoman.engines.subprocess.interpreter import Interpreter
 from dragoman.engines.subprocess.progress import RunningCall
+from dragoman.engines.subprocess.sleep import EngineSleep
 from dragoman.engines.subprocess.suspects import CrashSuspects
 from dragoman.errors import DragomanError, EngineDown, EngineFailed, ModelBroken
 from dragoman.types import Adapter, Capabilities, Job, Step
@@ -84,6 +85,7 @@ class SubprocessEngine:
         self._retry_at = 0.0
         self._restarted_at: deque[float] = deque(maxlen=self._timing.max_restarts)
         self._suspects = CrashSuspects()
+        self._sleep = EngineSleep()
 
     @property
     def pid(self) -> int | None:
@@ -164,6 +166,10 @@ class SubprocessEngine:
         await connection.call(lambda number: messages.UnloadAdapter(number, name), object)
         self._set_adapters({key: path for key, path in self._adapters.items() if key != name})
 
+    async def sleep(self) -> None:
+        """Free the memory of the engine's device; its next call wakes it."""
+        await self._sleep.sleep(await self._get_connection())
+
     @property
     def _adapters(self) -> dict[str, object]:
         adapters = self._load.settings.get("lora")
@@ -222,6 +228,7 @@ class SubprocessEngine:
             if isinstance(error, TimeoutError):
                 raise ModelBroken("The engine took too long to load the model.") from None
             raise
+        self._sleep = EngineSleep()
         connection.on_close = lambda: self._note_disconnect(connection)
         self.capabilities = ready.capabilities
         self._set_state("ready")
@@ -348,6 +355,7 @@ class SubprocessEngine:
                     await self._is_up.wait()
         connection = self._connection
         if self.state == "ready" and connection is not None and connection.error is None:
+            await self._sleep.wake(connection)
             return connection
         if self.state == "stopped":
             raise EngineDown("The engine has been stopped.")

@@ -65,6 +65,16 @@ class UnloadAdapter(Struct, frozen=True, array_like=True, tag="unload_adapter"):
     name: str
 
 
+class SleepEngine(Struct, frozen=True, array_like=True, tag="sleep"):
+    """Free the memory of the device until `WakeEngine`."""
+
+    number: int
+
+
+class WakeEngine(Struct, frozen=True, array_like=True, tag="wake"):
+    number: int
+
+
 class CancelCall(Struct, frozen=True, array_like=True, tag="cancel"):
     """Cancel a job or a call."""
 
@@ -107,8 +117,8 @@ class Pong(Struct, frozen=True, array_like=True, tag="pong"):
     statistics: dict[str, float] = {}  # what the engine measures about itself, by name
 
 
-AdapterCall: TypeAlias = LoadAdapter | UnloadAdapter
-EngineCall: TypeAlias = AdmitJob | EmbedInputs | TokenizeText | ProbeEngine | AdapterCall
+ControlCall: TypeAlias = LoadAdapter | UnloadAdapter | SleepEngine | WakeEngine
+EngineCall: TypeAlias = AdmitJob | EmbedInputs | TokenizeText | ProbeEngine | ControlCall
 ToChild: TypeAlias = LoadEngine | StartJob | EngineCall | CancelCall | Ping | Shutdown
 LoadReport: TypeAlias = EngineReady | LoadFailed  # the first message from a child
 ToParent: TypeAlias = StepBatch | CallResult | Pong  # all others

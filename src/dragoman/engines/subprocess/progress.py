@@ -28,7 +28,7 @@ from msgspec import Struct
 from dragoman.engines.subprocess import messages
 from dragoman.types import Job
 
-CallKind: TypeAlias = Literal["generate", "admit", "embed", "tokenize", "adapter"]
+CallKind: TypeAlias = Literal["generate", "admit", "embed", "tokenize", "control"]
 CallContent: TypeAlias = Job | messages.EmbedInputs | messages.TokenizeText
 
 STEP_FACTOR = 3.0  # a step may take this many times what it took before

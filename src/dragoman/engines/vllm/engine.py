@@ -95,6 +95,7 @@ class VllmEngine:
             lora=self._adapters.names,
             tokenize=True,
             cache_scopes=True,
+            can_sleep=bool(getattr(model, "enable_sleep_mode", False)),
         )
 
     async def prepare(self) -> None:
@@ -271,6 +272,13 @@ class VllmEngine:
             await self._adapters.unload(name, self._llm.remove_lora)
         except Exception as error:
             raise convert_failure(error) from error
+
+    async def sleep(self) -> None:
+        """Move the weights to the memory of the machine, and drop the KV cache."""
+        await self._llm.sleep(level=1)
+
+    async def wake(self) -> None:
+        await self._llm.wake_up()
 
     async def probe(self) -> float:
         """Return once the engine core has answered between two steps: how long a step takes."""

@@ -1,4 +1,4 @@
-"""Routes for administrators: load and unload models, and LoRA adapters as vLLM's server does."""
+"""Routes for administrators: load and unload models, and LoRA adapters."""
 
 from __future__ import annotations
 
@@ -78,11 +78,11 @@ def make_adapter_routes(context: RouteContext) -> list[Route]:
         await registry.unload_adapter(name, body.lora_name, owner=request.owner)
         await send_card(request, name)
 
-    group = RouteGroup("/v1", DIALECT)
+    group = RouteGroup("/admin/adapters", DIALECT)
     return [
         group.make(
             "POST",
-            "/load_lora_adapter",
+            "/load",
             load,
             "Load a LoRA adapter from a directory of the server.",
             access="admin",
@@ -91,7 +91,7 @@ def make_adapter_routes(context: RouteContext) -> list[Route]:
         ),
         group.make(
             "POST",
-            "/unload_lora_adapter",
+            "/unload",
             unload,
             "Unload a LoRA adapter.",
             access="admin",
