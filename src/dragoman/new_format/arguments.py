@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from dragoman.new_format.markup import Tag, find_tags
 from dragoman.types import Json
 
+MAX_FAILURES = 200  # brackets that start no object; each is searched to the end of the answer
+BRACKET = re.compile(r"[\[{]")
 PYTHON_CALL = re.compile(r"\[?\s*[A-Za-z_][\w.]*\((?:\s*[A-Za-z_]\w*\s*=|\s*\))")
 UNQUOTED_OBJECT = re.compile(r"\{\s*[A-Za-z_]\w*\s*:")
 KEY_WORDS = re.compile(r"key|name|arg|param|\bk\b", re.IGNORECASE)  # of a tag around a key
@@ -75,10 +77,11 @@ Arguments = ObjectArguments | PythonArguments | TagArguments | ElementArguments
 def find_objects(text: str) -> list[ObjectArguments]:
     """Return the outermost JSON objects and lists, and those written like Python or unquoted."""
     found: list[ObjectArguments] = []
-    position = 0
-    while (match := re.compile(r"[\[{]").search(text, position)) is not None:
+    position = failures = 0
+    while failures < MAX_FAILURES and (match := BRACKET.search(text, position)) is not None:
         value = _read_object(text, match.start())
         position = match.end() if value is None else value.end
+        failures += value is None
         found += [] if value is None else [value]
     return found
 

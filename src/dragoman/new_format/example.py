@@ -43,10 +43,8 @@ def add_example(tools: ToolFormat, text: str) -> ToolFormat:
     parts = [
         part for part in (*markers, *_write_body(tools.bodies[0], text), *endings) if part.text
     ]
-    example = "".join(
-        before.text + _find_space(text, before.ends, after.starts)
-        for before, after in pairwise((*parts, Part("", "", "")))
-    )
+    spaces = [_find_space(text, before.ends, after.starts) for before, after in pairwise(parts)]
+    example = "".join(part.text + space for part, space in zip(parts, [*spaces, ""], strict=True))
     with_example = replace(tools, example=example.replace(GAP, ""))
     reading = read_answer(with_example, None, with_example.example, None)
     calls = [(name, json.loads(arguments)) for name, arguments in reading.calls]

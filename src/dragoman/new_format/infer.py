@@ -41,11 +41,13 @@ from dragoman.new_format.readers import (
 from dragoman.output.library import OutputParser
 from dragoman.output.spec import (
     CallBody,
+    Evidence,
     JsonObjects,
     MarkerPair,
     NamedObject,
     NestedElements,
     PythonCalls,
+    ReasoningFormat,
     TaggedArguments,
     ToolFormat,
     Trim,
@@ -55,6 +57,9 @@ from dragoman.types import Json
 
 NAME_KEYS = ("name", "tool_name", "function", "tool", "function_name", "action", "recipient_name")
 ARGUMENT_KEYS = ("arguments", "parameters", "args", "params", "input", "kwargs", "action_input")
+MAX_GROUPS = 4  # places of the first argument that are tried
+EVIDENCE: Evidence = "assumed"
+SOURCES = "an answer of the model"
 PIECES = (1, 2, 3, 7)  # characters; the pieces of an answer never change what is read
 IDENTIFIER = re.compile(r"[A-Za-z_][\w.-]*")
 # an attribute that gives the type of a value: string="true", type="number"
@@ -96,6 +101,22 @@ def infer_format(name: str, answer: str, declared: Declarations | None) -> Infer
             if _survives_cuts(inferred, answer, declared):
                 return inferred
     return None
+
+
+def describe_format(inferred: InferredFormat, models: str) -> InferredFormat:
+    """Add what a reader of the format wants to know: its models, and how sure it is."""
+    reasoning = inferred.reading.reasoning
+    own = isinstance(reasoning, ReasoningFormat)
+    tools = replace(
+        inferred.tools,
+        models=models,
+        default_reasoning=inferred.tools.name if own else str(reasoning or ""),
+        evidence=EVIDENCE,
+        sources=SOURCES,
+    )
+    if isinstance(reasoning, ReasoningFormat):
+        reasoning = replace(reasoning, models=models, evidence=EVIDENCE, sources=SOURCES)
+    return replace(inferred, tools=tools, reading=replace(inferred.reading, reasoning=reasoning))
 
 
 def _list_formats(name: str, text: str, known: Collection[str]) -> Iterator[tuple[ToolFormat, str]]:
@@ -205,7 +226,7 @@ def _propose_named_objects(
         if isinstance(found.value, list) or _read_envelope(found.value, known, False) is not None:
             continue
         for slot in find_names(text, found.start, known):
-            after = split_markers_after(text[objects[-1].end :])
+            after = _find_ending(text[objects[-1].end :], slot)
             fence = ("```",) if "```" in slot.end_marker and after[:1] == ["```"] else ()
             body = NamedObject(
                 name_ends=_make_name_ends(slot),
@@ -218,6 +239,13 @@ def _propose_named_objects(
             summary = "A name, and the arguments as one object."
             yield Proposal(body, slot.before, after[1:] if fence else after, summary)
         return
+
+
+def _find_ending(rest: str, slot: NameSlot) -> list[str]:
+    """Return the markers after the last arguments, and the bracket of `NAME({…})`."""
+    if slot.end_marker == "(" and rest.lstrip().startswith(")"):
+        return [")", *split_markers_after(rest.lstrip()[1:])]
+    return split_markers_after(rest)
 
 
 def _find_string_markers(text: str) -> tuple[str, ...]:
@@ -290,7 +318,7 @@ def _find_trim(values: Sequence[str]) -> Trim:
 def _propose_elements(
     text: str, groups: Sequence[ElementArguments], known: Collection[str]
 ) -> Iterator[Proposal]:
-    for first in groups[:1]:
+    for first in groups[:MAX_GROUPS]:
         for slot in find_names(text, first.start, known):
             body = NestedElements(
                 name_ends=_make_name_ends(slot) or ("\n",),

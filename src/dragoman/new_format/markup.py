@@ -9,15 +9,18 @@ from dragoman.output.spec import GAP
 
 # <tag>, </tag>, <|token|>, [TAG], [/TAG], [tag=x], ◁tag▷, and the fence of a code block
 TAG = re.compile(
-    r"<[^<>\n]{1,120}>|\[/?[A-Z_][A-Z_0-9]{1,40}\]|\[/\w{1,40}\]|\[\w{1,40}=[^\[\]\n]{1,60}\]"
-    r"|◁[^◁▷\n]{1,60}▷|```\w*"
+    r"<(?=[^\s<>])[^<>\n]{0,119}[^\s<>]>|\[/?[A-Z_][A-Z_0-9]{1,40}\]|\[/\w{1,40}\]"
+    r"|\[\w{1,40}=[^\[\]\n]{1,60}\]|[◁⟦«【〔《][^◁▷⟦⟧«»【】〔〕《》\n]{1,60}[▷⟧»】〕》]|```\w*"
 )
 TAGS_BEFORE = re.compile(rf"(?:(?:{TAG.pattern})\s*)+\Z")
 TAGS_AFTER = re.compile(rf"(?:\s*(?:{TAG.pattern}))+")
-# a word such as `functools` or `CALL:`, which stands for a tag; not the last word of a sentence
-WORD_BEFORE = re.compile(r"(?:^|(?<=\s))(?:\S*[^\s\w.,;!?'\")]|[A-Za-z_]\w*(?=\Z))\s*\Z")
-WORD_AFTER = re.compile(r"\s*[^\s\w.,;!?'\"(\[{][^\s\w]*(?=\s|\Z)")
+# a word that stands for a tag, such as `functools` or `@call`; not the last word of a sentence
+WORD_BEFORE = re.compile(r"(?:^|(?<=\s))(?:\S*[^\s\w.,;!?'\")(-]\S*|[A-Za-z_]\w*(?=\Z))\s*\Z")
+WORD_AFTER = re.compile(r"\s*[^\s\w.,;!?'\"(\[{]\S*(?=\s|\Z)")
 OBJECT = re.compile(r"\{[^{}]*[\"':=][^{}]*\}")
+HTML = re.compile(
+    r"</?(?:a|b|br|code|em|h\d|i|li|ol|p|pre|strong|sub|sup|t[dhr]|table|u|ul)\b[^<>]*>"
+)
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,8 @@ def find_tags(text: str) -> list[Tag]:
 
 
 def contains_markup(text: str) -> bool:
-    """Whether a text that should be prose still contains tags or an object."""
+    """Whether a text that should be prose still contains tags or an object; HTML is prose."""
+    text = HTML.sub("", text)
     return TAG.search(text) is not None or OBJECT.search(text) is not None
 
 

@@ -12,7 +12,16 @@ from dragoman.output.spec import GAP
 WORD = r"[A-Za-z_][\w.-]*"
 NOT_NAMES = ("json", "xml", "code", "function", "tool", "call", "assistant")  # words in markers
 MAX_TAGS = 6  # tags before the arguments that are searched for a name
-PLAIN_NAME = re.compile(r"(?:^|[>\]▷\s])(?P<name>[^<>\[\]▷\s]+?)(?P<mark>[:=]?)(?P<space>\s*)\Z")
+PLAIN_NAME = re.compile(
+    r"(?:^|[>\]▷⟧»】〕》\s])(?P<name>[^<>\[\]▷⟧»】〕》\s(]+?)"
+    r"(?P<mark>[:=(]|\s*[-=]>)?(?P<space>\s*)\Z"
+)
+# a name on a line with a label, and arguments after another: Action: NAME, Action Input: {…}
+LABELS = re.compile(
+    rf"^(?P<first>[A-Z][\w ]{{1,30}}:)[ \t]*(?P<name>{WORD})[ \t]*\n"
+    r"(?P<second>[A-Z][\w ]{1,30}:)\s*\Z",
+    re.MULTILINE,
+)
 WORD_BEFORE_NAME = re.compile(rf"[>\]▷]\s*(?P<word>[\w.-]+)(?P<tag>{TAG.pattern})\s*\Z")
 # a name with what some models write around it: functions.NAME:0, call:NAME
 NAME = re.compile(rf"(?P<before>functions\.|\w+:)?(?P<name>{WORD}?)(?P<after>:\d+)?")
@@ -39,7 +48,7 @@ def find_names(text: str, arguments_start: int, known: Collection[str]) -> Itera
     `known`: the names of the declared tools; if there are none, any word can be a name.
     """
     before = text[:arguments_start]
-    slots = list(_find_plain_name(before, known))
+    slots = [*_find_labelled_name(before, known), *_find_plain_name(before, known)]
     tags = find_tags(before)
     for index in range(len(tags) - 1, max(len(tags) - MAX_TAGS, 0) - 1, -1):
         slots += _find_name_after(before, tags[: index + 2], index, known)
@@ -47,12 +56,20 @@ def find_names(text: str, arguments_start: int, known: Collection[str]) -> Itera
     yield from slots
 
 
+def _find_labelled_name(before: str, known: Collection[str]) -> Iterator[NameSlot]:
+    """Find a name between two labels, each on a line of its own."""
+    match = LABELS.search(before)
+    slot = _make_slot(match["name"], known) if match is not None else None
+    if match is not None and slot is not None:
+        yield replace(slot, before=[match["first"]], end_marker=match["second"])
+
+
 def _find_plain_name(before: str, known: Collection[str]) -> Iterator[NameSlot]:
     """Find a name right before the arguments, perhaps on a line of its own."""
     match = PLAIN_NAME.search(before)
     slot = _make_slot(match["name"], known) if match is not None else None
     if match is not None and slot is not None:
-        end_marker = match["mark"] or ("\n" if "\n" in match["space"] else "")
+        end_marker = (match["mark"] or "").strip() or ("\n" if "\n" in match["space"] else "")
         yield from _add_markers(slot, before[: match.start("name")], end_marker)
 
 

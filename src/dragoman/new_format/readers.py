@@ -47,7 +47,9 @@ class Reading:
     def is_complete(self) -> bool:
         """Whether there are calls, and nothing but prose besides."""
         is_prose = not contains_markup(self.text) and not contains_markup(self.reasoning_text)
-        return bool(self.calls) and is_prose and SYMBOL.search(self.lead) is None
+        is_unmarked = self.tools is not None and allows_unmarked_calls(self.tools)
+        has_other_marker = is_unmarked and SYMBOL.search(self.lead) is not None
+        return bool(self.calls) and is_prose and not has_other_marker
 
 
 def read_answer(

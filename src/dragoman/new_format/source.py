@@ -9,6 +9,7 @@ from typing import Any
 from dragoman.output.spec import ReasoningFormat, ToolFormat
 
 MAX_COLUMNS = 100
+LAST_FIELDS = {"bodies", "default_reasoning", "evidence", "sources"}  # as in other files
 PATTERN_FIELDS = {"name_pattern", "key_pattern"}
 
 
@@ -48,7 +49,7 @@ def _list_fields(value: Any) -> list[tuple[str, object]]:
         default = field.default if factory is MISSING else factory()
         if item != default:
             found.append((field.name, item))
-    return found
+    return sorted(found, key=lambda pair: pair[0] in LAST_FIELDS)
 
 
 def _render(value: object, column: int, indent: int = 0, name: str = "") -> str:

@@ -16,7 +16,7 @@ from dragoman.config import Settings
 if TYPE_CHECKING:
     from dragoman.new_format.readers import Declarations, Reading
 
-MAX_ANSWER = 1 << 20  # characters
+MAX_ANSWER = 1 << 16  # characters
 NOT_FOUND = (
     "no call found in the answer. A call needs a name, and arguments in JSON, in tags or in Python "
     "syntax, between markers. If the calls are there, give --tools."
@@ -82,18 +82,14 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
 
 
 def _make_format(arguments: argparse.Namespace, answer: str, declared: Declarations | None) -> None:
-    import dataclasses
-
     from dragoman.new_format.files import FORMATS, make_files, write_files
-    from dragoman.new_format.infer import infer_format
+    from dragoman.new_format.infer import describe_format, infer_format
 
     inferred = infer_format(arguments.name, answer, declared)
     if inferred is None:
         raise CommandFailed(NOT_FOUND)
     models = arguments.model_names or arguments.name.replace("_", " ")
-    inferred = dataclasses.replace(
-        inferred, tools=dataclasses.replace(inferred.tools, models=models)
-    )
+    inferred = describe_format(inferred, models)
     files = make_files(inferred, answer, declared)
     if arguments.into is None:
         print_text(files[FORMATS / f"{arguments.name}.py"])
