@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from dragoman.errors import EngineDown, ModelBroken, Unavailable
 from dragoman.models.catalog import ModelSource
@@ -252,3 +253,26 @@ def is_busy(models: ModelRegistry, name: str) -> bool:
     """Whether a model is in use. A busy model may be unloaded and loaded again beside itself."""
     slot = models._find_slot(name, "")
     return slot is not None and slot.loaded is not None and bool(slot.loaded.users)
+
+
+def test_idle_model_that_can_sleep_stays_loaded(root: Path) -> None:
+    """The keep-alive and an unload put it to sleep; its engine wakes by itself."""
+
+    async def scenario(models: ModelRegistry, loader: FakeLoader) -> None:
+        naps: list[str] = []
+
+        async def sleep() -> None:
+            naps.append("nap")
+
+        lease = await models.acquire("a")
+        lease.model.capabilities = replace(lease.model.capabilities, can_sleep=True)
+        engine: Any = lease.model.engine
+        engine.sleep = sleep
+        lease.release()
+        await wait_until(lambda: len(naps) == 1)
+        await models.unload("a")
+        assert len(naps) == 2
+        assert get_state(models, "a") == "ready"
+        assert loader.engines["a"].closed == 0
+
+    run_scenario(root, scenario, keep_alive=0.01)
