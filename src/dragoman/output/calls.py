@@ -112,6 +112,8 @@ class CallRecorder:
         self.is_undeclared = not self.tools.is_allowed(name)
         if self.is_undeclared:
             self._reject(f"`{name[:MAX_NAME]}` is not declared")
+        if self._draft is None:
+            self._emitted.append(f"\n{name}\n")
         self._is_emitting, self._is_open = False, True
         self.missing_end = self.held_arguments = str
 
@@ -122,17 +124,16 @@ class CallRecorder:
     def write_arguments(self, text: str) -> None:
         if self.is_undeclared:
             return
-        spans = self._spans if self._draft is None else self._draft
+        spans = self._draft
+        if spans is None:
+            spans = self._spans
+            self._buffer.hold()  # what follows may turn out not to belong to the call
+            self._emitted.append(text)
         if not self._is_emitting:
             self._is_emitting = self.has_call = True
             spans.append(Span("tool_name", self.name, 0, self.count, self._id))
-            if self._draft is None:
-                self._emitted += ("\n", self.name, "\n")
-        if self._draft is None:
-            self._buffer.hold()  # what follows may turn out not to belong to the call
-            self._emitted.append(text)
         if text:
-            spans.append(Span("tool_args", text, 0, self.count))
+            spans.append(tuple.__new__(Span, ("tool_args", text, 0, self.count, "")))
 
     def close_call(self) -> None:
         """Finish a complete call. Another one may follow."""

@@ -76,6 +76,9 @@ class SectionReader:
                 is_first = True  # another section, or a doubled marker
                 continue
             if not is_first and (yield from self._skip_brackets()):
+                markers = marker_set(*tools.section.close, *tools.section.open)
+                if not (yield from is_at_marker(buffer, markers)):
+                    return
                 continue
             calls.start_next_call()
             has_marker = (yield from read_marker(buffer, marker_set(*tools.call.open))) >= 0
@@ -90,9 +93,10 @@ class SectionReader:
         """Skip brackets that close nothing; they are dropped if the section ends after them."""
         if isinstance(self._tools.bodies[0], TaggedArguments | NestedElements):
             return False
+        if (yield from peek_char(self._buffer)) not in ("}", "]"):
+            return False
         yield from skip_space(self._buffer, STRAY)
-        closes = marker_set(*self._tools.section.close)
-        return (yield from is_at_marker(self._buffer, closes))
+        return True
 
     def _read_wrapped_text(self) -> ReadSteps[None]:
         """Read text between the markers of a section: it is text, and the markers are dropped.

@@ -11,7 +11,8 @@ class Span(NamedTuple):
     """A span of output on one channel.
 
     `start` is the offset of the span in the model's output. Text and reasoning are always
-    unchanged parts of that output, so `start` and the length give the characters they cover.
+    unchanged parts of that output, so `start` and the length give the characters they cover. Those
+    of a token are made with `tuple.__new__`, which takes half the time.
     """
 
     channel: Channel

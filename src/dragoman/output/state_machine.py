@@ -97,9 +97,9 @@ class ParserMachine:
             self._only_text = False
             self._is_leading = self._is_leading and not text.strip()
             channel: Channel = "text" if self._rules.reasoning.keeps_markers else "reasoning"
-            self._spans.append(Span(channel, text, start))
+            self._spans.append(tuple.__new__(Span, (channel, text, start, 0, "")))
             return
-        span = Span("text", text, start)
+        span = tuple.__new__(Span, ("text", text, start, 0, ""))
         if self._is_leading:
             if not text.strip():
                 self._leading_space.append(span)

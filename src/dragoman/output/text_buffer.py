@@ -374,14 +374,15 @@ def stream_until(
     """Pass all text before a marker to `out`; return the marker, still unread, and its end."""
     while True:
         start, end, index = markers.search(buffer)
-        if index < 0 and buffer.ended:
+        is_over = index < 0 and buffer.ended
+        if is_over:
             start = markers.find_end(buffer)
         piece, buffer.pos = buffer.text[buffer.pos : start], start
         if piece:
             out(piece)
         if index >= 0:
             return markers.markers[index], end
-        if buffer.ended:
+        if is_over:
             raise UnexpectedEnd
         yield
 

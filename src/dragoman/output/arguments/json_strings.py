@@ -33,7 +33,8 @@ def quote(text: str) -> str:
 
 def escape(text: str) -> str:
     """Escape text for the inside of a JSON string."""
-    return quote(text)[1:-1]
+    encoded = encode_basestring(text)
+    return (encoded if LONE_SURROGATE.search(encoded) is None else json.dumps(text))[1:-1]
 
 
 def word_to_json(word: str) -> str:
