@@ -31,6 +31,7 @@ Schemas = Mapping[str, Any]  # of tools, by their names
 
 CLOSING = frozenset(b"\"'}])<>|/")
 PLAIN = frozenset(range(32, 127))
+SPACE = ord(" ")
 LETTERS = frozenset(string.ascii_letters.encode())
 LIKELY = PLAIN - frozenset(b" 0123456789+-eE{[\\")  # bytes that do not make values longer
 QUOTES = ('"', "'") * 4
@@ -130,7 +131,8 @@ class GrammarWalk:
         closing = sorted(allowed & CLOSING)
         if closing and len(allowed) <= WIDE and chance.random() < 0.4 + tired:
             return chance.choice(closing)
-        if allowed <= LETTERS and len(allowed) <= WIDE:  # markers or names with a common start
+        is_fork = allowed <= LETTERS or (len(allowed) == 2 and SPACE in allowed)
+        if is_fork and len(allowed) <= WIDE:  # of markers or names
             return chance.choice(sorted(allowed))
         return chance.choice(sorted(allowed & LIKELY) or sorted(allowed & PLAIN) or sorted(allowed))
 
