@@ -104,6 +104,9 @@ CASES = {
     "list": Case("hermes_json", hermes(f"[{CALL}, {OTHER}]"), F_G),
     # brackets, quotes and fences
     "extra brace": Case("hermes_json", hermes(CALL + "}"), F),
+    "extra brace before a call": Case(
+        "mistral", '[TOOL_CALLS]f[ARGS]{"s": "a"}}\n[TOOL_CALLS]g[ARGS]{"n": 5}', F_G
+    ),
     "doubled braces": Case("hermes_json", hermes("{" + CALL + "}"), F),
     "trailing comma": Case("hermes_json", hermes('{"name": "f", "arguments": {"s": "a",},}'), F),
     "no comma": Case(

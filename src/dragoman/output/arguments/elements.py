@@ -48,30 +48,22 @@ def read_nested_call(
         raise Mismatch
     calls.open_call(match["name"].strip())
     out = ArgumentWriter(calls)
-    yield from out.read(read_elements(buffer, body, calls, out, after))
-    out.close()
-
-
-def read_elements(
-    buffer: TextBuffer,
-    body: NestedElements,
-    calls: CallRecorder,
-    out: ArgumentWriter,
-    after: tuple[str, ...],
-) -> ReadSteps[None]:
-    """Read elements up to something else."""
     opens, ends = marker_set(body.prefix + "<"), calls.ends.join(marker_set(*after))
-    while True:
-        yield from skip_space(buffer)
-        at_end = yield from is_at_marker(buffer, ends)
-        if at_end or (yield from read_marker(buffer, opens)) < 0:
-            return
-        key, marker, end = yield from read_until(buffer, calls.ends.join(marker_set(">")))
-        if marker != ">" or _ELEMENT_NAME.fullmatch(key) is None:
-            raise Mismatch
-        buffer.pos = end
-        yield from read_element(buffer, body, calls, out, PendingElement(key, calls.ends))
-        calls.commit()
+    try:
+        while True:
+            yield from skip_space(buffer)
+            at_end = yield from is_at_marker(buffer, ends)
+            if at_end or (yield from read_marker(buffer, opens)) < 0:
+                break
+            key, marker, end = yield from read_until(buffer, calls.ends.join(marker_set(">")))
+            if marker != ">" or _ELEMENT_NAME.fullmatch(key) is None:
+                raise Mismatch
+            buffer.pos = end
+            yield from read_element(buffer, body, calls, out, PendingElement(key, calls.ends))
+            calls.commit()
+    finally:
+        out.write_list()
+    out.close()
 
 
 class PendingElement:

@@ -78,13 +78,6 @@ class ArgumentWriter:
         self._key = key
         self._values.append((value, make_item))
 
-    def read(self, steps: ReadSteps[None]) -> ReadSteps[None]:
-        """Read arguments, and write the values that still wait, also if something is wrong."""
-        try:
-            yield from steps
-        finally:
-            self.write_list()
-
     def write_list(self) -> None:
         """Write the values that wait; a single one is no list."""
         values, self._values = self._values, []
@@ -143,7 +136,18 @@ def read_all_arguments(
 ) -> ReadSteps[None]:
     """Read the keys and values of a call whose name is known."""
     out = ArgumentWriter(calls)
-    yield from out.read(read_tagged_arguments(buffer, body, calls, out))
+    opens = marker_set(*body.key.open)
+    try:  # no function of its own: each one that waits for text takes time for every token
+        while True:
+            yield from skip_space(buffer)
+            if buffer.ended and not buffer.has_more:
+                raise UnexpectedEnd
+            if (yield from read_marker(buffer, opens)) < 0:
+                break
+            yield from read_argument(buffer, body, calls, out)
+            calls.commit()
+    finally:
+        out.write_list()
     if (
         not out.has_arguments
         and after
@@ -151,21 +155,6 @@ def read_all_arguments(
     ):
         raise Mismatch  # neither arguments nor an end
     out.close()
-
-
-def read_tagged_arguments(
-    buffer: TextBuffer, body: TaggedArguments, calls: CallRecorder, out: ArgumentWriter
-) -> ReadSteps[None]:
-    """Read keys and values up to something else."""
-    opens = marker_set(*body.key.open)
-    while True:
-        yield from skip_space(buffer)
-        if buffer.ended and not buffer.has_more:
-            raise UnexpectedEnd
-        if (yield from read_marker(buffer, opens)) < 0:
-            return
-        yield from read_argument(buffer, body, calls, out)
-        calls.commit()
 
 
 def read_argument_block(
