@@ -40,10 +40,10 @@ from dragoman.models.loaders.engine import (
     read_options,
 )
 from dragoman.models.loaders.loader import LoadSettings, check_engine_name, load
+from dragoman.models.loaders.model_preset import check_public_prompts, make_preset
 from dragoman.models.loaders.startup_checks import check_models
 from dragoman.models.mapping import MappingError, ModelEntries, ModelOptions, parse_entries
 from dragoman.models.memory import MemoryPlanner
-from dragoman.models.model_preset import check_public_prompts, make_preset
 from dragoman.models.output_format import FormatOverrides, check_names
 from dragoman.models.registry import ModelPolicy, ModelRegistry
 from dragoman.options import InvalidOption

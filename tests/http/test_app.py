@@ -434,7 +434,7 @@ def test_wellformed_request_id_is_returned(
 @pytest.mark.parametrize("key", ["", "  "])
 def test_empty_key_is_rejected_at_startup(key: str) -> None:
     for option in ("api_key", "admin_key"):
-        with pytest.raises(runtime.StartupError, match="empty"):
+        with pytest.raises(config.SettingsError, match="empty"):
             make_scripted_app(**{option: (key,)})
 
 

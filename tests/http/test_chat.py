@@ -80,7 +80,8 @@ def test_plain_answer_has_no_tool_fields(server: RunningServer) -> None:
     choice = post(server).json()["choices"][0]
     assert choice["message"] == {"role": "assistant", "content": "Hello there!", "refusal": None}
     assert choice["logprobs"] is None
-    assert set(choice) == {"index", "message", "logprobs", "finish_reason"}
+    stops = {"stop_reason", "matched_stop"}
+    assert set(choice) == {"index", "message", "logprobs", "finish_reason"} | stops
 
 
 def test_chunks_of_a_stream(server: RunningServer) -> None:

@@ -6,6 +6,7 @@ import argparse
 import json
 
 from msgspec import to_builtins
+from msgspec.structs import replace
 
 from dragoman.cli.console.errors import CommandFailed
 from dragoman.cli.console.flags import add_command, add_flags
@@ -47,7 +48,8 @@ def check_settings(settings: Settings) -> None:
         parse_configured_models,
     )
 
-    build_key_store(settings, lambda: settings)
+    without_files = replace(settings, api_key_file="")  # which others may not be able to read
+    build_key_store(without_files, lambda: without_files)
     make_model_options(settings)
     try:
         parse_configured_models(settings)

@@ -134,8 +134,11 @@ class Model(Struct, kw_only=True, eq=False, weakref=True):
         if not self._fingerprint:
             described = (__version__, self.id, self.info, self.capabilities, self.template_source)
             served = (self.defaults, self.greedy_defaults, self.preset)
-            encoded = msgspec.json.encode((described, served), enc_hook=repr, order="deterministic")
-            self._fingerprint = f"fp_{hashlib.sha256(encoded).hexdigest()[:12]}"
+            data = msgspec.to_builtins(
+                (described, served), enc_hook=repr, str_keys=True, order="deterministic"
+            )
+            digest = hashlib.sha256(msgspec.json.encode(data)).hexdigest()
+            self._fingerprint = f"fp_{digest[:12]}"
         return self._fingerprint
 
     @property

@@ -1,7 +1,7 @@
 """Many short pieces of work on the event loop.
 
 A request may have thousands of prompts. Each is prepared in a moment, but together they would keep
-the event loop from all other requests. So whoever works through such a list gives way now and then.
+the event loop from all other requests. So code that works through such a list gives way at times.
 
 Many requests may come at once, too. To decode and prepare one takes a fraction of a millisecond,
 and asyncio would do so for all of them before it sends the next token of an answer in progress. So

@@ -12,8 +12,8 @@ from msgspec import Struct
 from dragoman.engines import get_capabilities
 from dragoman.errors import DragomanError, ModelBroken
 from dragoman.models.catalog import ModelSource
+from dragoman.models.loaders.model_preset import check_public_prompts, make_preset
 from dragoman.models.model import Model, ModelInfo, list_capabilities
-from dragoman.models.model_preset import check_public_prompts, make_preset
 from dragoman.models.output_format import check_names, detect_output_format
 from dragoman.models.recommended_sampling import find_recommended_sampling
 from dragoman.presets import PresetError
