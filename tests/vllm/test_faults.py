@@ -21,8 +21,10 @@ RESTART_SECONDS = 400.0
 
 
 def make_job(name: str, max_tokens: int = 400) -> Job:
+    """Make a job with a prompt of its own: one that was there at two crashes is refused."""
     sampling = Sampling(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
-    return Job(id=name, prompt=[5, 6, 7], sampling=sampling.with_defaults(DEFAULT_SAMPLING))
+    prompt = [1000 + byte for byte in name.encode()]
+    return Job(id=name, prompt=prompt, sampling=sampling.with_defaults(DEFAULT_SAMPLING))
 
 
 def list_descendants(pid: int) -> list[int]:
@@ -58,11 +60,11 @@ class Runner:
         )
         self.loop.run(self.engine.start())
 
-    def run_and(self, harm: Callable[[], None]) -> type[object]:
+    def run_and(self, harm: Callable[[], None], name: str) -> type[object]:
         """Run two jobs, do harm after the first step, and return what they fail with."""
 
         async def read(number: int, started: asyncio.Event) -> None:
-            async for _ in self.engine.generate(make_job(f"job-{number}", 900)):
+            async for _ in self.engine.generate(make_job(f"{name}-{number}", 900)):
                 started.set()
 
         async def run() -> type[object]:
@@ -85,11 +87,18 @@ class Runner:
 
 
 @pytest.fixture(scope="module")
-def runner(_prepare: None) -> Iterator[Runner]:
+def shared_runner(_prepare: None) -> Iterator[Runner]:
     running = Runner()
     yield running
     running.loop.run(running.engine.aclose())
     running.loop.close()
+
+
+@pytest.fixture
+def runner(shared_runner: Runner) -> Runner:
+    """Return the engine once it is up, whatever the test before did to it."""
+    assert shared_runner.count_tokens() == 3
+    return shared_runner
 
 
 def test_a_killed_process_fails_its_jobs_and_is_replaced(runner: Runner) -> None:
@@ -97,7 +106,7 @@ def test_a_killed_process_fails_its_jobs_and_is_replaced(runner: Runner) -> None
     assert pid is not None
     family = [pid, *list_descendants(pid)]
     before = runner.engine.restarts_by_failure["died"]
-    assert runner.run_and(lambda: os.kill(pid, signal.SIGKILL)) is EngineDown
+    assert runner.run_and(lambda: os.kill(pid, signal.SIGKILL), "killed") is EngineDown
     assert runner.count_tokens() == 3
     assert runner.engine.restarts_by_failure["died"] == before + 1
     assert not [member for member in family if is_alive(member)]
@@ -106,7 +115,7 @@ def test_a_killed_process_fails_its_jobs_and_is_replaced(runner: Runner) -> None
 def test_a_killed_engine_core_is_noticed(runner: Runner) -> None:
     assert runner.engine.pid is not None
     core = find_core(runner.engine.pid)
-    assert runner.run_and(lambda: os.kill(core, signal.SIGKILL)) is EngineDown
+    assert runner.run_and(lambda: os.kill(core, signal.SIGKILL), "core") is EngineDown
     assert runner.count_tokens() == 3
 
 
@@ -115,7 +124,7 @@ def test_a_hanging_engine_core_is_noticed(runner: Runner) -> None:
     assert runner.engine.pid is not None
     core = find_core(runner.engine.pid)
     before = runner.engine.restarts_by_failure["hung"]
-    assert runner.run_and(lambda: os.kill(core, signal.SIGSTOP)) is EngineDown
+    assert runner.run_and(lambda: os.kill(core, signal.SIGSTOP), "hang") is EngineDown
     assert runner.count_tokens() == 3
     assert runner.engine.restarts_by_failure["hung"] == before + 1
     assert not is_alive(core)
