@@ -58,6 +58,44 @@ SAMPLE = (
 NAMES: dict[str, Any] = make_object({"name": CITY_SCHEMA, "age": make_integer(0, 120)})
 
 
+COLOURS = {"enum": ["red", "green", "blue"]}
+YEARS = make_integer(1, 9)
+# what a parameter of a rule counts, and what a terminal excludes: engines must read it as we do
+CONDITIONS: dict[str, Any] = {
+    "number of properties": {
+        "type": "object",
+        "properties": {"a": YEARS, "b": YEARS},
+        "additionalProperties": COLOURS,
+        "required": ["b"],
+        "maxProperties": 2,
+    },
+    "contains": {
+        "type": "array",
+        "items": {"enum": ["x", "y", 1]},
+        "contains": {"const": 1},
+        "minItems": 2,
+        "maxItems": 4,
+    },
+    "uniqueItems": {"type": "array", "items": COLOURS, "uniqueItems": True, "minItems": 2},
+    "not": {"type": "string", "not": {"pattern": "^[a-z]|e"}, "maxLength": 12},
+    "oneOf": {
+        "type": "object",
+        "properties": {"radius": YEARS, "width": YEARS, "height": YEARS},
+        "additionalProperties": False,
+        "oneOf": [{"required": ["radius"]}, {"required": ["width", "height"]}],
+    },
+    "if": {
+        "type": "object",
+        "properties": {"kind": COLOURS, "n": YEARS},
+        "required": ["kind"],
+        "additionalProperties": False,
+        "if": {"properties": {"kind": {"const": "red"}}},
+        "then": {"required": ["n"]},
+        "else": {"properties": {"n": False}},
+    },
+}
+
+
 @pytest.fixture(scope="module")
 def server(default_model: Path) -> Iterator[RunningServer]:
     # one slot: another one may compute slightly different numbers and so choose another token
@@ -71,6 +109,16 @@ def reasoning_server(
 ) -> Iterator[tuple[str, RunningServer]]:
     with serve_reasoning_model(default_model, request.param) as running:
         yield request.param, running
+
+
+@pytest.mark.parametrize("name", CONDITIONS)
+def test_answers_satisfy_conditions(server: RunningServer, name: str) -> None:
+    schema = CONDITIONS[name]
+    for seed in range(3):
+        body = make_request("Make something up.", seed, **make_schema_fields(schema))
+        answer = request_answer(server, body)
+        assert find_answer_error(answer, schema, "response_format") is None
+        assert answer.is_complete
 
 
 def request_both(server: RunningServer, body: dict[str, Any]) -> Answer:
@@ -302,3 +350,17 @@ def test_reasoning_is_followed_by_a_call_or_json(
     assert answer.reasoning
     assert answer.usage["completion_tokens_details"]["reasoning_tokens"] <= 6
     assert find_schema_error(answer.content, REPORT_SCHEMA) is None
+
+
+@pytest.mark.parametrize("mode", ["required", "named"])
+def test_the_same_call_is_not_made_again(server: RunningServer, mode: str) -> None:
+    """Without that, the model makes this call thirteen times, up to the limit."""
+    query = make_object({"query": {"type": "string"}})
+    body = make_request("What is 2+2?", 1, temperature=0, max_tokens=300)
+    body |= make_tool_fields(query, mode)
+    response = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=120).json()
+    [choice] = response["choices"]
+    calls = [call["function"]["arguments"] for call in choice["message"]["tool_calls"]]
+    assert len({json.dumps(json.loads(arguments)) for arguments in calls}) == len(calls)
+    assert choice["finish_reason"] == ("stop" if mode == "named" else "tool_calls")
+    assert not choice["message"]["content"]

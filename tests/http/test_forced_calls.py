@@ -16,17 +16,20 @@ from tests.output.test_forced_calls import write_answer
 from tests.support.dialect_answers import DIALECTS, DialectAnswer, DialectName, ask, make_body
 from tests.support.serving import serve_scripted
 
-# one format of each family: with and without markers, as words, brackets, headers, tags
-FORMATS = ("hermes_json", "llama3_json", "functools", "pythonic", "glm4_legacy", "qwen3_coder")
-FORMATS += ("harmony", "kimi_k2")
+# without markers, with tags, with headers; tests/output/test_forced_calls.py has all formats
+FORMATS = ("llama3_json", "glm4_legacy", "qwen3_coder", "harmony")
 STEP = 7  # characters between the cuts that are tried over HTTP
 EVERYWHERE = list(product(DIALECTS, (False, True)))
 
 
 @contextmanager
-def open_client(text: str, **options: Any) -> Iterator[httpx.Client]:
-    """Serve a model that always writes this text, one character for each token."""
-    engine = ScriptedEngine(Reply(text, chunks=1), grammars=True)
+def open_client(*texts: str, **options: Any) -> Iterator[httpx.Client]:
+    """Serve a model that writes the text whose number is asked for, one character for each token.
+
+    Without a number it writes the first one.
+    """
+    replies = [Reply(text, when=f"#{i}", chunks=1) for i, text in enumerate(texts)]
+    engine = ScriptedEngine([*replies, Reply(texts[0], chunks=1)], grammars=True)
     with (
         serve_scripted(engine, store="sqlite://", **options) as server,
         httpx.Client(base_url=server.url, timeout=60) as client,
@@ -59,52 +62,38 @@ def list_cities(answer: DialectAnswer) -> list[str]:
 
 
 LOOP = write_calls("Rome", "Oslo", *["Rome"] * 50)
-# the text that the model writes, settings, the choice, the cities of the calls
-LOOPS: dict[str, tuple[str, dict[str, Any], str, list[str]]] = {
-    "a call is never made twice": (LOOP, {}, "required", ["Rome", "Oslo"]),
-    "nor if it is spelled otherwise": (
-        LOOP.replace('"Oslo"}', '"Oslo" ,  "days" : 2}', 1)
-        + write_calls("Rome").replace('"city"', ' "city"'),
-        {},
-        "required",
-        ["Rome", "Oslo"],
-    ),
-    "the number of calls is bounded": (
-        write_calls(*"abcdefgh"),
-        {"max_tool_calls": 3},
-        "required",
-        ["a", "b", "c"],
-    ),
-    "by default, too": (
-        write_calls(*"abcdefghijklmnopqrstuvwxyz"),
-        {},
-        "required",
-        list("abcdefghijklmnop"),
-    ),
-    "a named tool is called once": (LOOP, {}, "weather", ["Rome"]),
-    "in free text, a call may be repeated": (
-        write_calls("Rome", "Rome", "Oslo"),
-        {},
-        "auto",
-        ["Rome", "Rome", "Oslo"],
-    ),
-    "but not for ever": (LOOP, {"max_tool_calls": 3}, "auto", ["Rome", "Oslo", "Rome", "Rome"]),
-}
+SPELLED = LOOP.replace('"Oslo"}', '"Oslo" ,  "days" : 2}', 1).replace('{"city"', '{ "city"', 1)
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+# what is tried, the text that the model writes, the choice, the cities of the calls
+BY_DEFAULT: list[tuple[str, str, str, list[str]]] = [
+    ("a call is never made twice", LOOP, "required", ["Rome", "Oslo"]),
+    ("spelled otherwise, it is the last", SPELLED, "required", ["Rome", "Oslo", "Rome"]),
+    ("the number of calls is bounded", write_calls(*LETTERS), "required", list(LETTERS[:16])),
+    ("a named tool is called once", LOOP, "weather", ["Rome"]),
+    ("free text may repeat a call", write_calls("a", "a", "b"), "auto", ["a", "a", "b"]),
+    ("but not for ever", write_calls(*"a" * 40), "auto", list("a" * 16)),
+]
+WITH_LIMIT: list[tuple[str, str, str, list[str]]] = [
+    ("the operator sets the bound", write_calls(*LETTERS), "required", ["a", "b", "c"]),
+    ("in free text, of the same call", LOOP, "auto", ["Rome", "Oslo", "Rome", "Rome"]),
+]
 
 
-@pytest.mark.parametrize("case", LOOPS)
-def test_repeated_calls_end_an_answer(case: str) -> None:
-    text, settings, choice, cities = LOOPS[case]
-    with open_client(text, **settings) as client:
-        for dialect, streamed in EVERYWHERE:
-            body = make_body(dialect, choice)
-            if dialect == "messages" and choice == "weather":
-                body["tool_choice"]["disable_parallel_tool_use"] = True
-            answer = ask(client, dialect, body, streamed=streamed)
-            assert list_cities(answer) == cities, (dialect, streamed)
-            is_named_chat = dialect == "chat" and choice == "weather"
-            assert answer.finish == ("stop" if is_named_chat else "calls")
-            assert answer.text == ""
+@pytest.mark.parametrize(("cases", "limit"), [(BY_DEFAULT, None), (WITH_LIMIT, 3)])
+def test_repeated_calls_end_an_answer(
+    cases: list[tuple[str, str, str, list[str]]], limit: int | None
+) -> None:
+    with open_client(*(text for _, text, _, _ in cases), max_tool_calls=limit) as client:
+        for number, (case, _, choice, cities) in enumerate(cases):
+            for dialect, streamed in EVERYWHERE:
+                body = make_body(dialect, choice, question=f"#{number}")
+                if dialect == "messages" and choice == "weather":
+                    body["tool_choice"]["disable_parallel_tool_use"] = True
+                answer = ask(client, dialect, body, streamed=streamed)
+                assert list_cities(answer) == cities, (case, dialect, streamed)
+                is_named_chat = dialect == "chat" and choice == "weather"
+                assert answer.finish == ("stop" if is_named_chat else "calls")
+                assert answer.text == ""
 
 
 def test_a_repeated_call_that_is_cut_is_sent_as_far_as_it_goes() -> None:
@@ -112,23 +101,24 @@ def test_a_repeated_call_that_is_cut_is_sent_as_far_as_it_goes() -> None:
     with open_client(text) as client:
         body = make_body("chat", "required", len(text) - 20)
         answer = ask(client, "chat", body, streamed=True)
-        assert answer.finish == "length"
-        assert [name for name, _ in answer.calls] == ["weather", "weather"]
-        assert '{"city": "Rome"}'.startswith(answer.calls[1][1])
+    assert answer.finish == "length"
+    assert [name for name, _ in answer.calls] == ["weather", "weather"]
+    assert '{"city": "Rome"}'.startswith(answer.calls[1][1])
 
 
-def test_a_required_call_wins_over_a_response_format() -> None:
-    with open_client('{"a": 1}') as client:
-        body = make_body("chat", "required")
-        body["response_format"] = {"type": "json_object"}
-        response = client.post("/v1/chat/completions", json=body)
-        assert response.status_code == 200
-    engine = ScriptedEngine(write_calls("Rome"), check_grammars=True)
+@pytest.mark.parametrize("text", [write_calls("Rome"), '{"city": "Rome"}'])
+def test_a_required_call_wins_over_a_response_format(text: str) -> None:
+    """An engine that checks its grammar fails on content."""
     with (
-        serve_scripted(engine) as server,
+        serve_scripted(ScriptedEngine(text, check_grammars=True)) as server,
         httpx.Client(base_url=server.url, timeout=60) as client,
     ):
-        assert list_cities(ask(client, "chat", body, streamed=False)) == ["Rome"]
+        body = make_body("chat", "required") | {"response_format": {"type": "json_object"}}
+        response = client.post("/v1/chat/completions", json=body)
+    assert (response.status_code == 200) is ("tool_call" in text)
+    if response.status_code == 200:
+        warning = "`response_format` has no effect: a call is required."
+        assert response.headers["x-dragoman-warning"] == warning
 
 
 # tool results
@@ -151,12 +141,12 @@ def make_output(call_id: str | None = "c1") -> dict[str, Any]:
 
 
 def make_use(*ids: str) -> dict[str, Any]:
-    uses = [{"type": "tool_use", "id": id, "name": "weather", "input": {}} for id in ids]
+    uses = [{"type": "tool_use", "id": call_id, "name": "weather", "input": {}} for call_id in ids]
     return {"role": "assistant", "content": uses}
 
 
 def make_block_results(*ids: str) -> dict[str, Any]:
-    results = [{"type": "tool_result", "tool_use_id": id, "content": "x"} for id in ids]
+    results = [{"type": "tool_result", "tool_use_id": call_id, "content": "x"} for call_id in ids]
     return {"role": "user", "content": results}
 
 

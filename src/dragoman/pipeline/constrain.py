@@ -56,6 +56,8 @@ async def constrain(
         requirement, warnings = ban_strings(requirement, chat, request, model)
     if requirement is None:
         return UNCONSTRAINED
+    if request.constraint is not None and requirement.spec.tool_choice == "required":
+        warnings += (f"`{request.constraint.param}` has no effect: a call is required.",)
     spec = replace(requirement.spec, without_reasoning=without_reasoning)
     conflict = _find_conflict(chat, request.sampling, model)
     if conflict is not None:
