@@ -93,6 +93,10 @@ exam: $(VENV)/.test ## read other projects' cases of output formats, where ../sh
 	$(BIN)/python ../shared/exam/score.py tests.support.format_cases:parse
 	$(BIN)/python ../shared/exam/score.py tests.support.format_cases:parse ../shared/exam/roundtrip.jsonl
 	$(BIN)/python -m tests.support.format_grammars ../shared/exam/cases.jsonl
+	$(BIN)/python -m tests.support.random_schemas 20000
+	@test -f ../shared/exam/maskbench/score.py || { echo 'there are no schemas: ../shared/exam/maskbench is not here'; exit 1; }
+	$(BIN)/python ../shared/exam/maskbench/score.py tests.schema_cases:grammar --list
+	$(BIN)/python ../shared/exam/maskbench/score.py tests.schema_cases:grammar --strict
 	$(BIN)/python -m tests.support.damage 2000
 
 format: $(VENV)/.test ## format the code, mend what the linter can, write the generated pages

@@ -221,7 +221,10 @@ class Judge:
         schema = generator.document()
         values = [generator.value_of(schema, schema) for _ in range(VALUES_PER_SCHEMA)]
         validator = Draft202012Validator(schema)
-        judged = [(value, validator.is_valid(value)) for value in values]
+        try:
+            judged = [(value, validator.is_valid(value)) for value in values]
+        except RecursionError:  # a definition that refers only to itself
+            return
         for strict in (False, True):
             yield from self._compare(schema, judged, strict=strict)
 

@@ -26,7 +26,7 @@ MAX_ENUM_VALUES, MAX_ENUM_TEXT = 5_000, 128 * 1024  # values and characters of a
 MAX_PATTERN_LENGTH = 1_000  # characters
 MAX_EXCLUDED_LENGTH = 64  # characters of a string that excludes patterns: counting them is costly
 MAX_BITS = 60  # members or values that the parameter of a rule distinguishes
-MAX_COUNTED = 48  # properties of an object whose number is limited: the counter needs bits, too
+MAX_COUNTED = 24  # names of an open object whose number of properties is limited
 MAX_OPTIONS = 64  # of the intersection of two `anyOf`
 MAX_CHECKS = 3_000  # by llguidance's schema compiler
 # parts of the schema that are left to llguidance: their number, total text, size and depth

@@ -18,15 +18,47 @@ class Counts(NamedTuple):
     least: int = 0
     most: int | None = None
 
-    def list_minimum(self, bits: str, *, is_counter: bool) -> list[str]:
-        """List the condition that there are enough, counted by bits or by a counter."""
-        function = "ge" if is_counter else "bit_count_ge"
-        return [f"{function}({bits}, {self.least})"] if self.least > 1 else []
+    def list_minimum(self, counter: str) -> list[str]:
+        """List the condition that a counter is high enough."""
+        return [f"ge({counter}, {self.least})"] if self.least > 1 else []
 
-    def list_maximum(self, bits: str, *, is_counter: bool) -> list[str]:
+    def list_maximum(self, counter: str) -> list[str]:
         """List the condition that there may be one more."""
-        function = "lt" if is_counter else "bit_count_lt"
-        return [] if self.most is None else [f"{function}({bits}, {self.most})"]
+        return [] if self.most is None else [f"lt({counter}, {self.most})"]
+
+    def list_sum_minimum(self, bits: str, bit_count: int, counter: str | None) -> list[str]:
+        """List the condition that bits and a counter together are high enough."""
+        if self.least <= 1:
+            return []
+        if counter is None:
+            return [f"bit_count_ge({bits}, {self.least})"]
+        terms = [
+            f"and(bit_count_ge({bits}, {count}), ge({counter}, {max(self.least - count, 0)}))"
+            for count in range(min(bit_count, self.least) + 1)
+        ]
+        return [combine("or", terms)]
+
+    def list_sum_maximum(self, bits: str, bit_count: int, counter: str | None) -> list[str]:
+        """List the condition that bits and a counter together allow one more."""
+        if self.most is None:
+            return []
+        if counter is None:
+            return [f"bit_count_lt({bits}, {self.most})"]
+        if not bit_count:
+            return self.list_maximum(counter)
+        terms = [
+            f"and(bit_count_le({bits}, {count}), lt({counter}, {self.most - count}))"
+            for count in range(min(bit_count, self.most - 1) + 1)
+        ]
+        return [combine("or", terms)]
+
+
+def combine(function: str, conditions: Sequence[str]) -> str:
+    """Combine conditions by a function of two."""
+    combined = conditions[-1]
+    for condition in reversed(conditions[:-1]):
+        combined = f"{function}({condition}, {combined})"
+    return combined
 
 
 ANY_COUNT = Counts()
@@ -47,6 +79,8 @@ def write_sequence(
     """
     if not members:
         return EMPTY if other is None else _write_repeated(other, separator, counts)
+    if len(members) == 1 and other is None:
+        return lark.add_rule(next(iter(members.values())), "part")
     if len(members) > MAX_BITS:
         return _write_in_order(lark, members, required, other, separator)
     return _write_in_any_order(lark, members, required, other, separator, counts)
@@ -93,46 +127,40 @@ def _write_in_any_order(
 ) -> str:
     """Write a rule with a bit for each member, set once it is written; required ones come first.
 
-    If `other` members count too, the bits after those of the members are a counter.
+    If the number of members is limited, the bits after those of the members count the `other` ones.
+    A parameter changes in one way for each symbol, so that it cannot count all of them.
     """
     members = {name: lark.add_rule(member, "part") for name, member in members.items()}
     bits = sorted(members, key=lambda name: name not in required)
     required_count = sum(name in required for name in bits)
     more = lark.reserve("more")
-    counter, one = f"[0:{len(bits)}]", 0
-    is_counted = counts != ANY_COUNT and other is not None
-    if is_counted:
-        one, counter = 1 << len(bits), f"[{len(bits)}:{len(bits) + COUNTER_BITS}]"
+    size, counter = f"[0:{len(bits)}]", None
+    if other is not None and counts != ANY_COUNT:
+        counter = f"[{len(bits)}:{len(bits) + COUNTER_BITS}]"
     may_end = [f"is_ones([0:{required_count}])"] if required_count else []
-    may_end += counts.list_minimum(counter, is_counter=is_counted)
-    may_go_on = counts.list_maximum(counter, is_counter=is_counted)
+    may_end += counts.list_sum_minimum(size, len(bits), counter)
+    # there must be room for the required members, so only the optional ones are limited
+    optional_count = len(bits) - required_count
+    room = Counts(most=None if counts.most is None else counts.most - required_count)
+    may_go_on = room.list_sum_maximum(f"[{required_count}:{len(bits)}]", optional_count, counter)
     lines = [EMPTY + format_condition(may_end)]
     for bit, name in enumerate(bits):
-        member, is_new = f"{members[name]} {more}::set_bit({bit})", f"bit_clear({bit})"
-        if not is_counted:
-            lines.append(f"{separator} {member}{format_condition([is_new, *may_go_on])}")
-            continue
-        # a parameter can be changed in one way for each symbol, so that counting needs another
-        counted = lark.reserve("counted")
-        lark.define(f"{counted}::_", f"{member}{format_condition([is_new])}")
-        lines.append(f"{separator} {counted}::incr({counter}){format_condition(may_go_on)}")
-    first = [f"{members[name]} {more}::{1 << bit | one}" for bit, name in enumerate(bits)]
+        conditions = [f"bit_clear({bit})", *(() if name in required else may_go_on)]
+        lines.append(
+            f"{separator} {members[name]} {more}::set_bit({bit})" + format_condition(conditions)
+        )
+    first = [f"{members[name]} {more}::{1 << bit}" for bit, name in enumerate(bits)]
     if other is not None:
-        change = f"incr({counter})" if is_counted else "_"
+        change = "_" if counter is None else f"incr({counter})"
         lines.append(f"{separator} {other} {more}::{change}" + format_condition(may_go_on))
-        first.append(f"{other} {more}::{one}")
+        first.append(f"{other} {more}::{0 if counter is None else 1 << len(bits)}")
     lark.define(f"{more}::_", "\n  | ".join(lines))
     return lark.add_rule("\n  | ".join(first), "members")
 
 
 def format_condition(conditions: Sequence[str]) -> str:
     """The suffix of an alternative that is allowed if all conditions hold."""
-    if not conditions:
-        return ""
-    condition = conditions[-1]
-    for earlier in reversed(conditions[:-1]):
-        condition = f"and({earlier}, {condition})"
-    return f" %if {condition}"
+    return f" %if {combine('and', conditions)}" if conditions else ""
 
 
 def write_items(node: Array, write: Callable[[Node], str], separator: str) -> str:
@@ -160,24 +188,22 @@ def write_items(node: Array, write: Callable[[Node], str], separator: str) -> st
 def write_items_with_one(
     lark: LarkBuilder, item: str, special: str, separator: str, counts: Counts
 ) -> str:
-    """Write items of which at least one is `special`.
-
-    The first bit of the rule's parameter is set once one is written; the others are a counter.
-    """
+    """Write items of which at least one is `special`; a rule's parameter counts them."""
     if counts.least <= 1 and counts.most is None:
         return f"({item} {separator})* {special} ({separator} {item})*"
-    more, found = lark.reserve("more"), lark.reserve("found")
-    counter = f"[1:{1 + COUNTER_BITS}]"
-    # llguidance must not inline the rule, which would lose a change of the parameter
+    before, after, counter = lark.reserve("before"), lark.reserve("after"), f"[0:{COUNTER_BITS}]"
+    may_go_on = counts.list_maximum(counter)
+    may_begin = Counts(most=counts.most and counts.most - 1).list_maximum(counter)
     lark.define(
-        f"{found}::_", f"{special} {more}::set_bit(0) %if lt({counter}, {1 << COUNTER_BITS})"
+        f"{before}::_",
+        f"{special} {after}::incr({counter})\n  | {item} {separator} {before}::incr({counter})"
+        + format_condition(may_begin),
     )
-    may_go_on = format_condition(counts.list_maximum(counter, is_counter=True))
-    may_end = format_condition(["bit_set(0)", *counts.list_minimum(counter, is_counter=True)])
-    lines = [
-        EMPTY + may_end,
-        f"{separator} {item} {more}::incr({counter}){may_go_on}",
-        f"{separator} {found}::incr({counter}){may_go_on}",
-    ]
-    lark.define(f"{more}::_", "\n  | ".join(lines))
-    return lark.add_rule(f"{item} {more}::2\n  | {special} {more}::3", "items")
+    lark.define(
+        f"{after}::_",
+        EMPTY
+        + format_condition(counts.list_minimum(counter))
+        + f"\n  | {separator} {item} {after}::incr({counter})"
+        + format_condition(may_go_on),
+    )
+    return f"{before}::0"

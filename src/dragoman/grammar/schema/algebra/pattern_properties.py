@@ -31,6 +31,8 @@ def add_pattern_properties(
     intersect: Intersect,
 ) -> Object | None:
     """Add pattern properties to an object; return None if it cannot be expressed."""
+    if len(patterns) > MAX_PATTERNS:
+        return None
     supported = [
         (escaped, value)
         for pattern, value in patterns

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 from dragoman.grammar.schema.algebra.pattern_properties import Intersect, add_pattern_properties
-from dragoman.grammar.schema.limits import MAX_COUNTED, MAX_EXCLUDED_LENGTH
+from dragoman.grammar.schema.limits import MAX_BITS, MAX_COUNTED, MAX_EXCLUDED_LENGTH
 from dragoman.grammar.schema.llguidance_check import LlguidanceChecker
 from dragoman.grammar.schema.nodes import Literals, Node, Nothing, Object, String
 from dragoman.grammar.schema.simplify import (
@@ -71,6 +71,7 @@ def may_repeat_names(node: Node) -> bool:
 
 def has_too_many_to_count(node: Node) -> bool:
     """Whether the properties of an object must be counted, and are too many for that."""
-    if not isinstance(node, Object) or len(node.names) <= MAX_COUNTED:
+    if not isinstance(node, Object) or not (node.min_properties or node.max_properties):
         return False
-    return bool(node.min_properties) or node.max_properties is not None
+    is_open = bool(node.pattern_properties) or not isinstance(node.additional, Nothing)
+    return len(node.names) > (MAX_COUNTED if is_open else MAX_BITS)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from fractions import Fraction
-from math import ceil, floor
+from math import ceil, floor, inf, nextafter
 
 from dragoman.grammar.client.text_syntax import CONTROL_CHARS, QuotedSyntax
 from dragoman.grammar.regex.char_sets import (
@@ -39,7 +39,8 @@ LARGE_POSITIVE = rf"{_MANTISSA}{_LARGE}"  # from 1e16
 SMALL_POSITIVE = rf"{_MANTISSA}[eE]-(?:0?[5-9]|[1-9][0-9])"  # below 1e-4
 MIN_LARGE, MAX_SMALL = 1e16, 1e-4
 WHOLE = r"-?(?:0|[1-9][0-9]{0,29})"
-INTEGER = rf"/{WHOLE}(?:\.0)?|-?{LARGE_POSITIVE}/"
+INTEGER = rf"/{WHOLE}/"
+INTEGER_OR_FLOAT = rf"/{WHOLE}(?:\.0)?|-?{LARGE_POSITIVE}/"
 NUMBER = rf"/{WHOLE}(?:\.[0-9]{{1,30}})?(?:[eE][-+]?[0-9]{{1,3}})?/"
 
 
@@ -72,16 +73,36 @@ def build_number_schema(node: Number) -> dict[str, Json]:
         "multipleOf": node.multiple_of,
     }
     bounds = {key: json.loads(value) for key, value in keywords.items() if value is not None}
+    if not node.integer:
+        _move_exclusive_integer(bounds, "exclusiveMinimum", "minimum", "aximum", inf)
+        _move_exclusive_integer(bounds, "exclusiveMaximum", "maximum", "inimum", -inf)
     return {"type": "integer" if node.integer else "number"} | bounds
 
 
-def build_integer_regex(node: Number) -> str:
+def _move_exclusive_integer(
+    bounds: dict[str, float], exclusive: str, inclusive: str, opposite: str, direction: float
+) -> None:
+    """Replace an exclusive bound that is an integer by the next number, as an inclusive one.
+
+    llguidance would allow it if the opposite bound lies less than one away.
+    """
+    bound = bounds.get(exclusive)
+    if bound is None or bound != floor(bound):
+        return
+    if any(abs(value - bound) < 1 for key, value in bounds.items() if key.endswith(opposite)):
+        del bounds[exclusive]
+        bounds[inclusive] = nextafter(bound, direction)
+
+
+def build_integer_regex(node: Number, *, whole_floats: bool) -> str:
     """Build the regular expression of an integer with bounds and without `multiple_of`."""
     lower = [ceil(bound) for bound in _list_bounds(node.minimum)]
     lower += [floor(bound) + 1 for bound in _list_bounds(node.exclusive_minimum)]
     upper = [floor(bound) for bound in _list_bounds(node.maximum)]
     upper += [ceil(bound) - 1 for bound in _list_bounds(node.exclusive_maximum)]
     whole = integer_range_to_regex(max(lower, default=None), min(upper, default=None))
+    if not whole_floats:
+        return whole
     return "|".join([rf"(?:{whole})(?:\.0)?", *list_exponent_regexes(node)])
 
 
