@@ -60,7 +60,7 @@ class SteppedServer:
         await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._step(), self.server.loop))
 
     async def _step(self) -> None:
-        for _ in range(100):
+        for _ in range(1000):
             if 0 < self._count_jobs() <= self.engine.active:
                 break  # else one is on its way to the engine
             await asyncio.sleep(PAUSE)

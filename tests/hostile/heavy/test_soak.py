@@ -301,9 +301,10 @@ async def run_load(
 
 def read_metric(server: FaultServer, name: str) -> int:
     headers = {"authorization": f"Bearer {KEYS['anna']}"}
-    lines = server.client.get("/metrics", headers=headers).text.splitlines()
-    values = [line.split()[-1] for line in lines if line.startswith(f"dragoman_{name}")]
-    assert values, name
+    page = server.client.get("/metrics", headers=headers).text
+    lines = [line for line in page.splitlines() if line.startswith(f"dragoman_{name}")]
+    assert lines, f"no {name} in {page[:500]}"
+    values = [line.split()[-1] for line in lines]
     return round(sum(map(float, values)))
 
 

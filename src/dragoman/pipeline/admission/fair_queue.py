@@ -17,6 +17,10 @@ within a priority by owner; those of one owner are served in order of arrival. E
   cached one costs nothing. An owner that was idle starts where the others are now, so idling saves
   nothing up, and running while nobody else wants to costs nothing.
 
+- For each active owner, slots of its share stay free: one for its next request, and one more. So
+  it need not wait for jobs of others to end, and runs beside fewer of them, which would slow it
+  down. An owner is active while a live job of it runs, and for `ACTIVE_SECONDS` after its last one.
+
 What runs is not interrupted. So a claim waits at most until a slot of the owners ahead of it ends,
 and a short job on an engine with one slot may wait for one long job. Nothing here knows asyncio or
 the time; `Gate` does.
@@ -26,7 +30,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from msgspec import Struct
 
@@ -37,6 +41,7 @@ AGED_TURN = 4  # one turn in so many
 PROMPT_TOKEN_COST = 0.1  # of a generated token
 EXPECTED_TOKENS = 64.0  # of an answer, until an owner has had one
 SMOOTHING = 0.2  # of moving averages
+ACTIVE_SECONDS = 2.0  # in which the next request of an owner is expected
 MIN_WEIGHT = 1e-3
 ROUNDING = 1e-9
 
@@ -86,6 +91,7 @@ class OwnerAccount:
         self.mean_tokens: float | None = None  # of a choice, a moving average
         self.waiting: dict[Priority, dict[SlotClaim, None]] = {name: {} for name in PRIORITIES}
         self.running: dict[SlotClaim, None] = {}
+        self.expected_until = 0.0  # when it no longer counts as active
 
     @property
     def expected_tokens(self) -> float:
@@ -95,6 +101,15 @@ class OwnerAccount:
     @property
     def has_work(self) -> bool:
         return bool(self.running) or _has_waiting(self)
+
+    def is_active(self, now: float) -> bool:
+        """Whether it has live requests, or another one is expected."""
+        live = PRIORITIES[0]
+        return (
+            now < self.expected_until
+            or bool(self.waiting[live])
+            or any(claim.priority == live for claim in self.running)
+        )
 
     def compute_turn_time(self) -> float:
         """Return the virtual time that decides whose turn it is: charges count as used."""
@@ -128,6 +143,10 @@ class FairQueue:
     def list_running(self) -> Iterable[SlotClaim]:
         return (claim for account in self._accounts.values() for claim in account.running)
 
+    @property
+    def has_waiting(self) -> bool:
+        return any(map(_has_waiting, self._accounts.values()))
+
     def push(self, claim: SlotClaim, weight: float, now: float) -> None:
         """Add a claim at the end of its owner's queue."""
         account = self.get_account(claim.owner)
@@ -135,6 +154,7 @@ class FairQueue:
         if not account.waiting[claim.priority]:
             account.virtual_time = max(account.virtual_time, self._find_start_time(account))
         claim.arrived, claim.number = now, next(self._numbers)
+        self._expect_next(account, claim, now)
         account.waiting[claim.priority][claim] = None
 
     def _find_start_time(self, account: OwnerAccount) -> float:
@@ -144,15 +164,25 @@ class FairQueue:
             return self._virtual_time
         return max(self._virtual_time, min(other.compute_used_time() for other in running))
 
-    def take_turn(self, now: float) -> SlotClaim | None:
-        """Assign one slot to the claim whose turn it is, and return it.
+    @staticmethod
+    def _expect_next(account: OwnerAccount, claim: SlotClaim, now: float) -> None:
+        if claim.priority == PRIORITIES[0]:
+            account.expected_until = now + ACTIVE_SECONDS
 
-        The claim waits on, and may get more slots, until `start`.
+    def take_turn(
+        self, now: float, free: float = math.inf, kept: Collection[str] = ()
+    ) -> SlotClaim | None:
+        """Assign one of the `free` slots to the claim whose turn it is, and return it.
+
+        The claim waits on, and may get more slots, until `start`. Some owners have a slot `kept`
+        for them besides the free ones.
         """
         priority = self._choose_priority(now)
         if priority is None:
             return None
-        account = self._choose_account(priority)
+        account = self._choose_account(priority, now)
+        if free <= self._count_reserved(account, now, kept):
+            return None
         claim = next(claim for claim in account.waiting[priority] if claim.slots < claim.wanted)
         self._virtual_time = max(self._virtual_time, account.virtual_time)
         expected = min(claim.max_tokens, account.expected_tokens)
@@ -169,13 +199,14 @@ class FairQueue:
         del account.waiting[claim.priority][claim]
         account.running[claim] = None
 
-    def remove(self, claim: SlotClaim) -> None:
+    def remove(self, claim: SlotClaim, now: float) -> None:
         """Remove a claim that ends, or that no longer waits. Removing it twice is harmless."""
         account = self._accounts.get(claim.owner)
         if account is None:
             return
         if account.running.pop(claim, claim) is None:
             self._settle(account, claim)
+            self._expect_next(account, claim, now)
         account.waiting[claim.priority].pop(claim, None)
         account.slots -= claim.slots
         self._lower_slots -= claim.slots * (claim.priority != PRIORITIES[0])
@@ -244,22 +275,39 @@ class FairQueue:
         ]
         return min(claims, key=lambda claim: claim.number, default=None)
 
-    def _choose_account(self, priority: Priority) -> OwnerAccount:
-        active = [account for account in self._accounts.values() if account.has_work]
+    def _choose_account(self, priority: Priority, now: float) -> OwnerAccount:
         heads = {
             account: claim
-            for account in active
+            for account in self._accounts.values()
             if (claim := _find_next(account, priority)) is not None
         }
         if len(heads) == 1:
             return next(iter(heads))
-        total = sum(account.weight for account in active)
+        total = self._sum_weights(now)
 
         def rank(account: OwnerAccount) -> tuple[bool, float, int]:
             turn_time = account.compute_turn_time()
             return self._exceeds_share(account, total), turn_time, heads[account].number
 
         return min(heads, key=rank)
+
+    def _sum_weights(self, now: float) -> float:
+        accounts = self._accounts.values()
+        return sum(each.weight for each in accounts if each.has_work or each.is_active(now))
+
+    def _count_reserved(self, account: OwnerAccount, now: float, kept: Collection[str]) -> int:
+        """Count the slots that an owner must leave free for others."""
+        total = self._sum_weights(now)
+        if not self._exceeds_share(account, total):
+            return 0
+        reserved = 0
+        for owner, other in self._accounts.items():
+            wants_slot = any(_find_next(other, priority) for priority in PRIORITIES)
+            if other is not account and other.is_active(now) and not wants_slot:
+                share = int(self._slots * other.weight / total + ROUNDING)
+                held = other.slots + (owner in kept)
+                reserved += max(0, min(share, max(1, held) + 1) - held)
+        return reserved
 
     def _exceeds_share(self, account: OwnerAccount, total_weight: float) -> bool:
         """Whether one more slot would be more than an owner's share."""

@@ -29,6 +29,7 @@ from typing import Self
 
 from dragoman.errors import EngineDown, Overloaded
 from dragoman.pipeline.admission.fair_queue import (
+    ACTIVE_SECONDS,
     SMOOTHING,
     FairQueue,
     SlotClaim,
@@ -131,6 +132,7 @@ class Gate:
         self._waiting_counts: Counter[tuple[str, Priority]] = Counter()
         self._tickets: dict[SlotClaim, Ticket] = {}
         self._kept: dict[str, asyncio.TimerHandle] = {}  # slots kept for owners
+        self._assign_timer: asyncio.TimerHandle | None = None
         self._is_open = asyncio.Event()  # the engine does not restart
         self._is_open.set()
         self._problem: str | None = None  # why the engine cannot be used
@@ -239,7 +241,7 @@ class Gate:
         """
         del self._tickets[claim]
         slots = claim.slots
-        self._queue.remove(claim)
+        self._queue.remove(claim, self._clock())
         if slots:
             self._busy_slots -= slots
             seconds = self._clock() - claim.started
@@ -266,9 +268,10 @@ class Gate:
         """Let the jobs whose turn it is run."""
         ready: dict[SlotClaim, None] = {}
         is_open = self._is_open.is_set() and self._problem is None
-        while is_open and self._count_free_slots() > len(self._kept):
-            claim = self._queue.take_turn(self._clock())
+        while is_open and (free := self._count_free_slots() - len(self._kept)) > 0:
+            claim = self._queue.take_turn(self._clock(), free, self._kept)
             if claim is None:
+                self._assign_later()
                 break
             self._busy_slots += 1
             ready[claim] = None
@@ -280,6 +283,16 @@ class Gate:
             future = ticket.claims[claim]
             if not future.done():
                 future.set_result(None)
+
+    def _assign_later(self) -> None:
+        """Try again when owners for which slots stay free may no longer be active."""
+        if self._queue.has_waiting and self._assign_timer is None:
+            loop = asyncio.get_running_loop()
+            self._assign_timer = loop.call_later(ACTIVE_SECONDS, self._assign_again)
+
+    def _assign_again(self) -> None:
+        self._assign_timer = None
+        self._assign_slots()
 
     # Restarts of the engine
 
