@@ -19,7 +19,7 @@ from dragoman.models.output_format import OutputFormat
 from dragoman.output.library import OutputParser
 from dragoman.pipeline.detokenize import Detokenizer
 from dragoman.pipeline.reader import ChatReader, Reader, ReaderOptions
-from dragoman.pipeline.usage import TokenLedger, TokenSpan
+from dragoman.pipeline.reading.usage import TokenLedger, TokenSpan
 from dragoman.testing import ByteTokenizer
 from dragoman.types import Job, Logprob, Sampling, Step, Tool
 from tests.support.timing import measures_time

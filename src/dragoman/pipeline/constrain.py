@@ -19,7 +19,7 @@ from dragoman.grammar.compiler.compiler_pool import CompilerPool
 from dragoman.grammar.grammar_spec import CompiledGrammar, GrammarSpec
 from dragoman.models.model import Model
 from dragoman.models.output_format import AnswerStart, OutputFormat
-from dragoman.pipeline.call_limiter import CallLimits
+from dragoman.pipeline.reading.call_limiter import CallLimits
 from dragoman.telemetry.record import get_record
 from dragoman.types import Chat, Constraint, Request, Sampling
 

@@ -20,10 +20,10 @@ from dragoman.errors import EngineFailed
 from dragoman.events import Delta, Finish, Token, Usage
 from dragoman.output.library import OutputParser
 from dragoman.output.span import Span
-from dragoman.pipeline.call_limiter import CallLimiter, CallLimits
 from dragoman.pipeline.detokenize import Detokenizer, ReleasedText
-from dragoman.pipeline.split_step import is_single, split_step
-from dragoman.pipeline.usage import TokenLedger, TokenSpan
+from dragoman.pipeline.reading.call_limiter import CallLimiter, CallLimits
+from dragoman.pipeline.reading.split_step import is_single, split_step
+from dragoman.pipeline.reading.usage import TokenLedger, TokenSpan
 from dragoman.types import Job, Logprob, Step, StepFinish
 
 MAX_HELD = 1000  # characters; a longer unfinished call never turns back into text

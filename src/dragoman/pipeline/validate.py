@@ -16,7 +16,7 @@ from dragoman.engines.limits import (
 from dragoman.errors import BadRequest, TooLarge, Unsupported
 from dragoman.models.model import Model
 from dragoman.pipeline.sampling import check_sampling
-from dragoman.pipeline.unanswered_calls import check_tool_results
+from dragoman.prompt.unanswered_calls import check_tool_results
 from dragoman.types import Chat, MediaPart, Message, Request, TextPart
 from dragoman.types.limits import NO_LIMITS, KeyLimits
 
