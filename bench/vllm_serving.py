@@ -112,6 +112,8 @@ def make_command(name: str, port: int, options: argparse.Namespace) -> list[str]
             command += ["--engine-arg", f"{key}={json.dumps(value)}"]
         return command
     command = [options.vllm_python, "-m", "vllm.entrypoints.cli.main", "serve", options.model]
+    if options.cpu:  # the command of the CPU build looks for the metadata of another package
+        command[2:] = ["vllm.entrypoints.openai.api_server", "--model", options.model]
     command += ["--served-model-name", MODEL_NAME, "--host", "127.0.0.1", "--port", str(port)]
     command += ["--max-model-len", str(options.context), "--max-num-seqs", str(options.slots)]
     if name == "python":

@@ -37,6 +37,27 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
+def end_group_with_process() -> None:
+    """Have all processes of this group killed when this process ends, in whatever way.
+
+    Libraries start processes of their own, which would keep a GPU. A forked process waits for the
+    end of a pipe that only this one holds. To be called before there are threads, by the leader of
+    the group.
+    """
+    reading_end, writing_end = os.pipe()
+    if os.fork():
+        os.close(reading_end)  # the other end stays open as long as this process lives
+        return
+    os.close(writing_end)
+    for number in (STANDARD_INPUT, STANDARD_OUTPUT, STANDARD_ERROR):
+        with contextlib.suppress(OSError):
+            os.close(number)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.read(reading_end, 1)
+    os.killpg(0, signal.SIGKILL)
+
+
 def limit_memory(limit: int) -> None:
     """Limit the address space to so many bytes and write no core files, where that is possible."""
     try:

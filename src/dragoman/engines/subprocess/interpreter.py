@@ -14,7 +14,8 @@ from pathlib import Path
 from msgspec import Struct
 
 PACKAGE = Path(__file__).resolve().parent.parent.parent
-# The program of a child. It has no module that a process of multiprocessing would import again.
+# The program of a child whose engine starts processes of its own. It has no module that those
+# would import again.
 START_CHILD = """
 import importlib.util, json, os, sys
 start = json.loads(sys.argv[1])
@@ -25,6 +26,7 @@ if start["package"]:
     sys.modules["dragoman"] = package = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(package)
 sys.argv = [start["module"], start["parent"]]
+importlib.import_module("dragoman.processes.child").end_group_with_process()
 importlib.import_module(start["module"]).main()
 """
 
