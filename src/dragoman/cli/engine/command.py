@@ -30,7 +30,7 @@ def add_parser(
         help="install: download an engine into --engines-dir, or continue that; "
         "list: list the engines there; remove: delete one",
     )
-    parser.add_argument("engine", nargs="?", metavar="ENGINE", help="vllm")
+    parser.add_argument("engine_name", nargs="?", metavar="ENGINE", help="vllm")
     parser.add_argument(
         "--device",
         metavar="DEVICE",
@@ -51,11 +51,11 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
         ]
         print_table(("NAME", "VERSION", "DEVICE", "PATH"), rows)
         return
-    if not arguments.engine:
+    if not arguments.engine_name:
         raise CommandFailed(f"Name the engine: dragoman engine {arguments.action} vllm")
     if arguments.action == REMOVE:
-        environments.remove_engine(arguments.engine, root)
-        print(f"{arguments.engine} is removed.")
+        environments.remove_engine(arguments.engine_name, root)
+        print(f"{arguments.engine_name} is removed.")
         return
     install(arguments, settings)
 
@@ -69,10 +69,10 @@ def install(arguments: argparse.Namespace, settings: Settings) -> None:
         environment=make_pip_environment(),
     )
     root = settings.engines_path
-    print(f"Installing {arguments.engine} for {options.device} in {root / arguments.engine}")
+    print(f"Installing {arguments.engine_name} for {options.device} in {root / arguments.engine_name}")
     progress = ProgressBar(sys.stderr)
     try:
-        record = environments.install_engine(arguments.engine, root, progress, options)
+        record = environments.install_engine(arguments.engine_name, root, progress, options)
     finally:
         progress.close()
-    print(f"{arguments.engine} {record.version} ({record.device}) is installed.")
+    print(f"{arguments.engine_name} {record.version} ({record.device}) is installed.")
