@@ -69,7 +69,9 @@ def install(arguments: argparse.Namespace, settings: Settings) -> None:
         environment=make_pip_environment(),
     )
     root = settings.engines_path
-    print(f"Installing {arguments.engine_name} for {options.device} in {root / arguments.engine_name}")
+    print(
+        f"Installing {arguments.engine_name} for {options.device} in {root / arguments.engine_name}"
+    )
     progress = ProgressBar(sys.stderr)
     try:
         record = environments.install_engine(arguments.engine_name, root, progress, options)
