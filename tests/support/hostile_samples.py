@@ -35,6 +35,8 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "/apply-template": {"model": MODEL, "messages": MESSAGES},
     "/admin/models/load": {"model": MODEL},
     "/admin/models/unload": {"model": MODEL},
+    "/admin/adapters/load": {"model": MODEL, "lora_name": "a", "lora_path": "a"},
+    "/admin/adapters/unload": {"model": MODEL, "lora_name": "a"},
 }
 NO_BODY = {"/v1/responses/{id}/cancel"}  # the routes of these paths read no body
 OPEN_PATHS = {"/", "/docs", "/health", "/health/live", "/health/ready"}

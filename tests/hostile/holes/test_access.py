@@ -435,6 +435,8 @@ def test_hole_73_no_route_downloads_or_deletes_models(server: HostileServer) -> 
     assert {r.path for r in server.routes if r.path.startswith(("/admin", "/api"))} == {
         "/admin/models/load",
         "/admin/models/unload",
+        "/admin/adapters/load",  # of a directory of the server, with an admin key
+        "/admin/adapters/unload",
     }
     for name in ("hf.co/a/b", "https://example.com/m.gguf", "smollm2-135m", "ollama.com/library/x"):
         for action in ("load", "unload"):
