@@ -84,10 +84,10 @@ def _move_exclusive_integer(
 ) -> None:
     """Replace an exclusive bound that is an integer by the next number, as an inclusive one.
 
-    llguidance would allow it if the opposite bound lies less than one away.
+    llguidance would allow it if the opposite bound lies less than one away, farther from zero.
     """
     bound = bounds.get(exclusive)
-    if bound is None or bound != floor(bound):
+    if bound is None or bound != floor(bound) or bound * direction < 0:
         return
     if any(abs(value - bound) < 1 for key, value in bounds.items() if key.endswith(opposite)):
         del bounds[exclusive]
