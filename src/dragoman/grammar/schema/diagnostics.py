@@ -19,6 +19,7 @@ class SchemaDiagnostics:
     def __init__(self, param: str, *, strict: bool, ignores_exclusions: bool = False) -> None:
         self._param = param
         self.strict = strict
+        self.keeps_all_types = strict  # of a schema without `type`, not only the implied ones
         self.ignores_exclusions = ignores_exclusions  # of `not`, `if` and `oneOf`
         self.unenforced: dict[str, str] = {}  # warnings by pointer
 

@@ -204,7 +204,7 @@ class _DefinitionRewriter:
                 return NOTHING
             case SchemaReference():
                 return self.inlined.get(node.name, node)
-            case ImpliedTypes() if not self.diagnostics.strict:
+            case ImpliedTypes() if not self.diagnostics.keeps_all_types:
                 types = node_types(node.intended) or ["the type that its keywords are about"]
                 self.diagnostics.warn_about_types(node.place, types)
                 return self.rewrite(node.intended)

@@ -71,6 +71,7 @@ def parse_schema(schema: Json, *, param: str, strict: bool, for_tool: bool = Fal
     for ignores_exclusions in (False,) if strict else (False, True):
         budget = limits.SchemaBudget(param)
         diagnostics = SchemaDiagnostics(param, strict=strict, ignores_exclusions=ignores_exclusions)
+        diagnostics.keeps_all_types = strict and not for_tool  # formats rely on types
         parser = _SchemaParser(schema, budget, diagnostics, SYNONYMS if for_tool else {})
         try:
             limits.check_size(schema, budget)

@@ -313,7 +313,7 @@ class NodeDifference:
         left, right = self._resolve(left), self._resolve(right)
         self._depth += 1
         try:
-            if isinstance(left, ImpliedTypes) and not self._diagnostics.strict:
+            if isinstance(left, ImpliedTypes) and not self._diagnostics.keeps_all_types:
                 left = left.intended
             return self._are_disjoint(left, right)
         finally:
