@@ -82,6 +82,6 @@ def test_a_small_model_wastes_no_tokens(
 ) -> None:
     question = "List three cities with their country and population as JSON."
     answer = request_answer(server, make_request(question, seed, max_tokens=64, **fields))
-    between = STRING.sub('""', answer.content)
-    runs = re.findall(r"[ \t\r\n]+", between.partition('"')[0] + between)
+    between = STRING.sub("0", answer.content).partition('"')[0]  # a string may be cut
+    runs = re.findall(r"[ \t\r\n]+", between)
     assert all(re.fullmatch(r" |\r?\n(?: {0,16}|\t{0,8})", run) for run in runs), answer.content
