@@ -94,11 +94,11 @@ class Checker:
     def check_adapter(self) -> str:
         plain = self.ask()["choices"][0]["message"]["content"]
         body = {"lora_name": "poet", "lora_path": self._adapter}
-        status, text = self.send("POST", "/v1/load_lora_adapter", body)
+        status, text = self.send("POST", "/admin/adapters/load", body)
         assert status == 200, text
         adapted = self.ask(lora="poet")["choices"][0]["message"]["content"]
         assert adapted != plain
-        status, text = self.send("POST", "/v1/unload_lora_adapter", {"lora_name": "poet"})
+        status, text = self.send("POST", "/admin/adapters/unload", {"lora_name": "poet"})
         assert status == 200, text
         status, _ = self.send("POST", CHAT, make_chat(lora="poet"))
         assert status in (400, 404)

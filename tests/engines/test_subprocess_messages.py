@@ -26,6 +26,9 @@ class StalledWriter:
     def get_write_buffer_size(self) -> int:
         return self.buffered
 
+    def abort(self) -> None:
+        raise AssertionError("the reader is only slow")
+
     def write(self, data: bytes) -> None:
         self.sent.append(messages.parent_decoder.decode(data[4:]))
 

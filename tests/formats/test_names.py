@@ -1,7 +1,7 @@
 """The names of other servers' parsers: accepted, and mapped to a format that reads the same.
 
-`names/parser_names.yaml` lists every name that vLLM, SGLang and smg accept, the format it means here, and
-an answer in the writing that the parser of that name reads.
+`names/parser_names.yaml` lists every name that vLLM, SGLang and smg accept, the format it means
+here, and an answer in the writing that the parser of that name reads.
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 from itertools import permutations
 from typing import Any
 
@@ -14,7 +13,7 @@ from jsonschema import Draft202012Validator
 
 from dragoman.testing.grammars import match_grammar
 from tests.schema_cases import grammar
-from tests.support.random_schemas import Judge
+from tests.support.random_schemas import Judge, list_spellings
 
 TEXT = {"type": "string"}
 PETS = {"enum": ["cat", "dog", "cow"]}
@@ -142,7 +141,7 @@ EXACT: dict[str, tuple[Any, list[Any]]] = {
         ),
         [{"a1": "x"}, {"a1": "xy"}, {"a2": "xy"}, {"a2": None}, {"b": None, "a2": ""}, {"b": ""}],
     ),
-    "integers as floats": (
+    "integers": (
         {"type": "integer", "minimum": -2, "maximum": 120},
         [-3, -2, -2.0, 0, 0.0, 7.0, 7.5, 119, 120, 120.0, 121, 1e2, 1e20],
     ),
@@ -177,8 +176,8 @@ def test_grammars_accept_valid_values_only(name: str) -> None:
     assert warnings == []
     for value in values:
         is_valid = Draft202012Validator(schema).is_valid(value)
-        text = json.dumps(value, ensure_ascii=False)
-        assert match_grammar(source, text)[0] is is_valid, text
+        spellings = list_spellings(value)
+        assert any(match_grammar(source, text)[0] for text in spellings) is is_valid, value
 
 
 @pytest.mark.parametrize(

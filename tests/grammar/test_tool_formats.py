@@ -121,9 +121,7 @@ def make_call(name: str, tools: Schemas, chance: random.Random) -> str:
     """Write a random call of one of these tools."""
     pair = FormatPair(name, tools, "none")
     return next(
-        pair.iter_walks(
-            pair.compile(tool_choice="required", max_calls=1), chance, [""] * 9
-        )
+        pair.iter_walks(pair.compile(tool_choice="required", max_calls=1), chance, [""] * 9)
     )
 
 

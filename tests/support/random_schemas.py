@@ -246,21 +246,24 @@ class Judge:
         matcher = LLMatcher(self._tokenizer, text, log_level=0)
         for value, is_valid in judged:
             self.counts["valid values" if is_valid else "invalid values"] += 1
-            spellings = list_spellings(value, has_multiples="multipleOf" in text)
+            spellings = list_spellings(value)
             if any(accepts(matcher, spelling) for spelling in spellings) != is_valid:
                 yield Mistake(schema, value, strict, is_valid)
 
 
-def list_spellings(value: Any, *, has_multiples: bool) -> list[str]:
-    """Spellings of a value of which one must be accepted.
+def list_spellings(value: Any) -> list[str]:
+    """Spellings of a value, of which one must be accepted: whole floats also as integers."""
+    texts = (json.dumps(form, ensure_ascii=False) for form in (value, make_whole(value)))
+    return list(dict.fromkeys(texts))
 
-    A multiple is a terminal of llguidance, which knows no exponents; where another number may come
-    in its place, its lexer may read `2.0` as that.
-    """
-    plain = json.dumps(value, ensure_ascii=False)
-    if not has_multiples:
-        return [plain]
-    return [plain, plain.replace("1e+20", "1" + 20 * "0").replace("2.0", "2")]
+
+def make_whole(value: Any) -> Any:
+    """Return a value with integers in place of floats that are whole."""
+    if isinstance(value, list):
+        return [make_whole(item) for item in value]
+    if isinstance(value, dict):
+        return {key: make_whole(item) for key, item in value.items()}
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def accepts(matcher: LLMatcher, text: str) -> bool:

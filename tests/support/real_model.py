@@ -131,16 +131,13 @@ def request_answer(server: HasUrl, body: dict[str, Any], *, streamed: bool = Fal
 # Checks
 
 
-def _parse_exactly(text: str) -> Decimal | int:
-    """Parse a float; `1.0` is an integer."""
-    value = Decimal(text)
-    return int(value) if value == value.to_integral_value() else value
-
-
 def find_schema_error(text: str, schema: Any) -> str | None:
-    """Return why a text is not JSON of a schema; None if it is. Numbers are exact."""
+    """Return why a text is not JSON of a schema; None if it is.
+
+    Numbers are exact, and integers have no fraction.
+    """
     try:
-        value = json.loads(text, parse_float=_parse_exactly, parse_constant=_reject_constant)
+        value = json.loads(text, parse_float=Decimal, parse_constant=_reject_constant)
     except ValueError as error:
         return f"not JSON: {error}"
     exact = json.loads(json.dumps(schema), parse_float=Decimal)

@@ -17,6 +17,7 @@ import msgspec
 from dragoman.engines.invalid_steps import NO_FINISH, find_problem
 from dragoman.errors import BadRequest, ContextOverflow
 from dragoman.testing.cache_checks import keeps_cache_scopes_apart
+from dragoman.testing.delivery_checks import delivers_what_it_yields
 from dragoman.testing.subject import (
     PROMPTS,
     CheckSkipped,
@@ -26,7 +27,7 @@ from dragoman.testing.subject import (
     get_output,
     get_prompt_tokens,
 )
-from dragoman.types import Adapter, Job, Json, Logprob, Step
+from dragoman.types import Adapter, Job, Json, Logprob
 
 # a value for each optional sampling field
 SAMPLING_VALUES: dict[str, Json] = {
@@ -111,40 +112,6 @@ async def finishes_each_choice_once(subject: EngineUnderTest) -> None:
                 finished.add(step.choice)
         unfinished = {step.choice for step in steps} - finished
         assert not unfinished, f"choices {sorted(unfinished)}: {NO_FINISH}"
-
-
-class StepCollector:
-    """A reader that collects the steps that an engine delivers."""
-
-    def __init__(self, choices: int) -> None:
-        self.steps: list[Step] = []
-        self._unfinished = choices
-
-    @property
-    def is_complete(self) -> bool:
-        return self._unfinished <= 0
-
-    def consume(self, steps: list[Step]) -> None:
-        self.steps += steps
-        self._unfinished -= sum(step.finish is not None for step in steps)
-
-
-@check
-async def delivers_what_it_yields(subject: EngineUnderTest) -> None:
-    """`deliver_steps`, if there is one, delivers the steps that `generate` yields."""
-    deliver = getattr(subject.engine, "deliver_steps", None)
-    if deliver is None:
-        raise CheckSkipped("the engine has no `deliver_steps`")
-    if not subject.deterministic:
-        raise CheckSkipped("the engine is not deterministic")
-    for n in (1, 2):
-        expected = await subject.collect(await subject.make_job(n=n))
-        collector = StepCollector(n)
-        job = await subject.make_job(n=n)
-        await subject.wait(deliver(job, collector), "`deliver_steps` did not return")
-        for choice in range(n):
-            outputs = [get_output(steps, choice) for steps in (expected, collector.steps)]
-            assert outputs[0] == outputs[1], f"delivered {outputs[1]!r}, yielded {outputs[0]!r}"
 
 
 @check
@@ -274,6 +241,7 @@ async def isolates_jobs(subject: EngineUnderTest) -> None:
             )
 
 
+check(delivers_what_it_yields)
 check(keeps_cache_scopes_apart)
 
 

@@ -93,7 +93,7 @@ def _write_content(
             """Write a schema that stands inside a client's grammar."""
             schema = parse_schema(value, param=constraint.param, strict=False)
             warnings.extend(schema.warnings)
-            writer = JsonWriter(lark, dict(schema.definitions), whole_floats=True)
+            writer = JsonWriter(lark, dict(schema.definitions))
             return writer.write_value(schema.root)
 
         return write_constraint(lark, constraint, write_schema)
@@ -108,7 +108,7 @@ def _write_content(
     schema = parse_schema(constraint.value, param=constraint.param, strict=bool(constraint.strict))
     warnings += schema.warnings
     definitions = dict(schema.definitions)
-    writer = JsonWriter(lark, definitions, banned=banned, param=constraint.param, whole_floats=True)
+    writer = JsonWriter(lark, definitions, banned=banned, param=constraint.param)
     return writer.write_value(schema.root)
 
 

@@ -49,7 +49,6 @@ from dragoman.grammar.writer.json.marker_free_schema import exclude_markers_from
 from dragoman.grammar.writer.json.scalars import (
     CHARACTER,
     INTEGER,
-    INTEGER_OR_FLOAT,
     NUMBER,
     SHORT_CHARACTER,
     build_integer_regex,
@@ -92,14 +91,12 @@ class JsonWriter:
         *,
         banned: Sequence[str] = (),
         param: str | None = None,
-        whole_floats: bool = False,
     ) -> None:
         self.lark = lark
         self.comma, self.colon = lark.add_punctuation(","), lark.add_punctuation(":")
         self._definitions = definitions
         self._banned_markers = banned
         self._param = param  # the request field that holds the schema
-        self._whole_floats = whole_floats  # whether an integer may be written as `1.0`
         self._reference_rules: dict[str, str] = {}
         self._written: dict[Node, str] = {}
 
@@ -233,15 +230,14 @@ class JsonWriter:
 
     def write_number(self, node: Number) -> str:
         if node == Number(integer=node.integer):
-            integer = INTEGER_OR_FLOAT if self._whole_floats else INTEGER
-            return self.lark.add_terminal(integer if node.integer else NUMBER, "NUMBER")
+            return self.lark.add_terminal(INTEGER if node.integer else NUMBER, "NUMBER")
         if node.integer and node.multiple_of is None:
-            integer = build_integer_regex(node, whole_floats=self._whole_floats)
-            return self.lark.add_terminal(f"/{integer}/", "NUMBER")
+            return self.lark.add_terminal(f"/{build_integer_regex(node)}/", "NUMBER")
         number = self.lark.add_json_schema(build_number_schema(node))
-        found = list_exponent_regexes(node) if self._whole_floats or not node.integer else []
-        may_be_float = is_whole(node) and (self._whole_floats or not node.integer)
-        options = [f'{number} ".0"?' if may_be_float else number]
+        if node.integer:
+            return number
+        found = list_exponent_regexes(node)
+        options = [f'{number} ".0"?' if is_whole(node) else number]
         options += [self.lark.add_terminal(f"/{'|'.join(found)}/", "NUMBER")] if found else []
         return join_alternatives(options)
 

@@ -1,8 +1,10 @@
 """How scalars are spelled in JSON: numbers, single values, and the characters of strings.
 
-JSON Schema judges values, not spellings: `1.0` is an integer and equal to `1`, and large and small
-numbers may have an exponent. llguidance's schema compiler, which writes numbers with bounds, knows
-no exponents, so those are added here as far as the bounds allow all of them.
+JSON Schema judges values, not spellings: to it `1.0` is an integer. Many clients read integers as
+such and fail on a fraction, so integers are written as `1`, and that is a spelling of each value.
+Other numbers may have an exponent if they are large or small. llguidance's schema compiler, which
+writes numbers with bounds, knows no exponents, so those are added here as far as the bounds allow
+all of them.
 """
 
 from __future__ import annotations
@@ -40,18 +42,15 @@ SMALL_POSITIVE = rf"{_MANTISSA}[eE]-(?:0?[5-9]|[1-9][0-9])"  # below 1e-4
 MIN_LARGE, MAX_SMALL = 1e16, 1e-4
 WHOLE = r"-?(?:0|[1-9][0-9]{0,29})"
 INTEGER = rf"/{WHOLE}/"
-INTEGER_OR_FLOAT = rf"/{WHOLE}(?:\.0)?|-?{LARGE_POSITIVE}/"
 NUMBER = rf"/{WHOLE}(?:\.[0-9]{{1,30}})?(?:[eE][-+]?[0-9]{{1,3}})?/"
 
 
 def list_json_spellings(text: str) -> list[str]:
-    """The ways to write a scalar: with escapes or without, a whole number also as a float."""
+    """The ways to write a scalar: with escapes or without, a whole float also as an integer."""
     value = json.loads(text)
     spellings = [text, json.dumps(value, ensure_ascii=False)]
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return list(dict.fromkeys(spellings))
-    for other in (int(value), float(value)) if abs(value) < 1e300 else ():
-        spellings += [json.dumps(other)] if other == value else []
+    if isinstance(value, float) and abs(value) < 1e300 and value == int(value):
+        spellings.append(json.dumps(int(value)))
     return list(dict.fromkeys(spellings))
 
 
@@ -94,16 +93,13 @@ def _move_exclusive_integer(
         bounds[inclusive] = nextafter(bound, direction)
 
 
-def build_integer_regex(node: Number, *, whole_floats: bool) -> str:
+def build_integer_regex(node: Number) -> str:
     """Build the regular expression of an integer with bounds and without `multiple_of`."""
     lower = [ceil(bound) for bound in _list_bounds(node.minimum)]
     lower += [floor(bound) + 1 for bound in _list_bounds(node.exclusive_minimum)]
     upper = [floor(bound) for bound in _list_bounds(node.maximum)]
     upper += [ceil(bound) - 1 for bound in _list_bounds(node.exclusive_maximum)]
-    whole = integer_range_to_regex(max(lower, default=None), min(upper, default=None))
-    if not whole_floats:
-        return whole
-    return "|".join([rf"(?:{whole})(?:\.0)?", *list_exponent_regexes(node)])
+    return integer_range_to_regex(max(lower, default=None), min(upper, default=None))
 
 
 def list_exponent_regexes(node: Number) -> list[str]:
@@ -119,7 +115,7 @@ def list_exponent_regexes(node: Number) -> list[str]:
         regexes.append(large)
     if not lower and all(high > -MIN_LARGE for high in upper):
         regexes.append(f"-{large}")
-    if not node.integer and node.multiple_of is None:
+    if node.multiple_of is None:
         if all(low <= 0 for low in lower) and all(high >= MAX_SMALL for high in upper):
             regexes.append(SMALL_POSITIVE)
         if all(high >= 0 for high in upper) and all(low <= -MAX_SMALL for low in lower):
@@ -128,10 +124,8 @@ def list_exponent_regexes(node: Number) -> list[str]:
 
 
 def is_whole(node: Number) -> bool:
-    """Whether all values of a node are integers."""
-    return node.integer or (
-        node.multiple_of is not None and Fraction(node.multiple_of).denominator == 1
-    )
+    """Whether all values of a node that may have a fraction are whole all the same."""
+    return node.multiple_of is not None and Fraction(node.multiple_of).denominator == 1
 
 
 def _list_bounds(*bounds: str | None) -> list[float]:
