@@ -1,7 +1,8 @@
 """Runs the benchmarks and writes their tables: `python -m bench [a b c d e f g] [--rounds N]`.
 
 All parts together take about twenty minutes on two cores. A busy machine distorts the
-numbers, so the program waits a while for an idle one and reports how busy it was.
+numbers, so the program waits a while for an idle one and reports how busy it was. What was measured
+on a GPU (`bench.vllm_serving`) is in `gpu_results.md`, which is appended.
 """
 
 from __future__ import annotations
@@ -117,7 +118,9 @@ def main() -> None:
         print(sections[-1])
         print(f"({time.monotonic() - started:.0f} s)\n")
     if not arguments.parts:
-        (ROOT / "bench" / "RESULTS.md").write_text("\n".join(sections), encoding="utf-8")
+        folder = ROOT / "bench"
+        sections.append((folder / "gpu_results.md").read_text(encoding="utf-8"))
+        (folder / "RESULTS.md").write_text("\n".join(sections), encoding="utf-8")
 
 
 if __name__ == "__main__":
