@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from dragoman.engines.step_queue import StepConsumer, StepQueue
-from dragoman.testing import Reply, ScriptedEngine, check_engine
+from dragoman.testing import Reply, ScriptedEngine
 from dragoman.testing.delivering import DeliveringEngine
 from dragoman.types import Job, Step
 from tests.support.serving import RunningServer, make_chat, poll_until, serve_scripted
@@ -58,25 +58,6 @@ def test_answers_are_the_same(case: str, streamed: bool) -> None:
         with serve_scripted(engine) as server:
             answers.append(post(server, path, body | {"stream": streamed}))
     assert answers[0] == answers[1]
-
-
-def test_a_delivering_engine_passes_all_checks() -> None:
-    results = asyncio.run(check_engine(DeliveringEngine(TEXT, tokens=True)))
-    assert {result.outcome for result in results} <= {"passed", "skipped"}
-    [delivery] = [result for result in results if result.name == "delivers_what_it_yields"]
-    assert delivery.outcome == "passed"
-
-
-class ForgetfulEngine(DeliveringEngine):
-    """Delivers only the end of an answer."""
-
-    async def deliver_steps(self, job: Job, consumer: StepConsumer) -> None:
-        consumer.consume([Step(finish="stop")])
-
-
-def test_the_check_notices_steps_that_are_not_delivered() -> None:
-    with pytest.raises(AssertionError, match="delivers_what_it_yields"):
-        asyncio.run(check_engine(ForgetfulEngine(TEXT)))
 
 
 def send_chat(server: RunningServer, **fields: Any) -> socket.socket:

@@ -109,7 +109,7 @@ def test_encoded_conversations_are_valid_for_clients() -> None:
     assert empty == {
         "object": "list",
         "data": [],
-        "first_id": None,
-        "last_id": None,
+        "first_id": "",
+        "last_id": "",
         "has_more": False,
     }

@@ -1318,7 +1318,6 @@ def test_a_response_repeats_its_request() -> None:
         "safety_identifier": None,
         "prompt_cache_key": None,
         "prompt_cache_retention": None,
-        "user": None,
     }
 
 

@@ -46,7 +46,9 @@ class FakeLoader:
         self.gates: dict[str, asyncio.Event] = {}
         self.errors: dict[str, Exception] = {}
 
-    async def __call__(self, source: ModelSource, hang_timeout: float = 0.0) -> Model:
+    async def __call__(
+        self, source: ModelSource, hang_timeout: float = 0.0, settings: object = None
+    ) -> Model:
         self.loads.append(source.id)
         report_progress("half way", 0.5)
         if source.id in self.gates:

@@ -12,7 +12,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from dragoman.engines.step_queue import StepConsumer
 from dragoman.testing import CheckResult, NotConformant, Reply, ScriptedEngine, check_engine
+from dragoman.testing.delivering import DeliveringEngine
 from dragoman.testing.engine_checks import CHECKS
 from dragoman.types import Capabilities, Job, Step
 
@@ -40,7 +42,7 @@ def test_correct_engines_pass(engine: ScriptedEngine) -> None:
 
 
 def test_no_check_is_skipped_for_an_engine_that_claims_everything() -> None:
-    engine = ScriptedEngine(TEXT, tokens=True, context=500, lora=("a",))
+    engine = DeliveringEngine(TEXT, tokens=True, context=500, lora=("a",))
     results = asyncio.run(check_engine(engine, step_timeout=5))
     assert {result.outcome for result in results} == {"passed"}
     assert all(result.about for result in results)
@@ -353,6 +355,11 @@ class ClosesOnce(ScriptedEngine):
         await super().aclose()
 
 
+class DeliversTheEnd(DeliveringEngine):
+    async def deliver_steps(self, job: Job, consumer: StepConsumer) -> None:
+        consumer.consume([Step(choice, finish="stop") for choice in range(job.n)])
+
+
 class MisspellsField(ScriptedEngine):
     """Lists a sampling field that does not exist, which would never be honoured."""
 
@@ -439,6 +446,7 @@ BROKEN: list[tuple[Callable[[], Any], str, str]] = [
     (lambda: NanVectors(TEXT), "embeds", "finite"),
     (lambda: ChangingVectors(TEXT), "embeds", "two different vectors"),
     (lambda: TextTokens(TEXT), "tokenizes", "list of ids"),
+    (lambda: DeliversTheEnd(TEXT), "delivers_what_it_yields", "delivered ('', [])"),
     (lambda: ClosesOnce(TEXT), "closes_twice", ""),
 ]
 

@@ -23,9 +23,13 @@ Declarations = Sequence[Mapping[str, Json]]
 Reasoning = str | ReasoningFormat | None
 SYMBOL = re.compile(r"[^\w\s.,;:!?'\"()-]")  # in a word before a call: a marker, not prose
 # tokens with which a model ends its turn; raw outputs contain them
-END_OF_TURN = re.compile(
-    r"(?:<\|im_end\|>|<\|eot_id\|>|<\|endoftext\|>|<\|end_of_text\|>|</s>"
-    r"|<｜end▁of▁sentence｜>|\s)*\Z"
+END_TOKENS = (
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "</s>",
+    "<｜end▁of▁sentence｜>",
 )
 REASONING_BLOCK = re.compile(
     r"\s*(?P<open><(?P<tag>[^<>/\n]{1,40})>)(?P<text>[^<>{}]*)(?P<close></(?P=tag)>)"
@@ -105,7 +109,11 @@ def _may_read(tools: ToolFormat, answer: str) -> bool:
 
 def strip_end_of_turn(answer: str) -> str:
     """Return an answer without the tokens that end it and the white space around it."""
-    return END_OF_TURN.sub("", answer).lstrip("\n")
+    answer = answer.rstrip()
+    while answer.endswith(END_TOKENS):
+        token = next(token for token in END_TOKENS if answer.endswith(token))
+        answer = answer.removesuffix(token).rstrip()
+    return answer.lstrip("\n")
 
 
 def list_reasoning(name: str, answer: str) -> Iterator[Reasoning]:

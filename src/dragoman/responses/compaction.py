@@ -13,7 +13,7 @@ from typing import cast
 
 from msgspec.structs import replace
 
-from dragoman.errors import EngineFailed
+from dragoman.errors import BadRequest, EngineFailed
 from dragoman.events import Completion, Delta
 from dragoman.pipeline import pipeline
 from dragoman.pipeline.plan import Plan
@@ -23,7 +23,7 @@ from dragoman.responses.build_request import build_request
 from dragoman.responses.response_run import ResponseContext
 from dragoman.responses.run import Observe
 from dragoman.responses.truncation import prepare_truncated
-from dragoman.types import Chat, Message, Request, text_content
+from dragoman.types import Chat, Message, Request, TextPart, text_content
 from dragoman.types.worker_threads import run_in_worker
 
 MAX_SUMMARY = 1024  # tokens, unless the request says otherwise
@@ -79,6 +79,8 @@ async def compact(
 def _make_summary_request(request: Request) -> Request:
     """The same conversation, with the instruction to summarise it."""
     chat = cast(Chat, request.prompts[0])
+    if not any(map(_says_something, chat.messages)):
+        raise BadRequest("There is no conversation to summarise.", param="input")
     summarise = replace(
         chat,
         messages=(*chat.messages, Message(role="user", content=text_content(INSTRUCTION))),
@@ -92,6 +94,12 @@ def _make_summary_request(request: Request) -> Request:
     sampling = replace(request.sampling, max_tokens=max_tokens)
     # nothing is stored: there is no response that the client could delete it with
     return replace(request, prompts=(summarise,), constraint=None, sampling=sampling, store=False)
+
+
+def _says_something(message: Message) -> bool:
+    """Whether a message has a call, or content other than an empty text."""
+    texts = (not isinstance(part, TextPart) or bool(part.text) for part in message.content)
+    return bool(message.tool_calls) or any(texts)
 
 
 def _list_warnings(plan: Plan, chat: Chat, *, cut_off: bool) -> tuple[str, ...]:

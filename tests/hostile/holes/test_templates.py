@@ -124,7 +124,8 @@ def test_hole_4_no_route_takes_a_template(server: HostileServer) -> None:
     assert set(fields) == {"chat_template", "chat_template_kwargs"}
     in_responses = document["components"]["schemas"]["TokenizerInfo"]["properties"]
     assert fields["chat_template"] is in_responses["chat_template"]
-    assert not {route.path for route in server.routes if "template" in route.path}
+    paths = {route.path for route in server.routes if "template" in route.path}
+    assert paths == {"/apply-template"}  # which renders with the template of the model
 
 
 def reject(server: HostileServer, sample: Sample, fields: dict[str, Any]) -> None:
