@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.serving import poll_until
+
 PROGRAM = """
 import subprocess, sys
 from dragoman.processes.child import end_group_with_process
@@ -36,5 +38,11 @@ def test_children_end_with_their_process(way: str) -> None:
         process.wait(30)
         # the helper holds the pipe, so its end is the helper's end
         assert process.stdout.read() == ""
-    status = Path(f"/proc/{helper}/stat")
-    assert not status.exists() or status.read_text().split()[2] == "Z"
+    poll_until(lambda: has_ended(helper))
+
+
+def has_ended(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z"
+    except OSError:
+        return True
