@@ -1,9 +1,9 @@
 """Parses the cases of an external collection with the public library.
 
 `../shared/exam/score.py` calls `parse(case, chunks)`. A case names its formats and describes where
-the answer starts and which tools are declared. What it leaves out is taken from the test that it
-comes from: defaults of a parser class (`ALIASES`, `STARTS_INSIDE`, `REJECTS_UNDECLARED`), and what
-a single test declares (`STATED_BY_TEST`). The expected result is never read.
+the answer starts and which tools are declared. What it leaves out is taken from the parser class
+that it comes from (`ALIASES`, `STARTS_INSIDE`, `REJECTS_UNDECLARED`). Neither the name of a test nor
+the expected result is read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from dragoman.output.spec import ReasoningFormat, ToolFormat
 
 def parse(case: dict[str, Any], chunks: list[str]) -> dict[str, Any]:
     """Return the result of our parser for a case whose text is given in these chunks."""
-    case = case | STATED_BY_TEST.get(case.get("test", "").rpartition("::")[2], {})
     parser = make_parser(case)
     spans = [span for chunk in chunks for span in parser.feed(chunk)]
     is_cut = case.get("finished") is False or bool(case.get("is_partial"))
@@ -136,11 +135,6 @@ REJECTS_UNDECLARED = {
     ("vllm", "DotsToolParser"),
     ("vllm", "MinimaxM2Parser"),
     ("vllm", "MinimaxM2ToolParser"),
-}
-# what the code of a test declares and its case leaves out
-STATED_BY_TEST: dict[str, dict[str, Any]] = {
-    "test_always_in_reasoning_true": {"start_in_reasoning": True},
-    "test_doubled_bare_name_collapses": {"tools": [{"name": "get_weather"}]},
 }
 ALIASES = {  # of two spellings the one with underscores counts: these cases name vLLM's classes
     alias.replace("_", "").replace("-", ""): inside
