@@ -11,6 +11,7 @@ from types import ModuleType
 import pytest
 
 from dragoman import config
+from dragoman.formats import reasoning_formats, tool_formats
 from tests.support.paths import ROOT
 from tests.support.serving import make_scripted_app
 
@@ -76,3 +77,8 @@ def test_every_setting_is_in_the_help() -> None:
         assert field.setting.help in text, field.name
         if field.default_text:
             assert f"(default: {field.default_text})" in text, field.name
+
+
+def test_readme_counts_the_formats() -> None:
+    counts = f"{len(tool_formats())} tool formats, {len(reasoning_formats())} reasoning formats"
+    assert counts in (ROOT / "README.md").read_text(encoding="utf-8")
