@@ -2,8 +2,8 @@
 
 `../shared/exam/score.py` calls `parse(case, chunks)`. A case names its formats and describes where
 the answer starts and which tools are declared. What it leaves out is taken from the parser class
-that it comes from (`ALIASES`, `STARTS_INSIDE`, `REJECTS_UNDECLARED`). Neither the name of a test nor
-the expected result is read.
+that it comes from (`ALIASES`, `STARTS_INSIDE`, `REJECTS_UNDECLARED`). Neither the name of a test
+nor the expected result is read.
 """
 
 from __future__ import annotations
