@@ -32,8 +32,13 @@ HEADERS = {"content-type": "application/json"}
 def run_scripted_server(options: str) -> Iterator[ServerProcess]:
     """Run a server whose output is read, since a full pipe would block it."""
     with run_engine_server(options) as server:
-        threading.Thread(target=lambda: list(server.process.stdout or ()), daemon=True).start()
-        yield server
+        reader = threading.Thread(target=lambda: list(server.process.stdout or ()))
+        reader.start()
+        try:
+            yield server
+        finally:
+            server.process.kill()
+            reader.join()  # before the pipe is closed
 
 
 @pytest.fixture(scope="module")
