@@ -128,16 +128,15 @@ def test_hole_4_no_route_takes_a_template(server: HostileServer) -> None:
     assert paths == {"/apply-template"}  # which renders with the template of the model
 
 
-def reject(server: HostileServer, sample: Sample, fields: dict[str, Any]) -> None:
-    """Check that fields are rejected in a sample, and that the engine is not called."""
+def is_rejected(server: HostileServer, sample: Sample, fields: dict[str, Any]) -> bool:
+    """Whether fields are rejected in a sample, and the engine is not called."""
     started = server.engine.started
     body = {**sample.body, **fields}
     if "chat_template_kwargs" in fields and sample.path == "/tokenize":
         body = {"model": body["model"], "messages": MESSAGES, **fields}
     response = server.send("POST", make_path(sample.route), json=body)
     allowed = {400, 404} if sample.route.parameters else {400}
-    assert response.status_code in allowed, (sample, fields, response.text)
-    assert server.engine.started == started
+    return response.status_code in allowed and server.engine.started == started
 
 
 @pytest.mark.parametrize("sample", SAMPLE_LIST, ids=str)
@@ -145,7 +144,7 @@ def test_hole_5_chat_template_is_rejected_in_every_api(
     server: HostileServer, sample: Sample
 ) -> None:
     for value in ("{{ 'a' * 10**9 }}", "chatml", ["a"], {"default": "{{ 1 }}"}, 5):
-        reject(server, sample, {"chat_template": value})
+        assert is_rejected(server, sample, {"chat_template": value})
 
 
 @pytest.mark.parametrize("streamed", [False, True])
@@ -215,7 +214,7 @@ def test_hole_8_internal_names_cannot_be_set(server: HostileServer, name: str) -
     for path in ("/v1/chat/completions", "/v1/responses", "/tokenize"):
         [sample] = [s for s in SAMPLE_LIST if s.path == path and not s.body.get("stream")]
         for value in (True, "x", None, ["x"] * 100):
-            reject(server, sample, {"chat_template_kwargs": {name: value}})
+            assert is_rejected(server, sample, {"chat_template_kwargs": {name: value}})
 
 
 def test_hole_8_a_large_prompt_does_not_block_the_event_loop(server: HostileServer) -> None:
