@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.reliability import CASES, FIGURES, ReportWriter
+
+HERE = Path(__file__).parent
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -23,6 +26,13 @@ def pytest_configure(config: pytest.Config) -> None:
     is_worker = hasattr(config, "workerinput")  # of pytest-xdist, which reports to its controller
     if config.getoption("--write-report", default=False) and not is_worker:
         config.pluginmanager.register(ReportWriter())
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave the hostile tests out of the fast ones: most of them start a server."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture
