@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from dragoman.types.limits import KeyLimits as KeyLimits
 from dragoman.types.limits import Priority as Priority
+from dragoman.types.media import MediaItem as MediaItem
 from dragoman.types.sampling import DEFAULT_SAMPLING as DEFAULT_SAMPLING
 from dragoman.types.sampling import BannedString as BannedString
 from dragoman.types.sampling import Sampling as Sampling
@@ -52,6 +53,7 @@ class MediaPart(Struct, frozen=True, kw_only=True):
     url: str | None = None  # an http, https or data URL
     data: str | None = None  # base64
     media_type: str | None = None
+    item: MediaItem | None = None  # the decoded content, once the stage `media` has run
 
 
 class ImagePart(MediaPart, frozen=True, kw_only=True, tag="image"):
@@ -266,6 +268,7 @@ class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cache_prompt: bool = True
     cache_scope: str = ""  # a cached prefix is reused only by jobs of the same scope
     public_prefix: int = 0  # the first tokens of the prompt, which jobs of any scope may reuse
+    media: tuple[MediaItem, ...] = ()  # in the order in which the prompt refers to them
     priority: Priority = "live"
     trace: TraceLevel | None = None  # report what the engine did, in `Step.trace`
 
@@ -316,6 +319,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     trained_context: int | None = None  # the context that the model was trained for
     context_shift: bool = False  # an answer continues in a full context without its oldest tokens
     slots: int | None = None  # choices that run at once; None is no limit
+    shares_compute: bool = False  # each running choice slows the others down, as on a CPU
     token_prompts: bool = False  # takes token ids
     sampling: frozenset[str] = frozenset()  # names of the `Sampling` fields it honours
     sampling_defaults: bool = False  # fields that nobody set have our defaults, not None
