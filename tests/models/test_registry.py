@@ -22,7 +22,8 @@ from dragoman.models.catalog import ModelCatalog
 from dragoman.models.loaders.engine import EngineModelOptions, make_engine_model
 from dragoman.models.loaders.gguf import load
 from dragoman.models.mapping import ModelOptions
-from dragoman.models.registry import Lease, ModelEntry, ModelPolicy, ModelRegistry
+from dragoman.models.registry import ModelEntry, ModelPolicy, ModelRegistry
+from dragoman.models.residency import Lease
 from dragoman.pipeline.admission import Admission
 from tests.support.fake_models import (
     FakeEngine,

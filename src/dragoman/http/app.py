@@ -34,6 +34,7 @@ from dragoman.http.routes import (
     infill,
     messages,
     models,
+    ollama,
     responses,
     tokenize,
 )
@@ -62,6 +63,7 @@ ROUTE_MAKERS = (
     conversations.make_routes,
     models.make_routes,
     tokenize.make_routes,
+    ollama.make_routes,
     admin.make_routes,
     health.make_routes,
 )

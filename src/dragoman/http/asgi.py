@@ -69,6 +69,7 @@ class RequestContext:
         self.takes_place = False  # likewise; it is one of the concurrent requests of its key
         self.owner = ""  # whose data the request sees: a digest of the client's key, or of its name
         self.key_name = ""  # of the client's key, for logs; it has one only where keys are required
+        self.is_admin = False  # it has an admin key, or needs none
         self.extra_headers: list[Header] = []  # sent with the response
         self.warnings: list[str] = []  # likewise; one sentence for each field without effect
         self.status: int | None = None  # of the response, once its headers are sent

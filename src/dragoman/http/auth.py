@@ -88,7 +88,7 @@ class KeyGuard:
             request.get_rate_limits = lambda: self._limiter.get_status(entry.owner)
         set_cache_scope(request.owner)
         with self._limiter.start_request(request.owner, takes_place=request.takes_place):
-            is_admin = self._is_admin(entries)
+            request.is_admin = is_admin = self._is_admin(entries)
             if request.access == "admin" and not is_admin:
                 raise self._make_admin_error(entries, keys)
             if request.access == "key" and self._keys.required and entry is None:

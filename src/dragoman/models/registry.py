@@ -43,7 +43,7 @@ from dragoman.models.model import (
     report_progress,
 )
 from dragoman.models.names import ModelNames
-from dragoman.models.residency import LoadedModel, LoadState, ModelSlot, Residency
+from dragoman.models.residency import Lease, LoadedModel, LoadState, ModelSlot, Residency
 
 log = logging.getLogger("dragoman.models")
 
@@ -72,28 +72,6 @@ class ModelEntry(Struct, frozen=True, kw_only=True):
     error: str | None = None  # why loading failed
     model: Model | None = None  # if it is loaded
     expires_at: float | None = None  # when it is unloaded if it stays idle; None: it is not
-
-
-class Lease:
-    """Keeps a model in memory until it is released. Releasing twice is harmless."""
-
-    def __init__(self, residency: Residency, loaded: LoadedModel, name: str) -> None:
-        self.model = loaded.model
-        self.model_name = name  # in the answer
-        self._residency = residency
-        self._loaded: LoadedModel | None = loaded
-        residency.add_user(loaded)
-
-    def release(self) -> None:
-        loaded, self._loaded = self._loaded, None
-        if loaded is not None:
-            self._residency.remove_user(loaded)
-
-    def __enter__(self) -> Model:
-        return self.model
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
 
 
 class ModelRegistry:
@@ -140,10 +118,18 @@ class ModelRegistry:
         source = self.names.find_default()
         return source.id if source is not None else ""
 
-    async def acquire(self, name: str, wait: float | None = None, *, owner: str = "") -> Lease:
+    async def acquire(
+        self,
+        name: str,
+        wait: float | None = None,
+        *,
+        owner: str = "",
+        keep_alive: float | None = None,
+    ) -> Lease:
         """Load a model if necessary and keep it loaded until the lease is released.
 
-        A model that the `owner` of the request may not use does not exist for it.
+        A model that the `owner` of the request may not use does not exist for it. `keep_alive`:
+        the seconds that it stays loaded when it is idle, from now on; negative is forever.
         """
         slot = await self._resolve(name, owner)
         loaded = slot.loaded
@@ -151,9 +137,8 @@ class ModelRegistry:
             timeout = self.policy.wait if wait is None else wait
             loaded = await self._wait_until_loaded(slot, timeout)
         model = loaded.model
-        return Lease(
-            self._residency, loaded, self.names.get_answer_name(name, model.id, model.aliases)
-        )
+        answer_name = self.names.get_answer_name(name, model.id, model.aliases)
+        return Lease(self._residency, loaded, answer_name, keep_alive)
 
     async def load(self, name: str, wait: float | None = None, *, owner: str = "") -> ModelEntry:
         """Load a model now, even one that failed before."""

@@ -80,6 +80,7 @@ class LoadedModel:
         self.size = slot.reserved or slot.source.size
         self.owned = owned
         self.users = 0
+        self.keep_alive: float | None = None  # seconds, of the last request that set it
         self.last_use = 0  # on a clock that counts uses
         self.timer: asyncio.TimerHandle | None = None
         self.expires_at: float | None = None  # when the timer unloads it, in seconds since 1970
@@ -161,8 +162,11 @@ class Residency:
         self._touch(loaded)
         self.start_idle_timer(loaded)
 
-    def add_user(self, loaded: LoadedModel) -> None:
+    def add_user(self, loaded: LoadedModel, keep_alive: float | None = None) -> None:
+        """Count a user; its `keep_alive` holds until another one sets it."""
         loaded.users += 1
+        if keep_alive is not None:
+            loaded.keep_alive = keep_alive
         loaded.stop_timer()
         self._touch(loaded)
 
@@ -176,8 +180,8 @@ class Residency:
 
     def start_idle_timer(self, loaded: LoadedModel) -> None:
         """Start the timer that unloads an idle model."""
-        keep_alive = loaded.slot.source.options.keep_alive
-        seconds = self.keep_alive if keep_alive is None else keep_alive
+        choices = (loaded.keep_alive, loaded.slot.source.options.keep_alive)
+        seconds = next((choice for choice in choices if choice is not None), self.keep_alive)
         loaded.stop_timer()
         if seconds >= 0 and loaded.is_evictable:
             loaded.timer = asyncio.get_running_loop().call_later(seconds, self._expire, loaded)
@@ -239,3 +243,27 @@ class Residency:
             log.exception("failed to close %s", loaded.model.id)
         finally:
             self.loaded.discard(loaded)
+
+
+class Lease:
+    """Keeps a model in memory until it is released. Releasing twice is harmless."""
+
+    def __init__(
+        self, residency: Residency, loaded: LoadedModel, name: str, keep_alive: float | None
+    ) -> None:
+        self.model = loaded.model
+        self.model_name = name  # in the answer
+        self._residency = residency
+        self._loaded: LoadedModel | None = loaded
+        residency.add_user(loaded, keep_alive)
+
+    def release(self) -> None:
+        loaded, self._loaded = self._loaded, None
+        if loaded is not None:
+            self._residency.remove_user(loaded)
+
+    def __enter__(self) -> Model:
+        return self.model
+
+    def __exit__(self, *_: object) -> None:
+        self.release()

@@ -77,7 +77,9 @@ async def prepare(request: Request, services: Services, already_admitted: bool =
     set_cache_scope(request.owner)
     with record.measure("resolve"):
         owner = "" if already_admitted else request.owner
-        lease = await services.models.acquire(request.model, owner=owner)
+        lease = await services.models.acquire(
+            request.model, owner=owner, keep_alive=request.keep_alive
+        )
     try:
         model = lease.model
         record.model = model.id

@@ -12,7 +12,7 @@ from dragoman.grammar.grammar_spec import CompiledGrammar
 from dragoman.keys.rate_limits import NO_RESERVATION, TokenReservation
 from dragoman.models.model import Model
 from dragoman.models.output_format import AnswerStart, OutputFormat
-from dragoman.models.registry import Lease
+from dragoman.models.residency import Lease
 from dragoman.pipeline.admission import Ticket
 from dragoman.pipeline.constrain import UNCONSTRAINED
 from dragoman.pipeline.sampling import add_stop_tokens

@@ -241,6 +241,7 @@ class Request(Struct, frozen=True, kw_only=True):
     store: bool = False  # the client wants the response stored
     owner: str = ""  # a digest of the API key; only the same owner can read what is stored
     priority: Priority = "live"
+    keep_alive: float | None = None  # seconds that the idle model stays loaded; -1 is forever
     response_id: str | None = None  # engines get it as the id of the job
     round: int = 0  # of a response that calls remote tools between rounds
     report: ReportOptions = ReportOptions()

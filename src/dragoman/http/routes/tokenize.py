@@ -9,7 +9,7 @@ from dragoman.http.asgi import RequestContext
 from dragoman.http.router import Route, RouteGroup
 from dragoman.http.routes.context import RouteContext
 from dragoman.models.model import Model
-from dragoman.models.registry import Lease
+from dragoman.models.residency import Lease
 from dragoman.pipeline.render import render_unanswered
 from dragoman.protocols import chat
 from dragoman.protocols.dialect import pass_strict
