@@ -39,9 +39,9 @@ class SimulatedJob(SlotClaim):
 class Simulation:
     """An engine with slots that makes a step each second."""
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, slots: int, *, shares_compute: bool = False) -> None:
         self.slots = slots
-        self.queue = FairQueue(slots)
+        self.queue = FairQueue(slots, shares_compute=shares_compute)
         self.waiting: list[SimulatedJob] = []
         self.running: list[SimulatedJob] = []
         self.started: list[SimulatedJob] = []
@@ -103,9 +103,12 @@ WEIGHTS = st.sampled_from([0.25, 0.5, 1.0, 2.0, 4.0])
 @given(
     slots=st.integers(1, 6),
     owners=st.dictionaries(st.sampled_from("abcde"), st.tuples(LENGTHS, WEIGHTS), min_size=2),
+    shares_compute=st.booleans(),
 )
-def test_shares_converge_to_weights(slots: int, owners: dict[str, tuple[int, float]]) -> None:
-    simulation, steps = Simulation(slots), 600
+def test_shares_converge_to_weights(
+    slots: int, owners: dict[str, tuple[int, float]], shares_compute: bool
+) -> None:
+    simulation, steps = Simulation(slots, shares_compute=shares_compute), 600
     weights = {owner: weight for owner, (_, weight) in owners.items()}
     simulation.run_flood({owner: length for owner, (length, _) in owners.items()}, weights, steps)
     longest = max(length for length, _ in owners.values())
@@ -215,6 +218,38 @@ def test_an_active_owner_finds_a_slot_free(slots: int, most: int, flood: int, pa
             assert beside <= most or number * length <= flood  # what runs is not interrupted
         assert steps == length or (number == 0 and steps <= length + flood)
         simulation.run_flood(lengths, {}, pause)
+
+
+@pytest.mark.parametrize("flood", [1, 7, 20])
+@pytest.mark.parametrize(("others", "weight", "most"), [(1, 1.0, 1), (2, 1.0, 1), (1, 3.0, 3)])
+def test_a_flood_does_not_slow_active_owners_that_share_the_compute(
+    others: int, weight: float, most: int, flood: int
+) -> None:
+    """Beside owners with one job at a time, a flood runs as many jobs as its weight allows."""
+    simulation, length = Simulation(8, shares_compute=True), 10
+    simulation.run_flood({"flood": flood}, {"flood": weight}, 50)
+    owners = [f"other{number}" for number in range(others)]
+    beside = []
+    for _ in range(6):
+        jobs = [SimulatedJob(owner, length) for owner in owners]
+        for job in jobs:
+            simulation.push(job)
+        while not all(job in simulation.finished for job in jobs):
+            before = simulation.tokens["flood"]
+            simulation.run_flood({"flood": flood}, {"flood": weight}, 1)
+            beside.append(simulation.tokens["flood"] - before)
+    after_flood = beside[flood + length :]  # what runs is not interrupted
+    assert set(after_flood) <= set(range(most + 1))
+    assert after_flood.count(most) >= len(after_flood) // 2
+
+
+def test_a_flood_has_every_slot_once_no_other_owner_is_active() -> None:
+    simulation = Simulation(4, shares_compute=True)
+    simulation.push(SimulatedJob("other", 5))
+    simulation.run_flood({"flood": 3}, {}, 60)
+    before = simulation.tokens["flood"]
+    simulation.run_flood({"flood": 3}, {}, 1)
+    assert simulation.tokens["flood"] - before == 4
 
 
 def test_priorities_are_strict() -> None:

@@ -145,6 +145,7 @@ class LlamaCppEngine:
             trained_context=plan.memory.trained_context,
             context_shift=bool(settings.context_shift),
             slots=plan.memory.slots,
+            shares_compute=not plan.on_gpu,
             token_prompts=True,
             sampling=SAMPLING_FIELDS,
             sampling_defaults=True,

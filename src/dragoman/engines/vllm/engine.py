@@ -85,6 +85,7 @@ class VllmEngine:
             context=int(model.max_model_len),
             trained_context=_find_trained_context(model),
             slots=int(config.scheduler_config.max_num_seqs),
+            shares_compute=config.device_config.device_type == "cpu",
             token_prompts=True,
             sampling=SAMPLING_FIELDS,
             sampling_defaults=True,

@@ -31,7 +31,10 @@ class Admission:
         gate = self._gates.get(model)
         if gate is None:
             gate = self._gates[model] = Gate(
-                model.capabilities.slots, self._queue, self._find_limits
+                model.capabilities.slots,
+                self._queue,
+                self._find_limits,
+                shares_compute=model.capabilities.shares_compute,
             )
             engine: object = model.engine
             if isinstance(engine, SubprocessEngine):

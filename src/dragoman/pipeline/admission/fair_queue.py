@@ -20,6 +20,9 @@ within a priority by owner; those of one owner are served in order of arrival. E
 - For each active owner, slots of its share stay free: one for its next request, and one more. So
   it need not wait for jobs of others to end, and runs beside fewer of them, which would slow it
   down. An owner is active while a live job of it runs, and for `ACTIVE_SECONDS` after its last one.
+- Where all running jobs share the compute of the engine, as on a CPU, an owner that has a job gets
+  no other slot if an active owner would then have less than its share of the slots in use. That
+  protects owners that want no more slots than their share; others get them anyway.
 
 What runs is not interrupted. So a claim waits at most until a slot of the owners ahead of it ends,
 and a short job on an engine with one slot may wait for one long job. Nothing here knows asyncio or
@@ -129,8 +132,9 @@ class OwnerAccount:
 class FairQueue:
     """The claims on the slots of one engine (None: any number of slots)."""
 
-    def __init__(self, slots: int | None = None) -> None:
+    def __init__(self, slots: int | None = None, *, shares_compute: bool = False) -> None:
         self._slots = math.inf if slots is None else slots
+        self._shares_compute = shares_compute
         self._accounts: dict[str, OwnerAccount] = {}
         self._virtual_time = 0.0
         self._lower_slots = 0  # that claims of lower priorities hold
@@ -295,19 +299,42 @@ class FairQueue:
         accounts = self._accounts.values()
         return sum(each.weight for each in accounts if each.has_work or each.is_active(now))
 
-    def _count_reserved(self, account: OwnerAccount, now: float, kept: Collection[str]) -> int:
+    def _count_reserved(self, account: OwnerAccount, now: float, kept: Collection[str]) -> float:
         """Count the slots that an owner must leave free for others."""
         total = self._sum_weights(now)
+        held = {
+            other: other.slots + (owner in kept)
+            for owner, other in self._accounts.items()
+            if other is not account and other.is_active(now)
+        }
+        if self._shares_compute and account.slots and self._slows_down(held, total):
+            return math.inf
         if not self._exceeds_share(account, total):
             return 0
         reserved = 0
-        for owner, other in self._accounts.items():
-            wants_slot = any(_find_next(other, priority) for priority in PRIORITIES)
-            if other is not account and other.is_active(now) and not wants_slot:
-                share = int(self._slots * other.weight / total + ROUNDING)
-                held = other.slots + (owner in kept)
-                reserved += max(0, min(share, max(1, held) + 1) - held)
+        for other, slots in held.items():
+            if not any(_find_next(other, priority) for priority in PRIORITIES):
+                share = self._count_share(other, total)
+                reserved += max(0, min(share, max(1, slots) + 1) - slots)
         return reserved
+
+    def _slows_down(self, held: dict[OwnerAccount, int], total_weight: float) -> bool:
+        """Whether one more job leaves an active owner less than its share of the slots in use."""
+        modest = {
+            owner: max(1, wanted)
+            for owner, slots in held.items()
+            if (wanted := slots + _count_wanted(owner))
+            <= max(1, self._count_share(owner, total_weight))
+        }
+        rest = sum(account.slots for account in self._accounts.values() if account not in modest)
+        in_use = rest + 1 + sum(modest.values())
+        return any(
+            slots / in_use + ROUNDING < owner.weight / total_weight
+            for owner, slots in modest.items()
+        )
+
+    def _count_share(self, account: OwnerAccount, total_weight: float) -> int:
+        return int(self._slots * account.weight / total_weight + ROUNDING)
 
     def _exceeds_share(self, account: OwnerAccount, total_weight: float) -> bool:
         """Whether one more slot would be more than an owner's share."""
@@ -320,6 +347,11 @@ def _find_next(account: OwnerAccount, priority: Priority) -> SlotClaim | None:
         if claim.slots < claim.wanted:
             return claim
     return None
+
+
+def _count_wanted(account: OwnerAccount) -> int:
+    """Count the slots that the live claims of an owner wait for."""
+    return sum(claim.wanted - claim.slots for claim in account.waiting[PRIORITIES[0]])
 
 
 def _has_waiting(account: OwnerAccount) -> bool:

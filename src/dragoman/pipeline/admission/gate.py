@@ -120,12 +120,14 @@ class Gate:
         queue: int,
         find_limits: FindLimits = find_no_limits,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        shares_compute: bool = False,
     ) -> None:
         self.slots = slots
         self._places = queue
         self._find_limits = find_limits
         self._clock = clock
-        self._queue = FairQueue(slots)
+        self._queue = FairQueue(slots, shares_compute=shares_compute)
         self._busy_slots = 0
         self._running: set[Ticket] = set()
         self._waiting: dict[Ticket, None] = {}
