@@ -31,7 +31,7 @@ from dragoman.grammar.compiler.compiler_pool import CompilerPool
 from dragoman.keys import AuditLog, KeyFileError, KeyStore, RateLimiter, make_key_settings
 from dragoman.mcp import client
 from dragoman.mcp.url_guard import UrlGuard, UrlRejected
-from dragoman.models.catalog import ModelCatalog, ModelSource, list_names, normalize_name
+from dragoman.models.catalog import ModelCatalog, ModelSource, list_names
 from dragoman.models.hub_download import format_hub_name, is_hub_name
 from dragoman.models.loaders.engine import (
     OPTIONS,
@@ -44,6 +44,7 @@ from dragoman.models.loaders.model_preset import check_public_prompts, make_pres
 from dragoman.models.loaders.startup_checks import check_models
 from dragoman.models.mapping import MappingError, ModelEntries, ModelOptions, parse_entries
 from dragoman.models.memory import MemoryPlanner
+from dragoman.models.name_index import normalize_name
 from dragoman.models.output_format import FormatOverrides, check_names
 from dragoman.models.registry import ModelPolicy, ModelRegistry
 from dragoman.options import InvalidOption

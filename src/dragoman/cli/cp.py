@@ -40,7 +40,8 @@ def add_parser(
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> None:
-    from dragoman.models.catalog import list_names, normalize_name
+    from dragoman.models.catalog import list_names
+    from dragoman.models.name_index import normalize_name
     from dragoman.runtime import open_catalog
 
     alias = check_alias(arguments.alias)
@@ -76,7 +77,7 @@ def check_alias(alias: str) -> str:
 
 def make_entry(source: ModelSource, name: str, file: Path) -> Json:
     """Return the entry of a model: as its own entry is written, else its path."""
-    from dragoman.models.catalog import normalize_name
+    from dragoman.models.name_index import normalize_name
 
     for key, value in read_entries(file).items():
         if isinstance(key, str) and normalize_name(key) == normalize_name(name):

@@ -20,7 +20,7 @@ from dragoman.cli.console.table import format_size
 from dragoman.cli.console.text import print_text
 from dragoman.cli.cp import get_mapping_file
 from dragoman.config import Settings
-from dragoman.models.deletion import is_inside, list_files, remove_empty_directories
+from dragoman.models.management.deletion import is_inside, list_files, remove_empty_directories
 from dragoman.models.mapping_file import read_entries, remove_entry
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
 
 def find_entry(catalog: ModelCatalog, name: str) -> str | None:
     """Return the key of models.yaml that is this name."""
-    from dragoman.models.catalog import normalize_name
+    from dragoman.models.name_index import normalize_name
 
     keys = [key for key in read_entries(get_mapping_file(catalog)) if isinstance(key, str)]
     return next((key for key in keys if normalize_name(key) == normalize_name(name)), None)

@@ -40,6 +40,15 @@ from dragoman.engines.llamacpp.loading.model_shape import (
 from dragoman.errors import ModelBroken
 from dragoman.models.hub_download import find_downloaded
 from dragoman.models.mapping import ModelEntries, ModelMapping, ModelOptions
+from dragoman.models.name_index import (
+    NameIndex,
+    add_names,
+    index_explicit,
+    list_spellings,
+    merge_duplicates,
+    normalize_name,
+    slugify,
+)
 from dragoman.models.pull import DEFAULT_ALIASES, DEFAULT_FILE
 from dragoman.options import suggest
 from dragoman.types.bounded_cache import BoundedCache
@@ -54,7 +63,6 @@ QUANTIZATION_SUFFIX = re.compile(
 )
 
 FileStamp = tuple[str, int, int]
-NameIndex = dict[str, list["ModelSource"]]
 
 
 class ModelSource(Struct, frozen=True, kw_only=True):
@@ -98,14 +106,6 @@ def read_stamp(path: Path) -> FileStamp:
     return (str(path), status.st_mtime_ns, status.st_size)
 
 
-def normalize_name(name: str) -> str:
-    return name.strip().casefold()
-
-
-def slugify(text: str) -> str:
-    return re.sub(r"[\s_]+", "-", normalize_name(text))
-
-
 class ModelCatalog:
     """The index of models. `base` holds the options that a model does not set itself."""
 
@@ -131,12 +131,12 @@ class ModelCatalog:
         """List all models once, those of the operator first."""
         return list(self._sources)
 
-    def find(self, name: str) -> ModelSource | None:
-        """Find the model that has a name."""
+    def find(self, name: str, *, any_tag: bool = True) -> ModelSource | None:
+        """Find the model that has a name; with `any_tag`, `name:tag` is also a model `name`."""
         name = normalize_name(name)
         if not name or len(name) > MAX_NAME:
             return None
-        for spelling in _list_spellings(name):
+        for spelling in list_spellings(name, any_tag=any_tag):
             for names in self._index:
                 matches = names.get(spelling, [])
                 if len(matches) == 1:
@@ -166,8 +166,8 @@ class ModelCatalog:
             others = [source for source in scanned if source.real_path not in claimed]
             keys = {source.key for source in [*self.added, *mapped]}
             same = [source for source in scanned if source.key in keys]
-            explicit = _merge_duplicates([*self.added, *mapped, *same])
-            self._index = [_index_explicit(explicit), *self._index_scanned(scanned)]
+            explicit = merge_duplicates([*self.added, *mapped, *same])
+            self._index = [index_explicit(explicit), *self._index_scanned(scanned)]
             self._sources = explicit + others
 
     def add(self, source: ModelSource, names: Sequence[str] = ()) -> ModelSource:
@@ -226,18 +226,18 @@ class ModelCatalog:
         for source in sources:
             stem, parent = _get_stem(source), source.path.parent
             relative_name = _get_relative_name(source, root)
-            _add_names(tiers[0], source, source.id, relative_name, *source.aliases)
-            _add_names(tiers[1], source, stem)
+            add_names(tiers[0], source, source.id, relative_name, *source.aliases)
+            add_names(tiers[1], source, stem)
             if parent != root and models_per_directory[parent] == 1 and root in parent.parents:
-                _add_names(tiers[2], source, parent.name, parent.relative_to(root).as_posix())
-            _add_names(
+                add_names(tiers[2], source, parent.name, parent.relative_to(root).as_posix())
+            add_names(
                 tiers[3],
                 source,
                 QUANTIZATION_SUFFIX.sub("", stem),
                 QUANTIZATION_SUFFIX.sub("", relative_name),
             )
-            _add_names(tiers[4], source, *source.titles, *map(slugify, source.titles))
-            _add_names(tiers[5], source, source.architecture or "")
+            add_names(tiers[4], source, *source.titles, *map(slugify, source.titles))
+            add_names(tiers[5], source, source.architecture or "")
         return tiers
 
 
@@ -359,42 +359,3 @@ def _make_distinct(sources: list[ModelSource], root: Path) -> list[ModelSource]:
         seen.add(normalize_name(source.id))
         distinct.append(source)
     return distinct
-
-
-def _merge_duplicates(sources: list[ModelSource]) -> list[ModelSource]:
-    """Merge sources of the same model with the same options."""
-    merged: dict[str, ModelSource] = {}
-    for source in sources:
-        first = merged.get(source.key)
-        if first is None:
-            merged[source.key] = source
-            continue
-        names = dict.fromkeys((*first.aliases, source.id, *source.aliases))
-        names.pop(first.id, None)
-        merged[source.key] = msgspec.structs.replace(first, aliases=tuple(names))
-    return list(merged.values())
-
-
-def _index_explicit(sources: list[ModelSource]) -> NameIndex:
-    """Index the names of explicit models; the first model of a name wins."""
-    names: NameIndex = {}
-    for source in sources:
-        for name in (source.id, *source.aliases):
-            names.setdefault(normalize_name(name), [source])
-    return names
-
-
-def _add_names(names: NameIndex, source: ModelSource, *spellings: str) -> None:
-    for spelling in dict.fromkeys(map(normalize_name, spellings)):
-        if spelling:
-            names.setdefault(spelling, []).append(source)
-
-
-def _list_spellings(name: str) -> Iterator[str]:
-    """List a name and, for `name:tag`, the spellings that files use."""
-    yield name
-    base, colon, tag = name.partition(":")
-    if colon and base:
-        yield f"{base}.{tag}"
-        yield f"{base}-{tag}"
-        yield base
