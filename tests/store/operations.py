@@ -6,11 +6,12 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from dragoman.store.rows import StoredItem, StoreLimits
+from dragoman.store.rows import Page, StoredItem, StoreLimits
 from dragoman.store.servers import ServerProcess
 from dragoman.store.transaction import Transaction
 
 Operation = Callable[[Transaction, str], Any]
+PAGE = Page(limit=9, newest_first=False)
 
 # every method that takes an owner: a call of it, and what it returns for another owner
 OWNED: dict[str, tuple[Operation, Any]] = {
@@ -67,10 +68,17 @@ OWNED: dict[str, tuple[Operation, Any]] = {
     "completions.update": (lambda tx, owner: tx.completions.update(owner, "chat", b"new"), False),
     "completions.delete": (lambda tx, owner: tx.completions.delete(owner, "chat"), False),
     "delete_completion": (lambda tx, owner: tx.delete_completion(owner, "chat"), False),
-    "completions.list_page": (
-        lambda tx, owner: tx.completions.list_page(owner, after=None, limit=9, newest_first=False),
-        [],
-    ),
+    "completions.list_page": (lambda tx, owner: tx.completions.list_page(owner, PAGE), []),
+    "files.get": (lambda tx, owner: tx.files.get(owner, "f"), None),
+    "files.append": (lambda tx, owner: tx.files.append(owner, "g", 1, b"more"), False),
+    "files.sum_bytes": (lambda tx, owner: tx.files.sum_bytes(owner), 0),
+    "files.finish": (lambda tx, owner: tx.files.finish(owner, "g"), None),
+    "files.list_page": (lambda tx, owner: tx.files.list_page(owner, PAGE), []),
+    "files.delete": (lambda tx, owner: tx.files.delete(owner, "f"), False),
+    "batches.get": (lambda tx, owner: tx.batches.get(owner, "b"), None),
+    "batches.list_page": (lambda tx, owner: tx.batches.list_page(owner, PAGE), []),
+    "batches.count_unfinished": (lambda tx, owner: tx.batches.count_unfinished(owner), 0),
+    "batches.request_cancel": (lambda tx, owner: tx.batches.request_cancel(owner, "b"), None),
 }
 
 # methods that take an owner but return nothing: they cannot reveal or change another owner's rows
@@ -86,6 +94,20 @@ WITHOUT_OWNER = {
     "responses.lock_running",
     "conversations.add",
     "completions.add",
+    "files.add",
+    "files.read_chunks",
+    "files.list_numbers",
+    "batches.add",
+    "batches.claim",
+    "batches.release",
+    "batches.list_cancelling",
+    "batches.start",
+    "batches.record_results",
+    "batches.list_done",
+    "batches.finalize",
+    "batches.finish",
+    "claim_batches",
+    "servers.list_alive",
     "key_values.get_or_create_secret",
     "key_values.get_secret",
     "servers.register",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dragoman.errors import BadRequest
-from dragoman.store.rows import ROW, StoreLimits, SweepCounts
+from dragoman.store.rows import ROW, Page, StoreLimits, SweepCounts
 from dragoman.store.store import Store
 from tests.support.stores import add_completion, execute, make_completion, open_store, run_scenario
 
@@ -27,9 +27,8 @@ def test_updating_a_completion_updates_its_size(url: str) -> None:
 
 def test_listing_completions_reads_no_messages(url: str) -> None:
     async def list_page(store: Store, after: str) -> list[tuple[str, bytes]]:
-        return await store.read(
-            lambda tx: tx.completions.list_page("ann", after=after, limit=1, newest_first=False)
-        )
+        page = Page(after=after, limit=1, newest_first=False)
+        return await store.read(lambda tx: tx.completions.list_page("ann", page))
 
     async def scenario(store: Store) -> None:
         for completion in ("a", "b", "c"):

@@ -14,6 +14,7 @@ from unittest.mock import MagicMock
 import pytest
 from sqlalchemy import create_engine, text
 
+from dragoman.store.batches.rows import StoredBatch, StoredFile
 from dragoman.store.rows import (
     ROW,
     NumberedFrames,
@@ -194,6 +195,23 @@ async def add_completion(store: Store, row: StoredCompletion) -> None:
     await store.write(lambda tx: tx.completions.add(row))
 
 
+async def add_file(
+    store: Store, row: StoredFile, content: Sequence[bytes] = (), *, complete: bool = True
+) -> None:
+    def add(tx: Transaction) -> None:
+        tx.files.add(row)
+        for number, data in enumerate(content):
+            assert tx.files.append(row.owner, row.id, number, data)
+        if complete:
+            tx.files.finish(row.owner, row.id)
+
+    await store.write(add)
+
+
+async def add_batch(store: Store, row: StoredBatch) -> None:
+    await store.write(lambda tx: tx.batches.add(row))
+
+
 async def get_secret(store: Store, name: str, size: int = 32) -> bytes:
     return await store.write(lambda tx: tx.key_values.get_or_create_secret(name, size))
 
@@ -221,6 +239,24 @@ def make_completion(completion: str, owner: str = "ann", **fields: Any) -> Store
     return StoredCompletion(id=completion, owner=owner, **(defaults | fields))
 
 
+def make_file(file: str, owner: str = "ann", **fields: Any) -> StoredFile:
+    defaults: dict[str, Any] = {"purpose": "batch", "filename": "a.jsonl", "created": NOW}
+    return StoredFile(id=file, owner=owner, **(defaults | {"expires": NOW + 1e6} | fields))
+
+
+def make_batch(batch: str, owner: str = "ann", **fields: Any) -> StoredBatch:
+    defaults: dict[str, Any] = {
+        "endpoint": "/v1/chat/completions",
+        "completion_window": "24h",
+        "input_file": f"{batch}-in",
+        "output_file": f"{batch}-out",
+        "error_file": f"{batch}-err",
+        "created": NOW,
+        "expires_at": NOW + 24 * 3600,
+    }
+    return StoredBatch(id=batch, owner=owner, **(defaults | fields))
+
+
 async def list_item_ids(store: Store, conversation: str = "c", **page: Any) -> list[str] | None:
     arguments = {"after": None, "limit": 1000, "newest_first": False} | page
     items = await store.read(
@@ -237,6 +273,9 @@ async def add_rows(store: Store) -> None:
     await add_conversation(store, make_conversation("c"), make_items("i"))
     await put_turns(store, "ann", [StoredTurn("k", "m", b"turn")])
     await add_completion(store, make_completion("chat"))
+    await add_file(store, make_file("f"), [b"one", b"two"])
+    await add_file(store, make_file("g"), [b"three"], complete=False)
+    await add_batch(store, make_batch("b", metadata=b'{"a":"b"}'))
 
 
 # the column that says which row a table's row belongs to, and the columns that count
@@ -249,11 +288,14 @@ COUNTED_COLUMNS = {
     "items": ("conversation", "body"),
     "completions": ("id", "body", "messages"),
     "memories": ("source", "data"),
+    "files": ("id",),
+    "chunks": ("file", "data"),
+    "batches": ("id", "metadata"),
 }
 
 
 def sum_size_columns(url: str) -> int:
-    tables = ("responses", "conversations", "completions", "memories")
+    tables = ("responses", "conversations", "completions", "memories", "files", "batches")
     query = "SELECT coalesce(sum(size), 0) FROM "
     return sum(int(execute(url, query + table)[0][0]) for table in tables)
 

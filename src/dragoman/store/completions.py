@@ -10,12 +10,11 @@ from sqlalchemy import (
     func,
     insert,
     select,
-    tuple_,
     update,
 )
 
-from dragoman.errors import BadRequest
-from dragoman.store.rows import ROW, StoredCompletion
+from dragoman.store.paging import list_page
+from dragoman.store.rows import ROW, Page, StoredCompletion
 from dragoman.store.tables import completions
 from dragoman.store.write_meter import WriteMeter
 
@@ -65,22 +64,11 @@ class CompletionRepository:
         statement = delete(completions).where(_is_owned(owner, completion))
         return self._connection.execute(statement).rowcount > 0
 
-    def list_page(
-        self, owner: str, *, after: str | None, limit: int, newest_first: bool
-    ) -> list[tuple[str, bytes]]:
-        """A page of ids and bodies by age. `after` is the last id of the page before."""
-        age = tuple_(completions.c.created, completions.c.id)
-        query = select(completions.c.id, completions.c.body).where(completions.c.owner == owner)
-        if after is not None:
-            created_query = select(completions.c.created).where(_is_owned(owner, after))
-            created = self._connection.execute(created_query).scalar()
-            if created is None:
-                raise BadRequest("There is no such chat completion.", param="after")
-            position = tuple_(created, after)
-            query = query.where(age < position if newest_first else age > position)
-        order = [completions.c.created, completions.c.id]
-        query = query.order_by(*(column.desc() if newest_first else column for column in order))
-        rows = self._connection.execute(query.limit(limit))
+    def list_page(self, owner: str, page: Page) -> list[tuple[str, bytes]]:
+        """A page of ids and bodies by age."""
+        query = select(completions.c.id, completions.c.body)
+        visible = completions.c.owner == owner
+        rows = list_page(self._connection, query, completions, visible, page)
         return [(row.id, bytes(row.body)) for row in rows]
 
 

@@ -89,6 +89,33 @@ STEPS: tuple[tuple[str, ...], ...] = (
         """CREATE INDEX memories_by_owner ON memories (owner, touched, size)""",
         """CREATE INDEX completions_by_owner_and_age ON completions (owner, created, size)""",
     ),
+    (
+        """CREATE TABLE files (
+            id TEXT PRIMARY KEY, owner TEXT NOT NULL, purpose TEXT NOT NULL,
+            filename TEXT NOT NULL, created BIGINT NOT NULL, expires {real} NOT NULL,
+            bytes BIGINT NOT NULL, size BIGINT NOT NULL, complete BOOLEAN NOT NULL, batch TEXT)""",
+        """CREATE INDEX files_by_owner ON files (owner, created, id)""",
+        """CREATE INDEX files_by_owner_and_size ON files (owner, created, size, bytes)""",
+        """CREATE INDEX files_by_expiry ON files (expires)""",
+        """CREATE TABLE chunks (
+            file TEXT NOT NULL REFERENCES files (id) ON DELETE CASCADE,
+            number BIGINT NOT NULL, length INTEGER NOT NULL, data {blob} NOT NULL,
+            PRIMARY KEY (file, number))""",
+        """CREATE TABLE batches (
+            id TEXT PRIMARY KEY, owner TEXT NOT NULL, status TEXT NOT NULL,
+            endpoint TEXT NOT NULL, completion_window TEXT NOT NULL, input_file TEXT NOT NULL,
+            output_file TEXT, error_file TEXT, output_ttl {real}, model TEXT, server TEXT,
+            created BIGINT NOT NULL, touched {real} NOT NULL, ended {real},
+            in_progress_at BIGINT, finalizing_at BIGINT, completed_at BIGINT, failed_at BIGINT,
+            expires_at BIGINT NOT NULL, expired_at BIGINT, cancelling_at BIGINT,
+            cancelled_at BIGINT, total BIGINT NOT NULL, completed BIGINT NOT NULL,
+            failed BIGINT NOT NULL, prompt_tokens BIGINT NOT NULL, cached_tokens BIGINT NOT NULL,
+            completion_tokens BIGINT NOT NULL, reasoning_tokens BIGINT NOT NULL,
+            size BIGINT NOT NULL, metadata {blob} NOT NULL, errors {blob})""",
+        """CREATE INDEX batches_by_owner ON batches (owner, created, id)""",
+        """CREATE INDEX batches_by_age ON batches (touched, size)""",
+        """CREATE INDEX unfinished_batches ON batches (input_file) WHERE ended IS NULL""",
+    ),
 )
 NEWEST = len(STEPS)
 

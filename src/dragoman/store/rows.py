@@ -83,6 +83,14 @@ class StoredTurn(Struct, frozen=True):
     source: str | None = None  # the response or chat completion that it is deleted with
 
 
+class Page(Struct, frozen=True, kw_only=True):
+    """Which rows of a list to return, by age."""
+
+    after: str | None = None  # the last id of the page before
+    limit: int
+    newest_first: bool
+
+
 class StoreLimits(Struct, frozen=True, kw_only=True):
     """How much is stored, and for how long. Seconds and bytes."""
 

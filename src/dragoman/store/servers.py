@@ -1,7 +1,8 @@
 """The servers that use one database, and which of them are dead.
 
 Every open store registers as a server. A running response belongs to the server that added it: when
-another server notices that this one is dead, it marks those responses as failed. A server with the
+another server notices that this one is dead, it marks those responses as failed. A batch belongs to
+the server that has claimed it, and is claimed by another one when that is dead. A server with the
 same boot id and process namespace is dead if its process is gone; any other server can only be
 judged by its heartbeat.
 """
@@ -78,16 +79,25 @@ class ServerRepository:
 
     def list_dead(self) -> list[ServerProcess]:
         """Dead servers, including unregistered ones that left running responses behind."""
-        now = self._connection.execute(select(current_time(self._connection))).scalar_one()
-        registered = [
-            ServerProcess(row.id, row.host, row.place, row.pid, row.started, row.beat)
-            for row in self._connection.execute(select(servers))
-        ]
+        now, registered = self._list_registered()
         dead = [server for server in registered if not self._is_alive(server, now)]
         ids = {server.id for server in registered} | {self._this.id}
         running = select(responses.c.server).where(responses.c.ended.is_(None)).distinct()
         owners = self._connection.execute(running).scalars()
         return dead + [_make_unregistered(owner) for owner in owners if owner not in ids]
+
+    def list_alive(self) -> list[str]:
+        """Return the ids of the servers that are alive."""
+        now, registered = self._list_registered()
+        return [server.id for server in registered if self._is_alive(server, now)]
+
+    def _list_registered(self) -> tuple[float, list[ServerProcess]]:
+        """Return the time by the clock of the database, and all servers in the table."""
+        now = self._connection.execute(select(current_time(self._connection))).scalar_one()
+        return now, [
+            ServerProcess(row.id, row.host, row.place, row.pid, row.started, row.beat)
+            for row in self._connection.execute(select(servers))
+        ]
 
     def fail_responses(self, server: ServerProcess, rewrite: RewriteBody) -> tuple[int, bool]:
         """Fail some responses of a dead server: how many, and whether these were the last."""

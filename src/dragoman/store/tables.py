@@ -130,6 +130,64 @@ memories = Table(
     Column("size", BigInteger),
     Column("data", LargeBinary),
 )
+files = Table(
+    "files",
+    METADATA,
+    Column("id", EscapedText, primary_key=True),
+    Column("owner", EscapedText),
+    Column("purpose", Text),
+    Column("filename", EscapedText),
+    Column("created", BigInteger),
+    Column("expires", Float),
+    Column("bytes", BigInteger),  # of its content
+    Column("size", BigInteger),  # with its rows in chunks
+    Column("complete", Boolean),  # false while it is uploaded, or written by a batch
+    Column("batch", EscapedText),  # the batch that writes it
+)
+chunks = Table(
+    "chunks",
+    METADATA,
+    Column("file", EscapedText, primary_key=True),
+    Column("number", BigInteger, primary_key=True),  # of the line, in a file that a batch writes
+    Column("length", Integer),
+    Column("data", LargeBinary),
+)
+batches = Table(
+    "batches",
+    METADATA,
+    Column("id", EscapedText, primary_key=True),
+    Column("owner", EscapedText),
+    Column("status", Text),
+    Column("endpoint", Text),
+    Column("completion_window", Text),
+    Column("input_file", EscapedText),
+    Column("output_file", EscapedText),
+    Column("error_file", EscapedText),
+    Column("output_ttl", Float),  # seconds; null is the default
+    Column("model", EscapedText),  # null if its lines name several
+    Column("server", Text),  # the server that runs it; null is none
+    Column("created", BigInteger),
+    Column("touched", Float),
+    Column("ended", Float),  # null until its status is final
+    Column("in_progress_at", BigInteger),
+    Column("finalizing_at", BigInteger),
+    Column("completed_at", BigInteger),
+    Column("failed_at", BigInteger),
+    Column("expires_at", BigInteger),
+    Column("expired_at", BigInteger),
+    Column("cancelling_at", BigInteger),
+    Column("cancelled_at", BigInteger),
+    Column("total", BigInteger),  # lines
+    Column("completed", BigInteger),
+    Column("failed", BigInteger),
+    Column("prompt_tokens", BigInteger),
+    Column("cached_tokens", BigInteger),
+    Column("completion_tokens", BigInteger),
+    Column("reasoning_tokens", BigInteger),
+    Column("size", BigInteger),
+    Column("metadata", LargeBinary),
+    Column("errors", LargeBinary),
+)
 secrets = Table(
     "secrets",
     METADATA,

@@ -1,8 +1,8 @@
 """One transaction of the database, as the functions that `Store` runs see it.
 
 A transaction has one repository per kind of row. Each repository enforces ownership: every query
-names an owner, and a row of another owner does not exist. If a response, conversation or completion
-does not exist, methods return None, False or an empty result. Operations that touch several kinds
+names an owner, and a row of another owner does not exist. If what is asked for does not exist,
+methods return None, False or an empty result. Operations that touch several kinds
 of rows are methods of the transaction itself.
 """
 
@@ -13,6 +13,9 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection
 
+from dragoman.store.batches.batches import BatchRepository
+from dragoman.store.batches.files import FileRepository
+from dragoman.store.batches.rows import StoredBatch
 from dragoman.store.completions import CompletionRepository
 from dragoman.store.conversations import ConversationRepository
 from dragoman.store.key_values import KeyValueRepository
@@ -38,6 +41,8 @@ class Transaction:
         self.conversations = ConversationRepository(connection, self._meter)
         self.completions = CompletionRepository(connection, self._meter)
         self.key_values = KeyValueRepository(connection, self._meter)
+        self.files = FileRepository(connection, self._meter)
+        self.batches = BatchRepository(connection, server.id, self._meter, self.files)
         self.servers = ServerRepository(connection, server)
         self.maintenance = MaintenanceRepository(connection)
 
@@ -83,6 +88,11 @@ class Transaction:
         """Delete a conversation and its replayable turns. Its responses stay."""
         self.key_values.delete_turns(owner, self.responses.list_ids(owner, conversation))
         return self.conversations.delete(owner, conversation)
+
+    def claim_batches(self, counts: Counter[str], most: int) -> list[StoredBatch]:
+        """Take over batches that no server runs which is alive; see `BatchRepository.claim`."""
+        self.servers.register()  # batches of an unregistered server would be taken for abandoned
+        return self.batches.claim(self.servers.list_alive(), counts, most)
 
     def _attach_items(self, row: StoredResponse, items: Sequence[StoredItem]) -> None:
         self._meter.check_ids(item.id for item in items)

@@ -22,7 +22,7 @@ from dragoman.protocols.chat.encode import ChatCompletion
 from dragoman.protocols.dialect import pass_strict
 from dragoman.protocols.shared.openai import encode_input_tokens
 from dragoman.responses.run import CompletionRun
-from dragoman.store.rows import StoredCompletion
+from dragoman.store.rows import Page, StoredCompletion
 
 if TYPE_CHECKING:
     from dragoman.store.store import Store
@@ -135,11 +135,8 @@ class ChatHandlers:
         page_size = FILTER_PAGE if metadata or model is not None else limit + 1
 
         async def load_page(after: str | None) -> list[tuple[str, bytes]]:
-            return await store.read(
-                lambda tx: tx.completions.list_page(
-                    request.owner, after=after, limit=page_size, newest_first=newest_first
-                )
-            )
+            page = Page(after=after, limit=page_size, newest_first=newest_first)
+            return await store.read(lambda tx: tx.completions.list_page(request.owner, page))
 
         matching: list[bytes] = []
         while len(matching) <= limit:

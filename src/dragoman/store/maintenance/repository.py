@@ -4,8 +4,8 @@ An owner stores too much if it is above its own quota, or if the store is too la
 above the level at which all larger owners must be cut for the rest to fit. So an owner that stores
 less than an equal share of the store never loses a row to what others write.
 
-The age of a row counts from its last use: continuing a response renews its history. The replayable
-turns of a response or chat completion are deleted with it.
+The age of a row counts from its last use: continuing a response renews its history. A file has a
+time at which it expires. The replayable turns of a response or chat completion are deleted with it.
 
 Every method deletes one batch in one transaction and returns the number of rows, so that other
 transactions do not wait long. Several servers may sweep at once: they proceed from old to new and
@@ -17,12 +17,34 @@ from __future__ import annotations
 from collections import Counter
 from typing import TypeAlias
 
-from sqlalchemy import Column, ColumnElement, Connection, Table, delete, func, select, tuple_
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    Table,
+    and_,
+    delete,
+    func,
+    not_,
+    or_,
+    select,
+    tuple_,
+)
 
+from dragoman.store.batches.files import is_read_by_batch
 from dragoman.store.rows import StoreLimits
-from dragoman.store.tables import completions, conversations, current_time, memories, responses
+from dragoman.store.tables import (
+    batches,
+    completions,
+    conversations,
+    current_time,
+    files,
+    memories,
+    responses,
+)
 
 BATCH = 200
+BATCH_BYTES = 64 << 20  # after which a batch ends, whatever the number of its rows
 
 Key: TypeAlias = tuple[str, ...]
 AgeColumn: TypeAlias = Column[float] | Column[int]
@@ -31,6 +53,8 @@ DELETABLE: tuple[tuple[Table, AgeColumn], ...] = (  # each table with the column
     (conversations, conversations.c.touched),
     (memories, memories.c.touched),
     (completions, completions.c.created),
+    (files, files.c.created),
+    (batches, batches.c.touched),
 )
 TURN_SOURCES = (responses, completions)  # rows that own replayable turns
 
@@ -42,10 +66,13 @@ class MaintenanceRepository:
         self._connection = connection
 
     def delete_expired(self, ttl: float) -> int:
-        """Delete rows that were not used for `ttl` seconds."""
-        oldest = current_time(self._connection) - ttl
+        """Delete rows that were not used for `ttl` seconds, and files that have expired."""
+        now = current_time(self._connection)
         return sum(
-            self._delete_where(table, column, column < oldest) for table, column in DELETABLE
+            self._delete_where(
+                table, column, files.c.expires < now if table is files else column < now - ttl
+            )
+            for table, column in DELETABLE
         )
 
     def evict_oldest(self, limits: StoreLimits) -> int:
@@ -59,6 +86,7 @@ class MaintenanceRepository:
 
     def _evict(self, owner: str, excess: int) -> int:
         """Delete an owner's oldest rows, until this many bytes are gone or the batch is full."""
+        excess = min(excess, BATCH_BYTES)
         candidates = [
             row for table, column in DELETABLE for row in self._oldest(owner, table, column)
         ]
@@ -82,15 +110,21 @@ class MaintenanceRepository:
         self, owner: str, table: Table, column: AgeColumn
     ) -> list[tuple[float, int, Table, Key]]:
         query = select(column, table.c.size, *table.primary_key)
-        owned = query.where(table.c.owner == owner, _is_deletable(table))
+        owned = query.where(table.c.owner == owner, self._is_deletable(table))
         rows = self._connection.execute(owned.order_by(column).limit(BATCH))
         return [(row[0], row[1], table, tuple(row[2:])) for row in rows]
 
     def _delete_where(self, table: Table, column: AgeColumn, condition: ColumnElement[bool]) -> int:
-        query = select(*table.primary_key).where(_is_deletable(table), condition)
-        batch = query.order_by(column).limit(BATCH).with_for_update(skip_locked=True)
-        rows = self._connection.execute(batch)
-        return self._delete(table, [tuple(row) for row in rows])[1]
+        query = select(table.c.size, *table.primary_key)
+        deletable = query.where(self._is_deletable(table), condition)
+        batch = deletable.order_by(column).limit(BATCH).with_for_update(skip_locked=True)
+        keys: list[Key] = []
+        size = 0
+        for row in self._connection.execute(batch):
+            if size < BATCH_BYTES:
+                keys.append(tuple(row[1:]))
+                size += row[0]
+        return self._delete(table, keys)[1]
 
     def _delete(self, table: Table, keys: list[Key]) -> tuple[int, int]:
         """Delete rows with their turns: the bytes of the turns, and the number of rows."""
@@ -105,6 +139,16 @@ class MaintenanceRepository:
         statement = delete(table).where(tuple_(*table.primary_key).in_(keys))
         return turns_size, self._connection.execute(statement).rowcount
 
+    def _is_deletable(self, table: Table) -> ColumnElement[bool]:
+        """Responses and batches must have ended, and no batch may use a file any more."""
+        if table in (responses, batches):
+            return table.c.ended.is_not(None)
+        if table is not files:
+            return table.c.size >= 0
+        has_expired = files.c.expires < current_time(self._connection)
+        is_abandoned = and_(files.c.batch.is_(None), has_expired)  # an upload that did not end
+        return and_(or_(files.c.complete.is_(True), is_abandoned), not_(is_read_by_batch()))
+
 
 def find_excess(sizes: Counter[str], limits: StoreLimits) -> dict[str, int]:
     """Return how many bytes each owner that stores too much has to lose."""
@@ -117,8 +161,3 @@ def find_excess(sizes: Counter[str], limits: StoreLimits) -> dict[str, int]:
         allowed[owner] = min(allowed[owner], room // (len(allowed) - position))
         room -= allowed[owner]
     return {owner: size - allowed[owner] for owner, size in sizes.items() if size > allowed[owner]}
-
-
-def _is_deletable(table: Table) -> ColumnElement[bool]:
-    """A response must have ended first."""
-    return table.c.ended.is_not(None) if table is responses else table.c.size >= 0
