@@ -137,6 +137,7 @@ class FairQueue:
         self._shares_compute = shares_compute
         self._accounts: dict[str, OwnerAccount] = {}
         self._virtual_time = 0.0
+        self._wanted_slots = 0  # that waiting claims want and were not assigned
         self._lower_slots = 0  # that claims of lower priorities hold
         self._turns_since_aged = 0
         self._numbers = itertools.count()
@@ -160,6 +161,7 @@ class FairQueue:
         claim.arrived, claim.number = now, next(self._numbers)
         self._expect_next(account, claim, now)
         account.waiting[claim.priority][claim] = None
+        self._wanted_slots += claim.wanted
 
     def _find_start_time(self, account: OwnerAccount) -> float:
         """Return the virtual time at which an owner without claims starts."""
@@ -181,6 +183,8 @@ class FairQueue:
         The claim waits on, and may get more slots, until `start`. Some owners have a slot `kept`
         for them besides the free ones.
         """
+        if not self._wanted_slots:
+            return None
         priority = self._choose_priority(now)
         if priority is None:
             return None
@@ -194,6 +198,7 @@ class FairQueue:
         account.charge(claim, expected + prompt)
         claim.slots += 1
         account.slots += 1
+        self._wanted_slots -= 1
         self._lower_slots += priority != PRIORITIES[0]
         return claim
 
@@ -201,6 +206,7 @@ class FairQueue:
         """Let a claim run with the slots that it was assigned."""
         account = self._accounts[claim.owner]
         del account.waiting[claim.priority][claim]
+        self._wanted_slots -= claim.wanted - claim.slots
         account.running[claim] = None
 
     def remove(self, claim: SlotClaim, now: float) -> None:
@@ -211,7 +217,8 @@ class FairQueue:
         if account.running.pop(claim, claim) is None:
             self._settle(account, claim)
             self._expect_next(account, claim, now)
-        account.waiting[claim.priority].pop(claim, None)
+        if account.waiting[claim.priority].pop(claim, claim) is None:
+            self._wanted_slots -= claim.wanted - claim.slots
         account.slots -= claim.slots
         self._lower_slots -= claim.slots * (claim.priority != PRIORITIES[0])
         claim.slots = 0
