@@ -50,6 +50,7 @@ ALLOWED: dict[str, set[str]] = {
     "store": set(),
     "telemetry": set(),
     "mcp": {"telemetry"},
+    "media": {"mcp", "processes"},
     "tokenizers": set(),
     "output": set(),
     "formats": {"output"},
@@ -62,7 +63,7 @@ ALLOWED: dict[str, set[str]] = {
     | {"tokenizers"},
     "replay": {"models", "prompt", "store"},
     "pipeline": {"telemetry", "engines", "grammar", "models", "output", "presets", "prompt"}
-    | {"keys", "replay"},
+    | {"keys", "media", "replay"},
     "responses": {
         "telemetry",
         "mcp",
@@ -74,7 +75,7 @@ ALLOWED: dict[str, set[str]] = {
         "store",
     },
     "runtime": {"telemetry", "config", "engines", "grammar", "mcp", "models", "pipeline", "replay"}
-    | {"keys", "presets"}
+    | {"keys", "media", "presets"}
     | {"responses", "signing", "store"},
     "http": {
         "telemetry",

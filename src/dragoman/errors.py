@@ -134,6 +134,16 @@ class ConstraintTooComplex(BadRequest):
     code = "constraint_too_complex"
 
 
+class InvalidMedia(BadRequest):
+    """A picture, sound or file; docs/media.md lists the codes."""
+
+    code = "invalid_image"
+
+
+class FileInUse(BadRequest):
+    code = "file_in_use"
+
+
 class AdapterNotFound(BadRequest):
     code = "adapter_not_found"
 
@@ -212,6 +222,10 @@ class TooLarge(DragomanError):
     status = 413
     type = "invalid_request_error"
     code = "request_too_large"
+
+
+class QuotaExceeded(TooLarge):
+    code = "quota_exceeded"
 
 
 class UnsupportedMedia(DragomanError):

@@ -24,13 +24,17 @@ from dragoman.engines.adapter import adapt
 from dragoman.engines.in_process_watch import InProcessWatch
 from dragoman.engines.llamacpp.loading.settings import check_options
 from dragoman.engines.options import EngineOptions
+from dragoman.engines.remote.options import OWN_FIELDS, UPSTREAM_FIELDS
 from dragoman.engines.subprocess.engine import SubprocessEngine
 from dragoman.engines.system_memory import read_available_memory
-from dragoman.errors import ModelBroken, Unavailable
+from dragoman.errors import DragomanError, ModelBroken, Unavailable
 from dragoman.grammar.compiler.compiler_pool import CompilerPool
 from dragoman.keys import AuditLog, KeyFileError, KeyStore, RateLimiter, make_key_settings
 from dragoman.mcp import client
 from dragoman.mcp.url_guard import UrlGuard, UrlRejected
+from dragoman.media.fetch import MediaFetcher
+from dragoman.media.limits import MediaLimits
+from dragoman.media.service import MediaService
 from dragoman.models.catalog import ModelCatalog, ModelSource, list_names
 from dragoman.models.hub_download import format_hub_name, is_hub_name
 from dragoman.models.loaders.engine import (
@@ -42,11 +46,13 @@ from dragoman.models.loaders.engine import (
 from dragoman.models.loaders.loader import LoadSettings, check_engine_name, load
 from dragoman.models.loaders.model_preset import check_public_prompts, make_preset
 from dragoman.models.loaders.startup_checks import check_models
+from dragoman.models.management.service import ModelManager
 from dragoman.models.mapping import MappingError, ModelEntries, ModelOptions, parse_entries
 from dragoman.models.memory import MemoryPlanner
 from dragoman.models.name_index import normalize_name
 from dragoman.models.output_format import FormatOverrides, check_names
 from dragoman.models.registry import ModelPolicy, ModelRegistry
+from dragoman.models.upstream.sources import open_upstream
 from dragoman.options import InvalidOption
 from dragoman.options.pairs import read_paths, read_values
 from dragoman.pipeline.admission import Admission
@@ -82,6 +88,7 @@ class Runtime(Struct, frozen=True, kw_only=True, eq=False):
     remote_tools: RemoteToolsConfig
     keys: KeyStore
     audit: AuditLog
+    manager: ModelManager
     memory: int  # bytes that the process could use when it started
     load_settings: Callable[[], Settings]  # reads them again, or raises `SettingsError`
     tracer_provider: object | None = None  # of OpenTelemetry; None is that of the program
@@ -120,10 +127,18 @@ def build_runtime(
         remote_tools=make_remote_tools(settings),
         keys=keys,
         audit=AuditLog(Path(settings.audit_log) if settings.audit_log else None),
+        manager=make_manager(models.catalog, settings),
         memory=read_available_memory(),
         load_settings=load_settings,
         tracer_provider=tracer_provider or own_provider,
         owns_tracer_provider=own_provider is not None,
+    )
+
+
+def make_manager(catalog: ModelCatalog, settings: Settings) -> ModelManager:
+    """Make the service that changes the models of a catalog."""
+    return ModelManager(
+        catalog, blob_limit=settings.blob_limit, pip_environment=make_pip_environment()
     )
 
 
@@ -139,6 +154,7 @@ def build_services(
         models=models,
         compiler=CompilerPool(),
         admission=Admission(settings.queue, find_limits, settings.load_wait),
+        media=make_media_service(settings),
         replay=replay,
         limiter=RateLimiter(find_limits),
     )
@@ -217,7 +233,11 @@ def build_models(settings: Settings, model: str) -> ModelRegistry:
         if source.broken is not None:
             log.warning("model `%s`: %s: %s", source.id, source.path, source.broken)
     planner = MemoryPlanner(settings.memory)
-    common = LoadSettings(hang_timeout=get_hang_timeout(settings), engines=settings.engines_path)
+    common = LoadSettings(
+        hang_timeout=get_hang_timeout(settings),
+        engines=settings.engines_path,
+        upstream_key=settings.upstream_key,
+    )
     load_model = partial(load, settings=common)
     return ModelRegistry(catalog, load_model, make_policy(settings), planner=planner)
 
@@ -240,14 +260,31 @@ def open_catalog(settings: Settings, model: str | None = None) -> ModelCatalog:
         catalog.refresh()
     except MappingError as error:
         raise StartupError(str(error)) from None
-    if model is not None:
+    sources: list[ModelSource] = []
+    if settings.upstream:
+        sources = open_upstream_models(catalog, settings, model)
+    elif model is not None:
         first, *others = open_models(catalog, model, settings.default_model)
         options = first.options.with_defaults(catalog.base)  # what does not fit it is an error
-        catalog.add(replace(first, options=options), settings.served_name)
-        for source in others:
-            catalog.add(source)
-        catalog.refresh()
+        sources = [replace(first, options=options), *others]
+    for source in sources:
+        catalog.add(source, settings.served_name if source is sources[0] else ())
+    catalog.refresh()
     return catalog
+
+
+def open_upstream_models(
+    catalog: ModelCatalog, settings: Settings, model: str | None
+) -> list[ModelSource]:
+    """Return the models of the server of `--upstream`; without a model, none if it is down."""
+    options = ModelOptions(**{name: getattr(settings, name) for name in UPSTREAM_FIELDS})
+    try:
+        return open_upstream(catalog, options, model or "", settings.upstream_key)
+    except DragomanError as error:
+        if model is not None:
+            raise StartupError(f"--upstream {settings.upstream}: {error.message}") from None
+        log.warning("--upstream %s: %s", settings.upstream, error.message)
+        return []
 
 
 def find_models_file(settings: Settings) -> Path:
@@ -319,6 +356,7 @@ def make_model_options(settings: Settings) -> ModelOptions:
     return ModelOptions(
         **{name: getattr(expanded, name) for name in PRESET_FIELDS},
         **{name: getattr(settings, name) for name in EngineOptions.__struct_fields__},
+        **{name: getattr(settings, name) for name in UPSTREAM_FIELDS if name not in OWN_FIELDS},
         engine=settings.engine,
         engine_arg=arguments,
         chat_template=os.path.realpath(settings.chat_template) if settings.chat_template else None,
@@ -373,6 +411,22 @@ def make_remote_tools(settings: Settings) -> RemoteToolsConfig:
         rounds=settings.mcp_rounds, seconds=5 * timeout, output_chars=max(settings.mcp_output, 0)
     )
     return RemoteToolsConfig(lambda: client.McpClient(url_guard, timeout), servers, limits)
+
+
+def make_media_service(settings: Settings) -> MediaService:
+    """Return what reads the media of requests, within the operator's limits."""
+    try:
+        fetcher = MediaFetcher(settings.media_hosts, allow_http=settings.media_http)
+    except UrlRejected as error:
+        raise StartupError(f"--media-hosts: {error}") from None
+    limits = MediaLimits(
+        items=settings.media_items,
+        size=settings.media_size,
+        pixels=settings.media_pixels,
+        side=settings.media_side,
+        seconds=settings.media_seconds,
+    )
+    return MediaService(limits, fetcher)
 
 
 def make_tracer_provider(settings: Settings) -> object | None:

@@ -29,10 +29,12 @@ GROUPS = {
     "GPU": "engine",
     "context extension (RoPE)": "engine",
     "speculative decoding": "engine",
+    "upstream": "upstream",
     "presets": "presets",
     "output formats": "formats",
     "limits": "limits",
     "timeouts": "limits",
+    "media": "media",
     "stored responses": "store",
     "remote tools (MCP)": "mcp",
     "logging": "logging",
@@ -155,6 +157,16 @@ class Settings(StateSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
             is_path=True,
         ),
     ] = ""
+    upstream_key: Annotated[
+        str,
+        Setting(
+            help="API key of servers that have no key file of their own; better set it in the "
+            "environment",
+            group="upstream",
+            metavar="KEY",
+            secret=True,
+        ),
+    ] = ""
     lora: Annotated[
         tuple[str, ...],
         Setting(help="LoRA adapter for MODEL", group="engine", metavar="NAME=PATH", is_path=True),
@@ -216,6 +228,15 @@ class Settings(StateSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
             live=True,
         ),
     ] = None
+    blob_limit: Annotated[
+        int,
+        Setting(
+            help="largest file that clients upload to create a model",
+            group="limits",
+            unit="bytes",
+            minimum=1,
+        ),
+    ] = 64 << 30
     header_limit: Annotated[
         int,
         Setting(help="largest request header", group="limits", unit="bytes", minimum=1, live=True),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from dragoman.config.api_key_settings import ApiKeySettings
+from dragoman.config.media_settings import MediaSettings
 from dragoman.options import Setting
 
 
-class StateSettings(ApiKeySettings, frozen=True, kw_only=True):
+class StateSettings(MediaSettings, frozen=True, kw_only=True):
     """The settings of the groups `stored responses` and `remote tools (MCP)`."""
 
     store: Annotated[

@@ -117,6 +117,19 @@ async def resolve_host(host: str, port: int) -> list[str]:
     return list(dict.fromkeys(str(entry[4][0]) for entry in entries))
 
 
+async def look_up(endpoint: Endpoint, resolve: Resolve) -> list[str]:
+    """The addresses of an endpoint, whose host may be one itself; none if there are none."""
+    try:
+        return [str(ip_address(endpoint.host))]
+    except ValueError:
+        pass
+    try:
+        addresses = await resolve(endpoint.host, endpoint.port)
+        return [str(ip_address(address)) for address in addresses]
+    except (OSError, UnicodeError, ValueError):
+        return []
+
+
 class UrlGuard:
     """Decides which endpoints may be connected to."""
 
@@ -132,18 +145,8 @@ class UrlGuard:
         """The addresses to connect to, and no others. Raises `UrlRejected`."""
         if self.is_allowed(endpoint):
             return [endpoint.host]
-        try:
-            addresses = [str(ip_address(endpoint.host))]
-        except ValueError:
-            addresses = await self._look_up(endpoint)
+        addresses = await look_up(endpoint, self._resolve_host)
         # one message for all cases: clients must not learn which internal names exist
         if not addresses or not all(map(is_public, addresses)):
             raise UrlRejected(f"`{endpoint.host[:100]}` is not a public host that can be reached.")
         return addresses
-
-    async def _look_up(self, endpoint: Endpoint) -> list[str]:
-        try:
-            addresses = await self._resolve_host(endpoint.host, endpoint.port)
-            return [str(ip_address(address)) for address in addresses]
-        except (OSError, UnicodeError, ValueError):
-            return []

@@ -41,7 +41,10 @@ from dragoman.pipeline.render import (
     adapt_chat,
     count_public_tokens,
     encode_raw_prompt,
+    load_media,
+    load_request_media,
     make_replay_scope,
+    prepend_context,
     render_with_replay,
 )
 from dragoman.pipeline.sampling import resolve_tokens, warn_about_unused
@@ -97,6 +100,7 @@ async def prepare(request: Request, services: Services, already_admitted: bool =
     plan = Plan(request, lease, [], [], ticket, services.replay)
     try:
         await ticket.wait_until_open()
+        plan.request = await load_request_media(request, model, services)
         try:
             await prepare_jobs(plan, sent, services)
         except EngineDown:
@@ -184,7 +188,10 @@ async def render_chat(
         content, start = await extend_prompt(content, (), model), AnswerStart(in_reasoning=False)
     prepared = PreparedPrompt(content, warnings=warnings, answer_start=rendered.answer_start)
     prepared.stop = model.template_stops
-    if services.replay is not None and isinstance(content, list):
+    if chat.context:
+        prepared.content = prepend_context(chat.context, content, model)
+        prepared.answer_start = None
+    elif services.replay is not None and isinstance(content, list):
         prepared.reuse = services.replay.measure_reuse(content, replayed, scope)
     compiler = services.compiler
     if not output_format:
@@ -344,6 +351,7 @@ async def count_prompt_tokens(request: Request, services: Services) -> int:
         limit = model.make_count_limit("messages")
         limit.check_chat(chat)
         validate_chat(chat, model, services.limiter.find_limits(request.owner))
+        chat = await load_media(chat, model, services, request.owner, limit)
         chat, _ = adapt_chat(chat, model)
         scope = make_replay_scope(model, request)
         rendered = (await render_with_replay(chat, scope, services.replay, limit)).rendered

@@ -1,5 +1,7 @@
 """Makes a chat one that its model can take, and renders its prompt, with replayed turns.
 
+The stage `media` comes first: pictures and sound are decoded, and files become text.
+
 Clients send every model the reasoning fields and template variables of the model they were made
 for. Those that this model's template does not have are dropped, with a warning for each. Then the
 operator's system prompt and template variables are put in (`dragoman.presets`).
@@ -18,7 +20,9 @@ import time
 from msgspec.structs import replace
 
 from dragoman.errors import BadRequest, ContextOverflow, Unsupported
+from dragoman.media.service import MediaReading, has_media
 from dragoman.models.model import Model
+from dragoman.pipeline.services import Services
 from dragoman.pipeline.validate import (
     BUDGET_UNSUPPORTED,
     validate_media,
@@ -32,16 +36,46 @@ from dragoman.replay import NO_ROOM, ReplayedPrompt, ReplayScope, ReplayService
 from dragoman.telemetry.record import get_record
 from dragoman.types import Chat, Json, Message, Prompt, Request, text_content
 from dragoman.types.common_prefix import count_common
-from dragoman.types.limits import KeyLimits
 
 QUESTIONS = ("a", "2")  # two questions with different first tokens
 MAX_AGE = 60.0  # seconds that a public prefix is valid; chat templates may write the date
 INFILL_ANSWER = 512  # tokens to leave for an answer without a limit
 
 
+async def load_media(
+    chat: Chat, model: Model, services: Services, owner: str, limit: PromptLimit
+) -> Chat:
+    """Return the chat with its media read; raise `BadRequest` for the first that is invalid."""
+    if not any(map(has_media, chat.messages)):
+        return chat
+    reading = MediaReading(
+        modalities=model.capabilities.modalities,
+        owner=owner,
+        max_bytes=services.limiter.find_limits(owner).media_bytes,
+    )
+    with get_record().measure("media"):
+        chat = await services.media.read_chat(chat, reading)
+    limit.check_chat(chat)  # again, because files are text now
+    return chat
+
+
+async def load_request_media(request: Request, model: Model, services: Services) -> Request:
+    """Read the media of all chats of a request."""
+    limit = model.make_prompt_limit("messages")
+    prompts = [
+        await load_media(prompt, model, services, request.owner, limit)
+        if isinstance(prompt, Chat)
+        else prompt
+        for prompt in request.prompts
+    ]
+    unchanged = all(old is new for old, new in zip(request.prompts, prompts, strict=True))
+    return request if unchanged else replace(request, prompts=tuple(prompts))
+
+
 def adapt_chat(chat: Chat, model: Model) -> tuple[Chat, tuple[str, ...]]:
     """Return the chat as its model takes it, and a warning for each field without effect."""
-    warnings = warn_about_tool_media(chat, model)
+    warnings = warn_about_tool_media(chat)
+    chat = _turn_on_reasoning(chat, model)
     for drop in (_drop_effort, _drop_budget, _drop_unread_variables):
         chat, dropped = drop(chat, model)
         warnings += dropped
@@ -50,14 +84,23 @@ def adapt_chat(chat: Chat, model: Model) -> tuple[Chat, tuple[str, ...]]:
 
 
 async def render_unanswered(
-    chat: Chat, model: Model, limits: KeyLimits
+    chat: Chat, model: Model, services: Services, owner: str
 ) -> tuple[RenderedPrompt, tuple[str, ...]]:
     """Render a conversation whose answer is not generated; with warnings."""
     limit = model.make_count_limit("messages")
     limit.check_chat(chat)
-    validate_media(chat, model, limits)
+    validate_media(chat, model, services.limiter.find_limits(owner))
+    chat = await load_media(chat, model, services, owner, limit)
     chat, warnings = adapt_chat(chat, model)
     return await model.renderer.render(chat, limit=limit), warnings
+
+
+def _turn_on_reasoning(chat: Chat, model: Model) -> Chat:
+    """Turn reasoning on where the client prefers it and sets no effort of its own."""
+    switch = model.renderer.reasoning.switch
+    if not chat.prefers_reasoning or chat.reasoning_effort is not None or switch is None:
+        return chat
+    return replace(chat, template_kwargs={switch[0]: switch[1]} | chat.template_kwargs)
 
 
 def _drop_effort(chat: Chat, model: Model) -> tuple[Chat, list[str]]:
@@ -170,6 +213,20 @@ async def encode_raw_prompt(
                     f"`{name}` cannot be turned off: this model's tokenizer is unknown.", param=name
                 )
     return await model.renderer.encode_prompt(prompt, limit), ()
+
+
+def prepend_context(context: tuple[int, ...], content: list[int] | str, model: Model) -> list[int]:
+    """Put the tokens of an earlier exchange before a prompt."""
+    tokenizer = model.tokenizer
+    if isinstance(content, str) or tokenizer is None:
+        raise Unsupported("`context` is not supported by this model's engine.", param="context")
+    size = len(tokenizer.pieces)
+    if max(context) >= size:
+        raise BadRequest(
+            f"Every token id of `context` must be between 0 and {size - 1}.", param="context"
+        )
+    is_repeated = content[:1] == [tokenizer.bos_id]
+    return [*context, *(content[1:] if is_repeated else content)]
 
 
 def make_replay_scope(model: Model, request: Request) -> ReplayScope:

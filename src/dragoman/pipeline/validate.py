@@ -17,7 +17,15 @@ from dragoman.errors import BadRequest, TooLarge, Unsupported
 from dragoman.models.model import Model
 from dragoman.pipeline.sampling import check_sampling
 from dragoman.prompt.unanswered_calls import check_tool_results
-from dragoman.types import Chat, MediaPart, Message, Request, TextPart
+from dragoman.types import (
+    AudioPart,
+    Chat,
+    ImagePart,
+    MediaPart,
+    Message,
+    Request,
+    TextPart,
+)
 from dragoman.types.limits import NO_LIMITS, KeyLimits
 
 MAX_REQUEST_TOKENS = 400_000  # of all prompts or inputs
@@ -42,7 +50,14 @@ def validate_chat(chat: Chat, model: Model, limits: KeyLimits = NO_LIMITS) -> No
     """Reject tool results without a call, and media that cannot be read or is too large."""
     if not model.preset.lenient_tools:
         check_tool_results(chat)
+    if chat.requires_reasoning and not can_reason(model):
+        param = chat.get_client_field_name("reasoning_effort")
+        raise Unsupported(f'"{model.id}" does not support thinking.', param=param)
     validate_media(chat, model, limits)
+
+
+def can_reason(model: Model) -> bool:
+    return model.output_format.reasoning is not None or model.renderer.reasoning.switch is not None
 
 
 def validate_media(chat: Chat, model: Model, limits: KeyLimits = NO_LIMITS) -> None:
@@ -123,18 +138,24 @@ def get_reasoning_budget(chat: Chat, model: Model, request: Request) -> int | No
 
 
 def find_unsupported_media(chat: Chat, model: Model) -> Iterator[tuple[Message, MediaPart]]:
-    """Yield the media parts that the model's engine cannot read, with their messages."""
+    """Yield the media parts that the model's engine cannot read, with their messages.
+
+    Files are read by the stage `media`, whatever the engine.
+    """
     modalities = model.capabilities.modalities
     for message in chat.messages:
         for part in message.content:
-            if not isinstance(part, TextPart) and part.modality not in modalities:
+            if isinstance(part, ImagePart | AudioPart) and part.modality not in modalities:
                 yield message, part
 
 
-def warn_about_tool_media(chat: Chat, model: Model) -> list[str]:
-    """Return a warning for each type of media in tool results that the model does not see."""
+def warn_about_tool_media(chat: Chat) -> list[str]:
+    """Return a warning for each type of media that the stage `media` left out of tool results."""
     parts = (
-        part for message, part in find_unsupported_media(chat, model) if message.role == "tool"
+        part
+        for message in chat.messages
+        for part in message.content
+        if isinstance(part, MediaPart) and part.item is None
     )
     types = dict.fromkeys(part.wire_type for part in parts)
     return [f"`{name}` in tool results is not shown to the model." for name in types]

@@ -53,7 +53,13 @@ class MediaPart(Struct, frozen=True, kw_only=True):
     url: str | None = None  # an http, https or data URL
     data: str | None = None  # base64
     media_type: str | None = None
+    field: str = ""  # of the part, where its content is; named in errors
     item: MediaItem | None = None  # the decoded content, once the stage `media` has run
+
+    @property
+    def content_param(self) -> str:
+        """The path of the part's content in the request."""
+        return f"{self.param}.{self.field}" if self.field else self.param
 
 
 class ImagePart(MediaPart, frozen=True, kw_only=True, tag="image"):
@@ -146,6 +152,9 @@ class Chat(Struct, frozen=True, kw_only=True, tag="chat"):
     thinking_budget: int | None = None  # maximum number of reasoning tokens
     add_generation_prompt: bool = True
     continue_final_message: bool = False
+    prefers_reasoning: bool = False  # turns it on, if the model has a switch for it
+    requires_reasoning: bool = False  # rejects a model that does not reason
+    context: tuple[int, ...] = ()  # token ids to put before the rendered prompt
     client_field_names: dict[str, str] = {}  # our field -> the client's name for it
     optional_fields: tuple[str, ...] = ()  # dropped with a warning if the model has no support
 
@@ -229,6 +238,8 @@ class Request(Struct, frozen=True, kw_only=True):
     client_field_names: dict[str, str] = {}  # of sampling: our field -> the client's name for it
     logprobs: int | None = None  # alternatives for each token; None is no logprobs
     echo: bool = False
+    truncates: bool = False  # leaves out the oldest messages if the chat is too long
+    returns_context: bool = False  # the client wants the tokens of prompt and answer
     constraint: Constraint | None = None
     lora: tuple[Adapter, ...] | None = None
     cache_prompt: bool | None = None  # None: cached unless there is a seed, to be repeatable
@@ -335,6 +346,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     public_prefixes: bool = False  # reuses `Job.public_prefix` between scopes
     can_sleep: bool = False  # frees the memory of its device while it is idle
     modalities: tuple[str, ...] = ("text",)
+    reads_media_as_text: bool = False  # special tokens that a prompt with media spells are read
     trace: tuple[TraceLevel, ...] = ()  # levels at which it traces itself
 
 

@@ -44,10 +44,11 @@ from dragoman.errors import (
     serialize_error,
 )
 from dragoman.grammar.compiler.grammar_cache import GrammarCache, Key, Outcome
-from dragoman.grammar.compiler.worker import WALL_CLOCK_FACTOR
-from dragoman.grammar.compiler.worker_process import WorkerProcess
+from dragoman.grammar.compiler.worker import MAX_FRAME_BYTES, CompileResult, result_decoder
 from dragoman.grammar.complexity import make_too_complex_error
 from dragoman.grammar.grammar_spec import CompiledGrammar, GrammarSpec
+from dragoman.processes.worker_loop import WALL_CLOCK_FACTOR
+from dragoman.processes.worker_process import WorkerProcess
 from dragoman.types.cache_scope import get_cache_scope
 
 log = logging.getLogger("dragoman.grammar")
@@ -227,7 +228,7 @@ class CompilerPool:
     ) -> Outcome:
         """Compile with a worker; store the outcome if compiling again would give the same."""
         try:
-            result = await worker.compile(pending.data, WALL_CLOCK_FACTOR * self._cpu_seconds)
+            result = await self._call(worker, pending.data)
         except msgspec.DecodeError:
             worker.kill()
             result = None
@@ -250,6 +251,10 @@ class CompilerPool:
             self._cache.put(key, error)
         return error
 
+    async def _call(self, worker: WorkerProcess, data: bytes) -> CompileResult | None:
+        body = await worker.call(data, WALL_CLOCK_FACTOR * self._cpu_seconds)
+        return None if body is None else result_decoder.decode(body)
+
     def _dispatch(self) -> None:
         """Give queued compiles to idle workers."""
         self._idle = [worker for worker in self._idle if not worker.exited.done()]
@@ -265,7 +270,7 @@ class CompilerPool:
         if self._keeps_spare:
             wanted = self.workers + 1
         while len(self._workers) < wanted and not self._closed:
-            worker = WorkerProcess()
+            worker = WorkerProcess(log, MAX_FRAME_BYTES)
             self._workers.add(worker)
             self._start_task(self._run_worker(worker))
 

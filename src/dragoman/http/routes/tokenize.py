@@ -11,6 +11,7 @@ from dragoman.http.routes.context import RouteContext
 from dragoman.models.model import Model
 from dragoman.models.residency import Lease
 from dragoman.pipeline.render import render_unanswered
+from dragoman.prompt.renderer import RenderedPrompt
 from dragoman.protocols import chat
 from dragoman.protocols.dialect import pass_strict
 from dragoman.protocols.shared.openai import encode
@@ -36,21 +37,25 @@ class TokenizeHandlers:
 
     def __init__(self, context: RouteContext) -> None:
         self._reader = context.reader
+        self._services = context.runtime.services
         self._registry = context.runtime.services.models
-        self._find_limits = context.runtime.services.limiter.find_limits
 
     async def _acquire(self, request: RequestContext, name: str = "") -> Lease:
         lease = await self._registry.acquire(name, owner=request.owner)
         request.record.model = lease.model.id
         return lease
 
+    async def _render(
+        self, request: RequestContext, conversation: Chat, model: Model
+    ) -> tuple[RenderedPrompt, tuple[str, ...]]:
+        return await render_unanswered(conversation, model, self._services, request.owner)
+
     async def tokenize(self, request: RequestContext) -> None:
         decoded, content = await self._reader.read_and_decode(request, DIALECT.decode)
         with await self._acquire(request, decoded.model or "") as model:
             tokenizer = get_tokenizer(model)
             if isinstance(content, Chat):
-                limits = self._find_limits(request.owner)
-                rendered, warnings = await render_unanswered(content, model, limits)
+                rendered, warnings = await self._render(request, content, model)
                 request.warnings += warnings
                 ids = rendered.ids or []
             else:
@@ -63,8 +68,8 @@ class TokenizeHandlers:
         decoded = await self._reader.read_and_decode(request, chat.DIALECT.decode)
         request.warnings += decoded.warnings
         with await self._acquire(request, decoded.model) as model:
-            conversation, limits = cast(Chat, decoded.prompts[0]), self._find_limits(request.owner)
-            rendered, warnings = await render_unanswered(conversation, model, limits)
+            conversation = cast(Chat, decoded.prompts[0])
+            rendered, warnings = await self._render(request, conversation, model)
         request.warnings += warnings
         body = await run_in_worker(encode, TemplateResponse(rendered.text))
         await request.send_response(200, body)

@@ -17,7 +17,6 @@ from dragoman.protocols.messages import reasoning
 from dragoman.protocols.shared.content import (
     ContentPartFields,
     decode_media,
-    join_content,
     merge_text,
 )
 from dragoman.protocols.shared.json_body import convert_value, require
@@ -132,7 +131,8 @@ class ConversationDecoder:
             case "document" if (text := _decode_text_document(block, path)) is not None:
                 return _join_lines(block.title, text)
             case "image" | "document":
-                return decode_media(ContentPartFields(block.type, source=block.source), path)
+                fields = ContentPartFields(block.type, source=block.source, title=block.title)
+                return decode_media(fields, path)
             case "compaction":
                 self._is_compacted = True
                 return TextPart(block.content) if isinstance(block.content, str) else None
@@ -218,9 +218,15 @@ class ConversationDecoder:
 
 
 def _join_blocks(parts: Sequence[ContentPart | None]) -> Content:
-    """Join the parts of blocks; those without content are left out."""
-    non_empty = [(part,) for part in parts if part is not None and part != TextPart("")]
-    return join_content(non_empty, SEPARATOR)
+    """Join the parts of blocks; those without content are left out. Texts get an empty line."""
+    joined: list[ContentPart] = []
+    for part in parts:
+        if part is None or part == TextPart(""):
+            continue
+        if isinstance(part, TextPart) and joined and isinstance(joined[-1], TextPart):
+            joined.append(TextPart(SEPARATOR))
+        joined.append(part)
+    return merge_text(joined)
 
 
 def _join_lines(*texts: str | None) -> TextPart:

@@ -2,7 +2,8 @@
 
 Content becomes a tuple of parts. Neighbouring texts are joined and empty text is dropped, so the
 same content always has the same value, however the client divided it. Media parts keep the name of
-their wire type and their path in the request, for the error of a model that cannot read them.
+their wire type and their path in the request, for errors. Nothing is decoded or fetched here: the
+stage `media` of the pipeline does that, in the same way for every wire API.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from dragoman.types import (
 
 TEXT_TYPES = ("text", "input_text", "output_text", "refusal")
 IMAGE_TYPES = ("image_url", "input_image", "image", "computer_screenshot")
-AUDIO_TYPES = ("input_audio",)
-FILE_TYPES = ("file", "input_file", "document", "video_url")
+AUDIO_TYPES = ("input_audio", "audio_url", "audio")
+VIDEO_TYPES = ("video_url", "input_video", "video")
+FILE_TYPES = ("file", "input_file", "document", *VIDEO_TYPES)
 MEDIA_TYPES = frozenset((*IMAGE_TYPES, *AUDIO_TYPES, *FILE_TYPES))
 
 
@@ -39,6 +41,7 @@ class ContentPartFields(Struct):
     refusal: str | None = None
     image_url: Json = None
     input_audio: Json = None
+    audio_url: Json = None
     video_url: Json = None
     file: Json = None
     source: Json = None
@@ -47,6 +50,7 @@ class ContentPartFields(Struct):
     file_url: Json = None
     file_data: Json = None
     filename: Json = None
+    title: Json = None
 
 
 WireContent: TypeAlias = str | Sequence[ContentPartFields] | None
@@ -82,14 +86,20 @@ def decode_media(part: ContentPartFields, path: str) -> ImagePart | AudioPart | 
     if part.type in IMAGE_TYPES:
         return _decode_image(part, path)
     if part.type in AUDIO_TYPES:
-        audio = part.input_audio
-        return AudioPart(
-            wire_type=part.type,
-            param=path,
-            data=_get_text(audio, "data"),
-            media_type=_get_text(audio, "format"),
-        )
+        return _decode_audio(part, path)
     return _decode_file(part, path)
+
+
+def _decode_audio(part: ContentPartFields, path: str) -> AudioPart:
+    audio, url, source = part.input_audio, part.audio_url, part.source
+    return AudioPart(
+        wire_type=part.type,
+        param=path,
+        field=_find_field(part, "input_audio", "audio_url", "source"),
+        url=_get_url(url) or _get_text(source, "url"),
+        data=_get_text(audio, "data") or _get_text(source, "data"),
+        media_type=_get_text(audio, "format") or _get_text(source, "media_type"),
+    )
 
 
 def _decode_image(part: ContentPartFields, path: str) -> ImagePart:
@@ -97,7 +107,8 @@ def _decode_image(part: ContentPartFields, path: str) -> ImagePart:
     return ImagePart(
         wire_type=part.type,
         param=path,
-        url=url if isinstance(url, str) else _get_text(url, "url") or _get_text(source, "url"),
+        field=_find_field(part, "image_url", "source", "file_id"),
+        url=_get_url(url) or _get_text(source, "url"),
         data=_get_text(source, "data"),
         media_type=_get_text(source, "media_type"),
         file_id=_as_text(part.file_id) or _get_text(source, "file_id"),
@@ -106,18 +117,29 @@ def _decode_image(part: ContentPartFields, path: str) -> ImagePart:
 
 
 def _decode_file(part: ContentPartFields, path: str) -> FilePart:
-    file, source, video = part.file, part.source, part.video_url
+    file, source = part.file, part.source
     return FilePart(
         wire_type=part.type,
         param=path,
-        url=_as_text(part.file_url) or _get_text(source, "url") or _get_text(video, "url"),
+        field=_find_field(part, "file", "file_data", "file_url", "file_id", "source"),
+        url=_as_text(part.file_url) or _get_text(source, "url"),
         data=_as_text(part.file_data) or _get_text(file, "file_data") or _get_text(source, "data"),
-        media_type=_get_text(source, "media_type"),
+        media_type="video/*" if part.type in VIDEO_TYPES else _get_text(source, "media_type"),
         file_id=_as_text(part.file_id)
         or _get_text(file, "file_id")
         or _get_text(source, "file_id"),
-        name=_as_text(part.filename) or _get_text(file, "filename"),
+        name=_as_text(part.filename) or _get_text(file, "filename") or _as_text(part.title),
     )
+
+
+def _find_field(part: ContentPartFields, *names: str) -> str:
+    """Return the first of these fields that a part has; the first of all if it has none."""
+    return next((name for name in names if getattr(part, name) is not None), names[0])
+
+
+def _get_url(value: Json) -> str | None:
+    """Return a URL that is a string, or the `url` of an object."""
+    return value if isinstance(value, str) else _get_text(value, "url")
 
 
 def _as_text(value: Json) -> str | None:

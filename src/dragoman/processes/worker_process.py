@@ -1,4 +1,7 @@
-"""One worker of the compiler pool: a child process that does one compile at a time."""
+"""A worker: a child process that does one task at a time, see `worker_loop`.
+
+The frames of a worker are the caller's own; this only sends a task and waits for its result.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +9,21 @@ import asyncio
 import logging
 from collections import deque
 
-from dragoman.grammar.compiler.worker import MAX_FRAME_BYTES, CompileResult, result_decoder
 from dragoman.processes.supervisor import ChildProcess
-
-log = logging.getLogger("dragoman.grammar")
 
 START_TIMEOUT = 60.0  # seconds for a process to import what it needs
 
 
 class WorkerProcess:
-    """A process that compiles one spec at a time."""
+    """A process that does one task at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, logger: logging.Logger, frame_limit: int) -> None:
         loop = asyncio.get_running_loop()
         self.ready: asyncio.Future[bool] = loop.create_future()  # False: it never will be
         self.timed_out = False
         self.was_used = False
-        self._child = ChildProcess(log, frame_limit=MAX_FRAME_BYTES, on_frame=self._deliver)
+        self._log = logger
+        self._child = ChildProcess(logger, frame_limit=frame_limit, on_frame=self._deliver)
         self._child.exited.add_done_callback(self._end)
         self._reply: asyncio.Future[bytes | None] | None = None
 
@@ -43,11 +44,11 @@ class WorkerProcess:
         return self._child.last_lines
 
     async def start(self, command: list[str]) -> bool:
-        """Start the process; return whether it can take specs."""
+        """Start the process; return whether it can take tasks."""
         try:
             await self._child.start(command)
         except (OSError, ValueError) as error:
-            log.error("cannot start a grammar worker: %r", error)
+            self._log.error("cannot start a worker: %r", error)
         await asyncio.wait({self._child.ready}, timeout=START_TIMEOUT)
         ready = self._child.ready.done() and self._child.ready.result() is not None
         if not ready:
@@ -55,19 +56,18 @@ class WorkerProcess:
         self.ready.set_result(ready)
         return ready
 
-    async def compile(self, data: bytes, seconds: float) -> CompileResult | None:
-        """Compile an encoded spec; None if the process died or was killed for taking too long."""
+    async def call(self, task: bytes, seconds: float) -> bytes | None:
+        """Do a task; None if the process died or was killed for taking too long."""
         if self.exited.done():
             return None
         reply: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
         self._reply = reply
-        self._child.send(data)
+        self._child.send(task)
         await asyncio.wait({reply}, timeout=seconds)
         if not reply.done():
             self.timed_out = True
             self.kill()
-        body = await reply
-        return None if body is None else result_decoder.decode(body)
+        return await reply
 
     def kill(self) -> None:
         self._child.kill()
