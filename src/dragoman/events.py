@@ -63,6 +63,16 @@ class Delta(Struct, frozen=True, gc=False):
     stop: str | int | None = None  # the stop string or token that ended it
     usage: Usage | None = None
     id: str = ""  # of the call, sent with its name; generated if the model gave none
+    context: list[int] | None = None  # with `finish`, if wanted: all tokens of prompt and answer
+
+
+class AnswerTimes(Struct, frozen=True, kw_only=True):
+    """How many seconds the parts of a request took."""
+
+    total: float = 0.0
+    load: float = 0.0  # until the model was there
+    prompt: float = 0.0  # to read the prompt
+    answer: float = 0.0  # to generate the answer
 
 
 class GeneratedCall(Struct):
@@ -91,6 +101,7 @@ class Choice(Struct):
     tokens: list[Token] = msgspec.field(default_factory=list)
     finish: Finish | None = None
     stop: str | int | None = None
+    context: list[int] | None = None
     parts: list[OutputPart] = msgspec.field(default_factory=list)  # the same texts in their order
 
 
@@ -115,6 +126,7 @@ class Completion:
         if delta.finish is not None:
             choice.finish = delta.finish
             choice.stop = delta.stop
+            choice.context = delta.context
         if delta.usage is not None:
             self.usage += delta.usage
 

@@ -41,7 +41,8 @@ from dragoman.errors import (
 from dragoman.events import Completion, Delta, Usage
 from dragoman.protocols import messages
 from dragoman.protocols.dialect import AnswerInfo, DialectContext, Encoder
-from dragoman.protocols.messages import DIALECT, partial_json, reasoning
+from dragoman.protocols.messages import DIALECT, reasoning
+from dragoman.protocols.shared.partial_json import parse_partial_json
 from dragoman.signing import Signer
 from dragoman.types import Chat, Request, text_content
 from dragoman.types import Message as ChatMessage
@@ -367,14 +368,14 @@ def test_partial_json_is_parsed_as_clients_parse_it(value: Any, length: int) -> 
         expected = jiter.from_json(text.encode(), partial_mode=True)
     except ValueError:
         expected = {}
-    assert partial_json.parse_partial_json(text) == expected
+    assert parse_partial_json(text) == expected
 
 
 @pytest.mark.parametrize(
     "text", ["", "  ", "nonsense", '"text', "[" * 5000, '{"a":' * 5000, "]", "}{", '{"a" 1', "-"]
 )
 def test_uncertain_json_is_an_empty_object(text: str) -> None:
-    assert partial_json.parse_partial_json(text) == {}
+    assert parse_partial_json(text) == {}
 
 
 # Errors

@@ -26,6 +26,7 @@ from dragoman.types.worker_threads import run_in_worker
 ESCAPE = 6  # bytes of an escaped character
 MINIMUM = 8 << 20  # bytes
 MAXIMUM = 24 << 20  # also the limit for models that read media, and while no model is loaded
+FORM = b"application/x-www-form-urlencoded"
 T = TypeVar("T")
 
 
@@ -82,8 +83,9 @@ class BodyReader:
         if content_type is None:
             content_type = b"" if is_from_other_site(request) else b"application/json"
         encoding = request.get_header(b"content-encoding") or b"identity"
-        is_json = content_type.partition(b";")[0].strip().lower().endswith(b"json")
-        if not is_json:
+        media_type = content_type.partition(b";")[0].strip().lower()
+        is_form = media_type == FORM and request.dialect.accepts_form_type
+        if not media_type.endswith(b"json") and not (is_form and not is_from_page(request)):
             raise UnsupportedMedia("Set `Content-Type: application/json`.")
         if encoding.lower() != b"identity":
             raise UnsupportedMedia("Send the body without `Content-Encoding`.")
@@ -117,6 +119,11 @@ class BodyReader:
             if len(body) <= LARGE_BODY:
                 return decode(body, context)
             return await run_in_worker(decode, body, context)
+
+
+def is_from_page(request: RequestContext) -> bool:
+    """Whether a browser sends the request: it says so in each one that is not a GET."""
+    return any(request.get_header(name) is not None for name in (b"origin", b"sec-fetch-site"))
 
 
 def is_from_other_site(request: RequestContext) -> bool:

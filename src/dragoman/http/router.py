@@ -119,9 +119,10 @@ class RouteMatch(Struct, frozen=True):
 class PathNode:
     """A node of the path tree: the routes whose paths start with the segments that lead to it."""
 
-    __slots__ = ("literals", "methods", "parameter", "rest")
+    __slots__ = ("first", "literals", "methods", "parameter", "rest")
 
-    def __init__(self) -> None:
+    def __init__(self, first: Route | None = None) -> None:
+        self.first = first  # route whose path starts with these segments
         self.literals: dict[str, PathNode] = {}
         self.parameter: PathNode | None = None
         self.rest: dict[str, Route] = {}  # routes that take the rest of the path
@@ -133,10 +134,10 @@ class PathNode:
         elif segments[0].endswith("...}"):
             self.rest[route.method] = route
         elif _PARAMETER.fullmatch(segments[0]):
-            self.parameter = self.parameter or PathNode()
+            self.parameter = self.parameter or PathNode(route)
             self.parameter.add(segments[1:], route)
         else:
-            self.literals.setdefault(segments[0], PathNode()).add(segments[1:], route)
+            self.literals.setdefault(segments[0], PathNode(route)).add(segments[1:], route)
 
     def find(self, segments: list[str], index: int, values: tuple[str, ...]) -> RouteMatch | None:
         if index == len(segments):
@@ -152,12 +153,13 @@ class PathNode:
         return match
 
     def find_nearest(self, segments: list[str]) -> Route | None:
-        """A route of the deepest node on the way that has one."""
+        """A route of the deepest node on the way, below its first segment."""
         node: PathNode | None = self
         nearest = None
-        for segment in segments:
+        for depth, segment in enumerate(segments):
             node = node and (node.literals.get(segment) or node.parameter)
-            nearest = (_get_first_route(node.methods) if node else None) or nearest
+            if node is not None and depth:
+                nearest = _get_first_route(node.methods) or node.first
         return nearest
 
 

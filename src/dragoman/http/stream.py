@@ -111,7 +111,7 @@ class Stream:
             if silence >= headers_after:
                 self.started = True
                 self._starting = self._loop.create_task(self._open_quietly())
-        elif silence >= keep_alive_after:
+        elif silence >= keep_alive_after and self._request.dialect.keep_alive_frame:
             self._keep_alive = self._loop.create_task(self.send_keep_alive())
 
     async def _open_quietly(self) -> None:

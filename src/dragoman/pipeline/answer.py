@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, Awaitable, Callable, Generator, Iterable, Iterator
 from typing import Any, TypeAlias
 
+from msgspec.structs import replace
+
 from dragoman.errors import EngineFailed
 from dragoman.events import Delta
 from dragoman.pipeline.merge import (
@@ -105,6 +107,8 @@ class AnswerReader:
                 explain_step_error(error, self._plan.model, step, len(feeds))
                 raise
             for delta in deltas:
+                if delta.finish is not None and self._plan.request.returns_context:
+                    delta = add_context(delta, self._readers, self._plan)
                 if recorder is not None:
                     record_delta(recorder, delta, self._readers[delta.choice])
                 pending = deliver(delta)
@@ -166,6 +170,15 @@ def record_delta(recorder: ReplayRecorder, delta: Delta, reader: Reader) -> None
     recorder.add(delta)
     if delta.finish is not None:
         recorder.finish(delta.choice, reader.exact_ids, reader.generated_call_ids)
+
+
+def add_context(delta: Delta, readers: list[Reader], plan: Plan) -> Delta:
+    """Add the tokens of prompt and answer to the last delta of a choice, if they are known."""
+    prompt, answer = plan.jobs[0].prompt, readers[delta.choice].ids
+    if isinstance(prompt, str) or (not answer and readers[delta.choice].completion_tokens):
+        return delta
+    end = [delta.stop] if isinstance(delta.stop, int) else []
+    return replace(delta, context=[*prompt, *answer, *end])
 
 
 def share_prompt_counts(step: Step, readers: list[Reader], choices: int) -> None:

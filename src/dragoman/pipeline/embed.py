@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias, cast
 
-from dragoman.errors import BadRequest
+from msgspec.structs import replace
+
+from dragoman.errors import BadRequest, ContextOverflow
 from dragoman.events import Usage
 from dragoman.models.model import Model
 from dragoman.pipeline.admission import SlotClaim, Ticket
@@ -20,8 +22,10 @@ from dragoman.pipeline.validate import (
     validate_embedding,
 )
 from dragoman.pipeline.watch import watch_call
+from dragoman.prompt.tokens.limit import PromptLimit
 from dragoman.telemetry.record import get_record
 from dragoman.types import Embedder, Prompt
+from dragoman.types.embedding import EmbeddingTask
 from dragoman.types.loop_share import LoopShare
 
 SLICE_INPUTS, SLICE_TOKENS = 16, 4096  # that are embedded in one turn
@@ -49,7 +53,9 @@ def split_inputs(inputs: Sequence[EncodedInput]) -> list[list[EncodedInput]]:
     return slices
 
 
-async def encode_inputs(inputs: Sequence[str | list[int]], model: Model) -> list[EncodedInput]:
+async def encode_inputs(
+    inputs: Sequence[str | list[int]], model: Model, truncates: bool = False
+) -> list[EncodedInput]:
     """Encode all inputs, within the limits of each and of all together."""
     limit = model.make_embedding_limit("input")
     encoded: list[EncodedInput] = []
@@ -57,9 +63,11 @@ async def encode_inputs(inputs: Sequence[str | list[int]], model: Model) -> list
     for content in inputs:
         await share.give_way()
         try:
-            prompt = await model.renderer.encode_prompt(
-                Prompt(content=content, parse_special=False), limit
-            )
+            prompt = await encode_input(content, model, limit)
+        except ContextOverflow:
+            if not truncates:
+                raise
+            prompt = await encode_beginning(content, model, limit)
         except BadRequest as error:
             error.param = "input"
             raise
@@ -70,6 +78,23 @@ async def encode_inputs(inputs: Sequence[str | list[int]], model: Model) -> list
         check_total_length(total, model, "input")
         encoded.append(prompt)
     return encoded
+
+
+async def encode_input(content: str | list[int], model: Model, limit: PromptLimit) -> EncodedInput:
+    return await model.renderer.encode_prompt(Prompt(content=content, parse_special=False), limit)
+
+
+async def encode_beginning(
+    content: str | list[int], model: Model, limit: PromptLimit
+) -> EncodedInput:
+    """Encode as much of an input as its model reads."""
+    context = model.capabilities.context
+    tokens = limit.tokens if context is None else min(limit.tokens, context - 1)
+    if isinstance(content, list):
+        return content[:tokens]
+    text = content[: limit.characters]
+    encoded = await encode_input(text, model, replace(limit, tokens=max(tokens, len(text) + 1)))
+    return encoded[:tokens] if isinstance(encoded, list) else encoded
 
 
 async def acquire_slot(
@@ -90,23 +115,18 @@ async def embed_slice(inputs: list[EncodedInput], model: Model) -> list[list[flo
 
 
 async def embed(
-    name: str,
-    inputs: Sequence[str | list[int]],
-    services: Services,
-    deliver: DeliverVectors,
-    dimensions: int | None = None,
-    owner: str = "",
+    task: EmbeddingTask, services: Services, deliver: DeliverVectors
 ) -> tuple[str, Usage]:
     """Deliver one vector for each input, in order. Returns the model's name and the usage."""
-    record = get_record()
-    record.requested_model = name
+    record, owner = get_record(), task.owner
+    record.requested_model = task.model
     with record.measure("resolve"):
-        lease = await services.models.acquire(name, owner=owner)
+        lease = await services.models.acquire(task.model, owner=owner, keep_alive=task.keep_alive)
     with lease as model:
         record.model = model.id
-        validate_embedding(model, dimensions)
+        validate_embedding(model, task.dimensions)
         with record.measure("render"):
-            prompts = await encode_inputs(inputs, model)
+            prompts = await encode_inputs(task.inputs, model, task.truncates)
         tokens = count_tokens(prompts)
         with (
             services.limiter.reserve_tokens(owner, tokens, 0),

@@ -57,8 +57,8 @@ class Reader:
         self.completion_tokens = 0  # so far
         self._cached_tokens = 0
         self._prompt_tokens: int | None = None
-        self._ids: list[int] = []
-        self._ids_are_exact = True  # `_ids` are the tokens of the emitted text, and no others
+        self.ids: list[int] = []  # of the tokens that were generated
+        self._ids_are_exact = True  # `ids` are the tokens of the emitted text, and no others
         self.call_names: list[str] = []  # of the tools that were called
         self.rejected_calls: list[str] = []  # why text that looked like calls is none
         self.generated_call_ids: set[str] = set()  # ids of calls that the model did not name
@@ -79,14 +79,14 @@ class Reader:
     @property
     def exact_ids(self) -> list[int] | None:
         """The tokens of the emitted text, if all of them are known."""
-        return self._ids if self._ids_are_exact else None
+        return self.ids if self._ids_are_exact else None
 
     def _count_tokens(self, step: Step) -> int:
         """Count and store the tokens of a step."""
         known = len(step.ids)
         count = step.tokens or known
         self.completion_tokens += count
-        self._ids += step.ids
+        self.ids += step.ids
         has_stop = step.stop_id is not None  # the stop token counts, but is not among the ids
         if not known <= count <= known + has_stop:
             self._ids_are_exact = False
@@ -351,7 +351,7 @@ class ChatReader(Reader):
     def continue_from(self, prompt: list[int] | str) -> None:
         """Continue with a job whose prompt includes the output so far and the end of reasoning."""
         if isinstance(prompt, list) and isinstance(self._prompt, list):
-            self._ids = prompt[len(self._prompt) :]
+            self.ids = prompt[len(self._prompt) :]
 
 
 def merge_deltas(deltas: Sequence[Delta]) -> list[Delta]:

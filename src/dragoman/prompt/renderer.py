@@ -109,7 +109,7 @@ class PromptRenderer:
         self.tokenizer = tokenizer
         self.special_tokens: dict[str, Json] = {}  # variables that replace the tokenizer's
         self.token_cache = TokenCache(cache_bytes)
-        self._reasoning = reasoning or ReasoningOptions()
+        self.reasoning = reasoning or ReasoningOptions()
         self._limits = limits
         self._quick_limits = replace(limits, seconds=min(QUICK_SECONDS, limits.seconds))
         self._template = compile_template(template_source) if template_source else None
@@ -191,15 +191,15 @@ class PromptRenderer:
     def check_reasoning_effort(self, chat: Chat) -> None:
         """Reject a reasoning effort that this model cannot be set to."""
         if self._template is not None:
-            reasoning_variables(chat, self._template.facts, self._reasoning)
-        elif chat.reasoning_effort is not None and not is_already_off(chat, self._reasoning):
+            reasoning_variables(chat, self._template.facts, self.reasoning)
+        elif chat.reasoning_effort is not None and not is_already_off(chat, self.reasoning):
             raise effort_error(chat)
 
     def get_reasoning_variables(self, chat: Chat) -> dict[str, Json]:
         """Return the variables that set the reasoning effort and budget of a chat."""
         if self._template is None:
             return {}
-        return reasoning_variables(chat, self._template.facts, self._reasoning)
+        return reasoning_variables(chat, self._template.facts, self.reasoning)
 
     def resolve_variable(self, name: str, value: Json) -> dict[str, Json] | str:
         """Return a variable as this template reads it, or a sentence that says why it cannot.
@@ -211,13 +211,13 @@ class PromptRenderer:
         facts = self._template.facts
         if name in facts.variables or self._template.is_reserved(name):
             return {name: value}
-        renamed = rename_switch(name, value, facts, self._reasoning)
+        renamed = rename_switch(name, value, facts, self.reasoning)
         return self._template.describe_unread(name) if renamed is None else renamed
 
     @property
     def template_enforces_budget(self) -> bool:
         """Whether the template itself states the maximum number of reasoning tokens."""
-        return self._reasoning.budget is not None
+        return self.reasoning.budget is not None
 
     async def encode_markup(self, text: str) -> list[int] | str:
         """Encode a text of our own inside a prompt, in which special tokens are read as such."""
@@ -332,7 +332,7 @@ class PromptRenderer:
         template = self._require_template()
         facts = template.facts
         template.check_variables(chat.template_kwargs)
-        values = chat.template_kwargs | reasoning_variables(chat, facts, self._reasoning)
+        values = chat.template_kwargs | reasoning_variables(chat, facts, self.reasoning)
         if "tool_choice" in facts.variables:
             values["tool_choice"] = chat.tool_choice
         if "response_format" in facts.variables and chat.response_format is not None:

@@ -18,7 +18,7 @@ from typing import Generic, NoReturn, Protocol, TypeAlias, TypeVar
 from msgspec import Struct
 
 from dragoman.errors import DragomanError
-from dragoman.events import Completion, Delta, Usage
+from dragoman.events import AnswerTimes, Completion, Delta, Usage
 from dragoman.protocols.shared.rate_limit_headers import encode_rate_limits
 from dragoman.protocols.shared.report import MakeReport
 from dragoman.protocols.shared.signer import ContentSigner
@@ -71,6 +71,7 @@ class AnswerInfo(Struct, frozen=True):
     prompt_tokens: int
     make_report: MakeReport | None = None  # what the client wants to know about its request
     fingerprint: str = "fp_0"  # of the model and how it is served
+    measure: Callable[[], AnswerTimes] = AnswerTimes  # called when the answer is complete
 
 
 Decode: TypeAlias = Callable[[bytes, DialectContext], T]
@@ -104,10 +105,11 @@ class Dialect(Struct, Generic[T_co], frozen=True, kw_only=True):
     make_response_id: Callable[[], str] = _make_plain_id
     uses_signer: bool = False
     stream_content_type: bytes = SSE
-    keep_alive_frame: bytes = SSE_COMMENT  # sent when a stream is silent for long
+    keep_alive_frame: bytes = SSE_COMMENT  # sent when a stream is silent for long, unless empty
     # A header that only clients of this API send. It selects the dialect where several APIs share
     # a path.
     client_header: bytes | None = None
+    accepts_form_type: bool = False  # JSON may be sent as `curl -d` does, as if it were a form
     request_id_headers: tuple[bytes, ...] = (b"x-request-id",)
 
 

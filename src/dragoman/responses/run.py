@@ -20,6 +20,7 @@ from dragoman.pipeline.plan import Plan
 from dragoman.pipeline.services import Services
 from dragoman.protocols.dialect import AnswerInfo, Dialect, DialectContext, Encoder
 from dragoman.replay import PromptReuse
+from dragoman.responses.truncation import prepare_truncated
 from dragoman.telemetry.record import get_record
 from dragoman.telemetry.reports import report_current_request
 from dragoman.types import Request
@@ -89,13 +90,15 @@ class CompletionRun:
         cls, dialect: Dialect[object], context: DialectContext, request: Request, services: Services
     ) -> CompletionRun:
         request = replace(request, response_id=dialect.make_response_id())
-        plan = await pipeline.prepare(request, services)
+        prepare = prepare_truncated if request.truncates else pipeline.prepare
+        plan = await prepare(request, services)
         answer = AnswerInfo(
             plan.model_name,
             plan.choice_count,
             plan.prompt_tokens,
             report_current_request if get_record().wants_report else None,
             plan.model.get_fingerprint(),
+            get_record().measure_answer,
         )
         # The operator may have set another limit than the client's.
         limit = plan.request.sampling.max_tokens

@@ -91,5 +91,6 @@ def _drop_before(request: Request, start: int) -> Request:
     chat = cast(Chat, request.prompts[0])
     messages = (*chat.messages[: _count_system_messages(chat)], *chat.messages[start:])
     shorter = replace(chat, messages=messages, result_params={})  # they were checked before
-    warning = "`truncation`: the beginning of the conversation was left out."
+    name = "truncate" if request.truncates else "truncation"
+    warning = f"`{name}`: the beginning of the conversation was left out."
     return replace(request, prompts=(shorter,), warnings=(*request.warnings, warning))

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.errors import DragomanError
-from dragoman.events import Delta, Finish, Usage
+from dragoman.events import AnswerTimes, Delta, Finish, Usage
 from dragoman.types import ReportOptions, Request, TraceOperation
 
 P = ParamSpec("P")
@@ -212,6 +212,16 @@ class RequestRecord(Struct, eq=False):
         for stage in self.list_stages():
             total[stage.name] = total.get(stage.name, 0.0) + stage.seconds
         return total | self.call_seconds
+
+    def measure_answer(self) -> AnswerTimes:
+        """Return how long the parts of the request took, as far as it is now."""
+        stages = self.sum_stages()
+        return AnswerTimes(
+            load=stages.get("resolve", 0.0),
+            prompt=stages.get("prefill", 0.0),
+            answer=stages.get("generate", 0.0),
+            total=self.elapsed,
+        )
 
     # The answer
 

@@ -14,6 +14,7 @@ from dragoman.protocols.embeddings import (
     EmbeddingList,
     EmbeddingRequest,
 )
+from dragoman.types.embedding import EmbeddingTask
 from dragoman.types.worker_threads import run_in_worker
 
 
@@ -28,14 +29,13 @@ def make_routes(context: RouteContext) -> list[Route]:
             async def deliver(vectors: Sequence[list[float]]) -> None:
                 await run_in_worker(encoder.add, vectors)
 
-            model, usage = await embed(
-                decoded.model,
-                decoded.inputs,
-                services,
-                deliver,
-                decoded.dimensions,
-                request.owner,
+            task = EmbeddingTask(
+                model=decoded.model,
+                inputs=decoded.inputs,
+                dimensions=decoded.dimensions,
+                owner=request.owner,
             )
+            model, usage = await embed(task, services, deliver)
         request.record.usage = usage
         context.observer.get_model(request.record.model).usage += usage
         body = await run_in_worker(encoder.encode_whole, model, usage.prompt)

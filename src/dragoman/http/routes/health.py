@@ -12,6 +12,7 @@ from dragoman.http.router import Route, RouteGroup
 from dragoman.http.routes.context import RouteContext
 
 HTML = b"text/html; charset=utf-8"
+TEXT = b"text/plain; charset=utf-8"
 DOCS_PAGE = Path(pages.__file__).with_name("docs.html")
 
 
@@ -34,7 +35,11 @@ class HealthHandlers:
         await request.send_response(200, b'{"status":"ready"}')
 
     async def get_root(self, request: RequestContext) -> None:
-        await request.send_response(200, b'{"object":"dragoman","docs":"/docs"}')
+        accepted = request.get_header(b"accept") or b""
+        if any(kind in accepted.lower() for kind in (b"json", b"html")):
+            await request.send_response(200, b'{"object":"dragoman","docs":"/docs"}')
+        else:  # clients of Ollama look for these words
+            await request.send_response(200, b"Ollama is running", TEXT)
 
     async def get_metrics(self, request: RequestContext) -> None:
         await request.send_response(200, self._metrics.render(), metrics.CONTENT_TYPE)

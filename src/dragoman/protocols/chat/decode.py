@@ -9,13 +9,12 @@ from msgspec import Meta, Struct
 from dragoman.errors import BadRequest, Unsupported
 from dragoman.protocols.chat.tools import (
     ChatFunctionCall,
-    ChatTool,
     ChatToolChoice,
     decode_tool_choice,
-    decode_tools,
 )
 from dragoman.protocols.shared import openai, response_format
 from dragoman.protocols.shared.content import ContentPartFields, decode_content
+from dragoman.protocols.shared.function_tools import ChatTool, decode_tools
 from dragoman.protocols.shared.generation import make_request
 from dragoman.protocols.shared.json_body import decode_body
 from dragoman.types import Chat, Json, Message, Request, Role, ToolCall, text_content

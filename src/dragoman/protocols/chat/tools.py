@@ -13,30 +13,15 @@ from dragoman.protocols.shared.tool_choice import (
     allow_tools,
     decode_mode,
     force_tool,
-    make_duplicate_tool_error,
     make_invalid_tool_choice_error,
     make_undeclared_tool_error,
 )
-from dragoman.types import Json, Tool
+from dragoman.types import Tool
 
 
 class ChatFunctionCall(Struct):
     name: openai.Name
     arguments: str
-
-
-class ChatFunction(Struct):
-    """A function the model may call."""
-
-    name: openai.Name
-    description: str | None = None
-    parameters: dict[str, Json] | None = None
-    strict: bool | None = None
-
-
-class ChatTool(Struct):
-    type: str
-    function: ChatFunction | None = None
 
 
 class ChatFunctionName(Struct):
@@ -68,25 +53,6 @@ class ChatToolChoice(Struct):
     allowed_tools: ChatAllowedTools | None = None
     mode: str | None = None
     tools: ChatToolNames | None = None
-
-
-def decode_tools(tools: list[ChatTool] | None) -> tuple[Tool, ...]:
-    decoded: dict[str, Tool] = {}
-    for i, tool in enumerate(tools or ()):
-        path = f"tools[{i}]"
-        function = tool.function
-        if tool.type != "function" or function is None:
-            raise BadRequest(f"`{path}` must be of type `function`.", param=path)
-        if function.name in decoded:
-            raise make_duplicate_tool_error(function.name, f"{path}.function.name")
-        decoded[function.name] = Tool(
-            name=function.name,
-            description=function.description,
-            parameters=function.parameters,
-            strict=function.strict,
-            param=f"{path}.function.parameters",
-        )
-    return tuple(decoded.values())
 
 
 def decode_tool_choice(

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import base64
-import math
 import struct
 from collections.abc import Sequence
 
 from msgspec import Struct
 
-from dragoman.errors import BadRequest, EngineFailed
 from dragoman.protocols.embeddings.decode import EmbeddingInput
 from dragoman.protocols.shared import openai
+from dragoman.protocols.shared.vectors import check_vector, shorten_vector
 
 
 class EmbeddingData(Struct):
@@ -44,8 +43,7 @@ class EmbeddingEncoder:
     def add(self, vectors: Sequence[list[float]]) -> None:
         """Encode the next vectors."""
         for vector in vectors:
-            if not all(map(math.isfinite, vector)):
-                raise EngineFailed("The engine returned a vector with values that are not numbers.")
+            check_vector(vector)
             short = shorten_vector(vector, self._request.dimensions)
             content = pack_vector(short) if self._request.base64 else short
             data = EmbeddingData("embedding", len(self._parts), content)
@@ -56,19 +54,6 @@ class EmbeddingEncoder:
         envelope = openai.encode(EmbeddingList("list", [], model, EmbeddingUsage(tokens, tokens)))
         start, empty, end = envelope.partition(b'"data":[')
         return b"".join((start, empty, b",".join(self._parts), end))
-
-
-def shorten_vector(vector: list[float], dimensions: int | None) -> list[float]:
-    """Return the first dimensions, scaled back to unit length."""
-    if dimensions is None or dimensions == len(vector):
-        return vector
-    if dimensions > len(vector):
-        raise BadRequest(
-            f"`dimensions` must be at most {len(vector)} for this model.", param="dimensions"
-        )
-    head = vector[:dimensions]
-    norm = math.sqrt(sum(x * x for x in head)) or 1.0
-    return [x / norm for x in head]
 
 
 def pack_vector(vector: list[float]) -> str:

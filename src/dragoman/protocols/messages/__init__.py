@@ -7,7 +7,6 @@
     encode         the response: a stream of events, or one message
     errors         error bodies and their statuses
     model_list     the list of models
-    partial_json   arguments of tool calls that were cut off
 
 Reasoning is signed for the owner of a request, so decoding and encoding need a signer.
 """

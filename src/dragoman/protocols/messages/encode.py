@@ -15,8 +15,9 @@ from msgspec import Struct
 
 from dragoman.errors import DragomanError
 from dragoman.events import Channel, Completion, Delta, Finish, Usage
-from dragoman.protocols.messages import partial_json, reasoning
+from dragoman.protocols.messages import reasoning
 from dragoman.protocols.shared.openai import encode
+from dragoman.protocols.shared.partial_json import parse_partial_json
 from dragoman.protocols.shared.report import MakeReport, add_report
 from dragoman.protocols.shared.signer import ContentSigner
 from dragoman.types import Json, Request
@@ -208,7 +209,7 @@ class BlockList(BlockBuilder):
         if self.open_type != "tool_use":
             block[self._field] = text
         elif text:
-            block["input"] = partial_json.parse_partial_json(text)
+            block["input"] = parse_partial_json(text)
         self._pieces.clear()
 
 

@@ -190,7 +190,7 @@ def encode_input_tokens(count: int) -> bytes:
     return encode({"object": "response.input_tokens", "input_tokens": count})
 
 
-def encode_page(items: Sequence[Mapping[str, Json]], has_more: bool) -> bytes:
+def encode_page(items: Sequence[Mapping[str, object]], has_more: bool) -> bytes:
     """Encode a page of objects, each of which has an `id`. Ids of a page are never null."""
     first_id, last_id = (items[0]["id"], items[-1]["id"]) if items else ("", "")
     page = {"object": "list", "data": items, "first_id": first_id, "last_id": last_id}
