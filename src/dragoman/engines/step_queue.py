@@ -120,6 +120,7 @@ class StepQueue:
         "_create_future",
         "_error",
         "_merge_above",
+        "_on_taken",
         "_steps",
         "_wake",
         "arrivals",
@@ -135,6 +136,7 @@ class StepQueue:
         self._error: DragomanError | None = None
         self.arrivals = 0  # calls of `put` so far
         self.ended = False
+        self._on_taken: list[Callable[[], None]] = []  # called once, when the queue is empty
 
     def __len__(self) -> int:
         return len(self._steps)
@@ -188,6 +190,10 @@ class StepQueue:
             if wait is not None:
                 await wait
 
+    def call_when_taken(self, callback: Callable[[], None]) -> None:
+        """Call a function once the reader has taken all that waits."""
+        self._on_taken.append(callback)
+
     def get_mark(self) -> int:
         """Return the state of the queue, to find out later whether steps have arrived."""
         return self.arrivals
@@ -212,6 +218,10 @@ class StepQueue:
     def _take_all(self) -> list[Step]:
         steps, self._steps = self._steps, []
         self._merge_above = MERGE_THRESHOLD
+        if self._on_taken:
+            callbacks, self._on_taken = self._on_taken, []
+            for callback in callbacks:
+                callback()
         return steps
 
     async def _wait(self) -> Wait | None:

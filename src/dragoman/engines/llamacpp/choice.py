@@ -23,6 +23,7 @@ class GgufVocabulary(Struct, frozen=True):
     pieces: list[bytes] | None = None  # None: this kind of vocabulary cannot be rebuilt
     ordinary_id: int = 0  # an ordinary token that is text by itself
     control_ids: tuple[int, ...] = ()  # tokens that no grammar allows unless it names them
+    special_ids: frozenset[int] = frozenset()  # tokens that a text is split at, if it spells them
 
 
 class ChoiceProgress:
@@ -92,6 +93,11 @@ class ChoiceProgress:
     def end_by_length(self, count: int = 0) -> list[Step]:
         """End the choice by length; the ids of its last `count` tokens are unknown."""
         self._finish("length")
+        return [self._make_step(None, [], count, [])]
+
+    def end_by_stop(self, count: int = 0) -> list[Step]:
+        """End the choice by a stop token that is not known, after `count` unknown tokens."""
+        self._finish("stop")
         return [self._make_step(None, [], count, [])]
 
     def _finish(self, finish: StepFinish) -> None:

@@ -26,7 +26,7 @@ class PieceIndex:
         for token, piece in enumerate(pieces):
             if piece:
                 self._ids.setdefault(piece, token)
-                if _ends_inside_character(piece):
+                if ends_inside_character(piece):
                     self._partial_ids.append(token)
         self._longest = max(map(len, pieces), default=0)
 
@@ -76,7 +76,7 @@ def _decode(data: bytes) -> str:
     return _REPLACEMENTS.sub("\ufffd", data.decode(errors="replace"))
 
 
-def _ends_inside_character(piece: bytes) -> bool:
+def ends_inside_character(piece: bytes) -> bool:
     for back in range(1, min(4, len(piece)) + 1):
         byte = piece[-back]
         if byte >= 0xC0:

@@ -46,6 +46,7 @@ class RemoteSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     prefill_rate: float = 50.0  # prompt tokens per second at least, until the first byte
     first_retry_delay: float = 0.5  # before a server that is down is tried again; doubled each time
     max_retry_delay: float = 30.0
+    identity_interval: float = 1.0  # for which a look at the server's identity is good
     idle_connections: int = 64  # kept alive
 
     def __repr__(self) -> str:
@@ -96,4 +97,3 @@ def parse_url(url: str) -> SplitResult:
     if parts.query or parts.fragment:
         raise ValueError(f"{url!r} has a query or a fragment; give the address alone")
     return parts
-

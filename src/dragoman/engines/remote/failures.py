@@ -1,0 +1,117 @@
+"""What goes wrong between us and an upstream server, and what clients are told about it.
+
+A `ConnectionFailure` is a matter of the network or of the server's life. A `StatusFailure` is an
+answer with an error status. An `InvalidFrame` is an answer that breaks the server's own protocol.
+Their texts go to the log: they may contain addresses. Clients get an error of ours instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from dragoman.engines.limits import make_context_overflow
+from dragoman.errors import (
+    BadRequest,
+    DragomanError,
+    EngineDown,
+    EngineFailed,
+    Overloaded,
+    Unavailable,
+)
+from dragoman.types import Capabilities
+
+FailureKind: TypeAlias = Literal["refused", "tls", "closed", "stalled", "invalid"]
+MAX_RETRY_AFTER = 3600.0
+DEFAULT_RETRY_AFTER = 1.0
+# parts of the messages with which servers reject a prompt that is too long
+CONTEXT_MESSAGES = ("context length", "context size", "exceed_context", "longer than the maximum")
+
+
+class UpstreamFailure(Exception):
+    """Base class; the text is for the log."""
+
+
+class ConnectionFailure(UpstreamFailure):
+    """No answer, or not all of it."""
+
+    def __init__(self, kind: FailureKind, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the network or the server ended it, and the same request may succeed again."""
+        return self.kind in ("refused", "closed")
+
+
+class InvalidFrame(UpstreamFailure):
+    """A part of an answer that the protocol does not allow."""
+
+
+class StatusFailure(UpstreamFailure):
+    """An answer with an error status, or an error inside a stream."""
+
+    def __init__(self, status: int, body: bytes, headers: Mapping[bytes, bytes]) -> None:
+        super().__init__(f"status {status}: {body[:300].decode(errors='replace')}")
+        self.status = status
+        self.text = read_message(body)
+        self.retry_after = _parse_retry_after(headers.get(b"retry-after"))
+
+
+def read_message(body: bytes) -> str:
+    """Return the message in the error object of a server, or the text itself."""
+    try:
+        data = msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        return body[:1000].decode(errors="replace")
+    error = data.get("error", data) if isinstance(data, dict) else data
+    if isinstance(error, dict):
+        parts = (error.get("type"), error.get("message"), error.get("detail"))
+        return " ".join(str(part) for part in parts if part)
+    return str(error)
+
+
+def _parse_retry_after(value: bytes | None) -> float:
+    """Return the seconds of a `Retry-After`; a date or anything else is the default."""
+    try:
+        seconds = float(value or b"")
+    except ValueError:
+        return DEFAULT_RETRY_AFTER
+    return min(max(seconds, 0.0), MAX_RETRY_AFTER) if seconds == seconds else DEFAULT_RETRY_AFTER
+
+
+def convert_failure(
+    failure: UpstreamFailure, capabilities: Capabilities, prompt_tokens: int
+) -> DragomanError:
+    """Return the error that a request fails with."""
+    match failure:
+        case StatusFailure():
+            return _convert_status(failure, capabilities, prompt_tokens)
+        case ConnectionFailure(kind="stalled"):
+            return EngineDown("The upstream server made no progress on this request.")
+        case ConnectionFailure(kind="closed"):
+            return EngineFailed("The upstream server stopped before the answer was finished.")
+        case ConnectionFailure(kind="refused" | "tls"):
+            return EngineDown("The upstream server cannot be reached.")
+    return EngineFailed("The upstream server returned an invalid answer.")
+
+
+def _convert_status(
+    failure: StatusFailure, capabilities: Capabilities, prompt_tokens: int
+) -> DragomanError:
+    status, message = failure.status, failure.text.lower()
+    if status == 429:
+        return Overloaded("The upstream server is busy.", retry_after=failure.retry_after)
+    if status in (502, 503, 504):
+        return Unavailable(
+            "The upstream server cannot run this request now.", retry_after=failure.retry_after
+        )
+    if status in (400, 413, 422):
+        if any(part in message for part in CONTEXT_MESSAGES):
+            context = capabilities.context or prompt_tokens
+            return make_context_overflow(prompt_tokens, context, capabilities.trained_context)
+        return BadRequest("The upstream server rejects this request.")
+    return EngineFailed("The upstream server failed while processing this request.")

@@ -1,0 +1,1 @@
+"""HTTP/1.1 to an upstream server: connections that are kept alive, and server-sent events."""

@@ -1,0 +1,156 @@
+"""One connection to an upstream server, used for one request after the other.
+
+The connection is an asyncio protocol around `httptools`, not a stream: what arrives is handed to
+the `ResponseReceiver` of the request in the same call, without a task to wake for each chunk.
+Closing the connection is how a request is cancelled; servers notice that at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Protocol, cast
+
+import httptools
+
+from dragoman.engines.remote.failures import ConnectionFailure
+
+MAX_HEADER_BYTES = 1 << 16
+
+
+class ResponseReceiver(Protocol):
+    """Takes one response, part by part. No method may raise."""
+
+    def take_head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
+        """Take the status and the headers, with names in lower case."""
+
+    def take_data(self, data: bytes) -> None:
+        """Take a part of the body."""
+
+    def end(self) -> None:
+        """The whole response has arrived."""
+
+    def fail(self, failure: ConnectionFailure) -> None:
+        """The connection is gone before that."""
+
+
+class UpstreamConnection(asyncio.Protocol):
+    """A connection that runs one request at a time."""
+
+    def __init__(self, release: Callable[[UpstreamConnection], None]) -> None:
+        self.is_reused = False  # it has answered a request before
+        self.has_answered = False  # a byte of the present response has arrived
+        self.idle_since = 0.0
+        self._release = release  # called when a response is over, and when the connection is lost
+        self._transport: asyncio.Transport | None = None
+        self._receiver: ResponseReceiver | None = None
+        self._parser: httptools.HttpResponseParser | None = None
+        self._headers: dict[bytes, bytes] = {}
+        self._header_bytes = 0
+        self._has_head = False
+        self._is_paused = False
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def is_idle(self) -> bool:
+        return self._receiver is None
+
+    def send(self, request: bytes, receiver: ResponseReceiver) -> None:
+        """Send a request; the receiver takes its response."""
+        self.has_answered = False
+        if self._transport is None or not self.is_open:  # lost since it was taken from the pool
+            receiver.fail(ConnectionFailure("closed", "the connection is closed"))
+            return
+        self._receiver = receiver
+        self._parser = httptools.HttpResponseParser(self)
+        self._headers, self._header_bytes, self._has_head = {}, 0, False
+        self._transport.write(request)
+
+    def abort(self) -> None:
+        """Close at once. The receiver of a running request is not called any more."""
+        self._receiver = None
+        if self._transport is not None:
+            self._transport.abort()
+
+    def detach(self, receiver: ResponseReceiver) -> None:
+        """Give the rest of the response to another receiver."""
+        if self._receiver is not None:
+            self._receiver = receiver
+
+    def pause(self) -> None:
+        """Read no more for now, so that the server has to wait."""
+        if not self._is_paused and self._transport is not None and self.is_open:
+            self._is_paused = True
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if self._is_paused and self._transport is not None:
+            self._is_paused = False
+            if self.is_open:
+                self._transport.resume_reading()
+
+    # called by the event loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self._receiver is None or self._parser is None:
+            self.abort()  # nothing was asked
+            return
+        self.has_answered = True
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._fail(ConnectionFailure("invalid", f"no valid HTTP response: {error}"))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._has_open_end() and error is None:
+            self.on_message_complete()
+        self._fail(ConnectionFailure("closed", f"the connection was closed: {error or 'no error'}"))
+        self._transport = None
+        self._release(self)
+
+    def _has_open_end(self) -> bool:
+        """Whether the response ends with the connection: it has neither a length nor chunks."""
+        is_framed = b"content-length" in self._headers or b"transfer-encoding" in self._headers
+        return self._has_head and not is_framed
+
+    def _fail(self, failure: ConnectionFailure) -> None:
+        receiver = self._receiver
+        self.abort()
+        if receiver is not None:
+            receiver.fail(failure)
+
+    # called by the parser
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._header_bytes += len(name) + len(value)
+        if self._header_bytes > MAX_HEADER_BYTES:
+            self._fail(ConnectionFailure("invalid", "the response has too many headers"))
+        self._headers[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        self._has_head = True
+        if self._receiver is not None and self._parser is not None:
+            self._receiver.take_head(self._parser.get_status_code(), self._headers)
+
+    def on_body(self, data: bytes) -> None:
+        if self._receiver is not None:
+            self._receiver.take_data(data)
+
+    def on_message_complete(self) -> None:
+        receiver, parser = self._receiver, self._parser
+        if receiver is None or parser is None:
+            return
+        self._receiver = None
+        self.is_reused = True
+        self.resume()
+        if not parser.should_keep_alive():
+            self.abort()
+        receiver.end()
+        if self.is_open:
+            self._release(self)

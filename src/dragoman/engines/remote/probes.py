@@ -1,0 +1,58 @@
+"""Two jobs that a server is tried with before it is used.
+
+One asks for a token, and shows whether answers have ids. The other asks for a few tokens under a
+grammar that allows nothing else: a server that ignores the grammar, or cannot read it, shows that
+without harm. llama-server is the exception, which ends its process if it was built without
+llguidance; nothing tells how it was built, so it is tried only if the operator says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dragoman.engines.llamacpp.params import build_forcing_grammar
+from dragoman.engines.remote.settings import RemoteSettings, Upstream
+from dragoman.tokenizers.vocabulary import Vocabulary
+from dragoman.types import DEFAULT_SAMPLING, Job, Sampling
+
+FORCED_TOKENS = 3
+
+
+def may_try_grammar(settings: RemoteSettings, upstream: Upstream) -> bool:
+    """Whether a server may be sent a grammar at all."""
+    if settings.grammars is not None:
+        return settings.grammars
+    return upstream.protocol != "llama-server"
+
+
+def make_token_probe(vocabulary: Vocabulary) -> Job:
+    """Make a job of one token."""
+    return _make_probe(list_ordinary_ids(vocabulary)[:1], 1)
+
+
+def make_grammar_probe(vocabulary: Vocabulary) -> Job:
+    """Make a job whose grammar allows a few unlikely tokens and nothing else."""
+    ids = list_ordinary_ids(vocabulary)
+    forced = ids[-FORCED_TOKENS:]
+    return _make_probe(ids[:1], len(forced), build_forcing_grammar(forced))
+
+
+def list_ordinary_ids(vocabulary: Vocabulary) -> list[int]:
+    """Return tokens that are plain letters."""
+    special = vocabulary.control | vocabulary.eos_ids | frozenset(vocabulary.specials.values())
+    return [
+        token
+        for token, piece in enumerate(vocabulary.pieces)
+        if len(piece) == 1 and piece.isalpha() and token not in special
+    ] or [0]
+
+
+def _make_probe(prompt: Sequence[int], max_tokens: int, grammar: str | None = None) -> Job:
+    sampling = Sampling(temperature=0.0, max_tokens=max_tokens).with_defaults(DEFAULT_SAMPLING)
+    return Job(
+        id="dragoman-probe",
+        prompt=list(prompt),
+        sampling=sampling,
+        grammar=grammar,
+        cache_prompt=False,
+    )

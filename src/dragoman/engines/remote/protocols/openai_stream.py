@@ -1,0 +1,141 @@
+"""The streams of `/v1/completions` and `/v1/chat/completions` of any OpenAI-compatible server.
+
+Such a server takes and returns text; nothing is known of its tokens but their number, which comes
+with the usage at the end. Each choice is a request of its own, because many servers ignore `n`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.engines.remote.failures import InvalidFrame
+from dragoman.engines.remote.http.frames import DONE
+from dragoman.engines.remote.protocols.vllm_stream import make_stream_error
+from dragoman.engines.remote.settings import Upstream
+from dragoman.errors import EngineFailed
+from dragoman.types import Capabilities, Job, Json, Step, StepFinish
+
+SAMPLING_FIELDS = frozenset(
+    {"temperature", "top_p", "presence_penalty", "frequency_penalty", "seed", "max_tokens"}
+)
+FINISHES: dict[str, StepFinish] = {
+    "stop": "stop",
+    "eos": "stop",
+    "tool_calls": "stop",
+    "function_call": "stop",
+    "content_filter": "stop",
+    "length": "length",
+}
+
+
+class CachedTokens(Struct):
+    cached_tokens: int | None = None
+
+
+class TextUsage(Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: CachedTokens | None = None
+
+
+class TextChoice(Struct):
+    text: str | None = None
+    delta: msgspec.Raw | None = None  # of a chat
+    finish_reason: str | None = None
+
+
+class TextFrame(Struct):
+    choices: list[TextChoice] = []
+    usage: TextUsage | None = None
+    error: msgspec.Raw | None = None
+
+
+decode = msgspec.json.Decoder(TextFrame).decode
+
+
+class TextReader:
+    """Reads the frames of one choice; `get_text` returns the text of a frame's choice."""
+
+    def __init__(self, choice: int, get_text: Callable[[TextChoice], str]) -> None:
+        self._choice = choice
+        self._get_text = get_text
+        self._usage = TextUsage()
+        self._finish: StepFinish | None = None
+        self._frames = 0  # with text
+        self._is_complete = False
+
+    @property
+    def is_complete(self) -> bool:
+        return self._is_complete
+
+    def read(self, frame: bytes) -> list[Step]:
+        if frame == DONE:
+            return self._end()
+        try:
+            decoded = decode(frame)
+        except msgspec.DecodeError as error:
+            raise InvalidFrame(f"a frame cannot be read: {error}") from None
+        if decoded.error is not None and bytes(decoded.error) != b"null":
+            raise make_stream_error(decoded.error)
+        if decoded.usage is not None:
+            self._usage = decoded.usage
+        steps = [step for choice in decoded.choices[:1] for step in self._read_choice(choice)]
+        if decoded.usage is not None and not decoded.choices and self._finish is not None:
+            steps += self._end()
+        return steps
+
+    def _read_choice(self, choice: TextChoice) -> list[Step]:
+        text = self._get_text(choice)
+        if choice.finish_reason is not None:
+            self._finish = FINISHES.get(choice.finish_reason)
+            if self._finish is None:
+                raise EngineFailed("The upstream server stopped before the answer was finished.")
+        if not text:
+            return []
+        self._frames += 1
+        return [Step(self._choice, text)]
+
+    def _end(self) -> list[Step]:
+        """End the choice; a server that counts no tokens sends about one in each frame."""
+        if self._is_complete:
+            return []
+        if self._finish is None:
+            raise InvalidFrame("the stream ended before its choice")
+        self._is_complete = True
+        usage, details = self._usage, self._usage.prompt_tokens_details
+        count = usage.completion_tokens
+        return [
+            Step(
+                self._choice,
+                "",
+                tokens=max(0, self._frames if count is None else count),
+                finish=self._finish,
+                prompt_tokens=usage.prompt_tokens if self._choice == 0 else None,
+                cached_tokens=None if details is None else details.cached_tokens,
+            )
+        ]
+
+
+def make_text_capabilities(upstream: Upstream) -> Capabilities:
+    return Capabilities(
+        context=upstream.context,
+        trained_context=upstream.trained_context,
+        slots=upstream.slots,
+        sampling=SAMPLING_FIELDS,
+    )
+
+
+def build_sampling(job: Job, choice: int) -> dict[str, Json]:
+    """Return the sampling fields that are set; all others are the server's defaults."""
+    sampling = job.sampling
+    fields: Mapping[str, Json] = {
+        name: value
+        for name in sorted(SAMPLING_FIELDS)
+        if (value := getattr(sampling, name)) is not None
+    }
+    seed = {} if sampling.seed is None else {"seed": sampling.seed + choice}
+    streaming = {"stream": True, "stream_options": {"include_usage": True}}
+    return {**fields, **seed, **streaming}

@@ -1,0 +1,229 @@
+"""The stream that both token APIs of vLLM send.
+
+Frames carry what a choice gained. After the last one comes a frame with the usage, and `[DONE]`.
+The end of a choice is held back until then: the usage tells how many tokens there were, and an
+answer with fewer ids than that is not a shorter answer but a damaged one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dragoman.engines.grammar import allow_ends
+from dragoman.engines.remote.answer import NO_IDS, AnswerParts, ChoiceSteps
+from dragoman.engines.remote.failures import InvalidFrame, StatusFailure
+from dragoman.engines.remote.http.frames import DONE
+from dragoman.engines.remote.protocols.api import UpstreamRequest
+from dragoman.engines.remote.settings import Upstream
+from dragoman.engines.vllm import SAMPLING_FIELDS
+from dragoman.engines.vllm.failures import make_finish_error
+from dragoman.engines.vllm.outputs import FINISHES
+from dragoman.engines.vllm.sampling import (
+    MAX_TEMPERATURE,
+    MIN_TEMPERATURE,
+    build_request,
+)
+from dragoman.errors import Unsupported
+from dragoman.tokenizers.vocabulary import Vocabulary
+from dragoman.types import Capabilities, Job, Json, Logprob, Step
+
+L = TypeVar("L")
+
+
+class PromptDetails(Struct):
+    cached_tokens: int | None = None
+
+
+class StreamUsage(Struct):
+    prompt_tokens: int = 0
+    completion_tokens: int | None = None
+    prompt_tokens_details: PromptDetails | None = None
+
+
+class StreamChoice(Struct, Generic[L]):
+    index: int
+    token_ids: list[int] | None = None
+    text: str | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    logprobs: L | None = None
+
+
+class StreamFrame(Struct, Generic[L]):
+    choices: list[StreamChoice[L]] = []
+    usage: StreamUsage | None = None
+    error: msgspec.Raw | None = None
+
+
+class StreamError(Struct):
+    code: int | str | None = None
+
+
+class VllmReader(Generic[L]):
+    """Reads the frames of one request."""
+
+    def __init__(
+        self,
+        parts: AnswerParts,
+        request: UpstreamRequest,
+        decode: Callable[[bytes], StreamFrame[L]],
+        convert_logprobs: Callable[[L, int], list[Logprob]],
+    ) -> None:
+        self._parts = parts
+        self._decode = decode
+        self._convert_logprobs = convert_logprobs
+        self._drops_token = parts.job.sampling.max_tokens == 0
+        count = 1 if is_one_answer(parts.job) else len(request.choices)
+        self._choices = [ChoiceSteps(parts, choice) for choice in request.choices[:count]]
+        self._copies = request.choices[count:]  # choices with the same answer as the first
+        self._held: list[Step] = []  # the ends of choices
+        self._usage: StreamUsage | None = None
+        self._is_complete = False
+
+    @property
+    def is_complete(self) -> bool:
+        return self._is_complete
+
+    def read(self, frame: bytes) -> list[Step]:
+        if frame == DONE:
+            return self._end()
+        try:
+            decoded = self._decode(frame)
+        except msgspec.DecodeError as error:
+            raise InvalidFrame(f"a frame cannot be read: {error}") from None
+        if decoded.error is not None:
+            raise make_stream_error(decoded.error)
+        if decoded.usage is not None:
+            self._usage = decoded.usage
+        steps = [step for choice in decoded.choices for step in self._read_choice(choice)]
+        if decoded.usage is not None and not decoded.choices:
+            steps += self._end()
+        return steps
+
+    def _read_choice(self, new: StreamChoice[L]) -> list[Step]:
+        if not 0 <= new.index < len(self._choices):
+            raise InvalidFrame(f"there is no choice {new.index}")
+        if new.token_ids is None and (new.text or new.finish_reason is None):
+            raise InvalidFrame(NO_IDS)
+        choice, ids, logprobs = self._choices[new.index], new.token_ids or [], []
+        if self._parts.job.logprobs is not None and new.logprobs is not None:
+            logprobs = self._convert_logprobs(new.logprobs, self._parts.job.logprobs)
+            if len(logprobs) != len(ids):
+                raise InvalidFrame(f"{len(logprobs)} logprobs for {len(ids)} tokens")
+        finish = None
+        if new.finish_reason is not None:
+            finish = FINISHES.get(new.finish_reason)
+            if finish is None:
+                raise make_finish_error(new.finish_reason)
+        step = choice.add(ids, logprobs, finish)
+        if self._drops_token:
+            step = replace(step, ids=[], tokens=0, logprobs=[], stop_id=None)
+            step = replace(step, finish=finish and "length")
+        if step.finish is None:
+            return self._copy(step)
+        self._held += self._copy(Step(step.choice, finish=step.finish, stop_id=step.stop_id))
+        return self._copy(replace(step, finish=None, stop_id=None))
+
+    def _copy(self, step: Step) -> list[Step]:
+        """Return the step of every choice that has this answer."""
+        others = [
+            replace(step, choice=choice, prompt_tokens=None, cached_tokens=None)
+            for choice in self._copies
+        ]
+        return [step, *others]
+
+    def _end(self) -> list[Step]:
+        """Return the ends of all choices, once the counts agree."""
+        if self._is_complete:
+            return []
+        if any(choice.finish is None for choice in self._choices):
+            raise InvalidFrame("the stream ended before its choices")
+        usage, counted = self._usage, sum(choice.counted for choice in self._choices)
+        if usage is not None:
+            total = usage.completion_tokens
+            if total is not None and total != counted:
+                raise InvalidFrame(f"{counted} ids came, but the server counts {total} tokens")
+            if usage.prompt_tokens_details is not None and self._held:
+                cached = usage.prompt_tokens_details.cached_tokens
+                self._held[0] = replace(self._held[0], cached_tokens=cached)
+        self._is_complete = True
+        return self._held
+
+
+def make_stream_error(error: msgspec.Raw) -> StatusFailure:
+    """Return the error that a server sends inside a stream, as if it were a status."""
+    body = bytes(error)
+    try:
+        code = msgspec.json.decode(body, type=StreamError).code
+    except msgspec.DecodeError:
+        code = None
+    return StatusFailure(code if isinstance(code, int) else 500, b'{"error":' + body + b"}", {})
+
+
+def is_one_answer(job: Job) -> bool:
+    """Whether all choices are the same: vLLM refuses several greedy choices."""
+    return job.n > 1 and job.sampling.greedy
+
+
+class VllmApi:
+    """What both token APIs of vLLM have in common."""
+
+    def __init__(self, upstream: Upstream, vocabulary: Vocabulary) -> None:
+        self._upstream = upstream
+        self._vocabulary = vocabulary
+
+    def make_capabilities(self) -> Capabilities:
+        upstream = self._upstream
+        return Capabilities(
+            context=upstream.context,
+            trained_context=upstream.trained_context,
+            slots=upstream.slots,
+            token_prompts=True,
+            sampling=SAMPLING_FIELDS,
+            sampling_defaults=True,
+            logprobs=upstream.max_logprobs,
+            lora=tuple(upstream.adapters),
+            tokenize=True,
+            cache_scopes=True,
+        )
+
+    def check_job(self, job: Job) -> None:
+        """Reject values that vLLM refuses, or changes without saying so."""
+        temperature = 0.0 if job.sampling.greedy else job.sampling.temperature or 0.0
+        if temperature > MAX_TEMPERATURE or (0 < temperature < MIN_TEMPERATURE):
+            raise Unsupported(
+                f"This model's server takes a `temperature` of 0, or from {MIN_TEMPERATURE:g} to "
+                f"{MAX_TEMPERATURE:g}.",
+                param="temperature",
+            )
+        check_single_adapter(job)
+
+    def build_tokenize(self, text: str, special: bool) -> tuple[str, Json]:
+        body = {"model": self._upstream.model, "prompt": text, "add_special_tokens": False}
+        return "/tokenize", body
+
+    def build_params(self, job: Job) -> dict[str, Json]:
+        """Return the sampling fields of a request."""
+        params = build_request(job, self._vocabulary.eos_ids).params
+        if params["max_tokens"] is None and self._upstream.context is not None:
+            params["max_tokens"] = self._upstream.context - len(job.prompt)
+        if job.grammar is not None:
+            grammar = allow_ends(job.grammar, self._vocabulary.eos_ids, job.cache_scope)
+            params["structured_outputs"] = {"grammar": grammar}
+        return params
+
+    def get_model_name(self, job: Job) -> str:
+        """Return the name that selects the model, or the adapter of a job."""
+        return job.lora[0].name if job.lora else self._upstream.model
+
+
+def check_single_adapter(job: Job) -> None:
+    if len(job.lora) > 1 or any(adapter.scale != 1.0 for adapter in job.lora):
+        raise Unsupported(
+            "This model's server applies one adapter at a time, without a scale.", param="lora"
+        )

@@ -1,0 +1,209 @@
+"""One streamed response of a server, read into the step queue of its job.
+
+The connection calls this object with what arrives; frames become steps, and steps go to the queue,
+in one call. While the reader of the queue is slow, at most `MAX_BACKLOG` bytes of frames are taken
+in; then the connection is not read, and the server has to wait.
+
+`StallWatch` looks at all running responses from time to time, and ends those that are silent for
+too long. Comments, which servers send from another thread than the one that generates, do not count
+as progress. Before its first frame a request may wait in the server's queue: as long as the server
+makes progress for others, that is no stall.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Generator, Mapping
+from typing import Any
+
+from dragoman.engines.remote.failures import ConnectionFailure, StatusFailure
+from dragoman.engines.remote.http.client import MAX_ERROR_BODY
+from dragoman.engines.remote.http.connection import UpstreamConnection
+from dragoman.engines.remote.http.frames import FrameSplitter
+from dragoman.engines.remote.protocols.api import FrameReader
+from dragoman.engines.step_queue import StepQueue
+from dragoman.types import Step
+
+MAX_BACKLOG = 1 << 20  # bytes of frames whose steps wait for their reader
+MAX_TICK = 1.0  # seconds
+TICKS_PER_TIMEOUT = 10
+REST_SECONDS = 0.05  # for the rest of a response whose choices have all finished
+
+
+class ResponseStream:
+    """Receives the response to one request."""
+
+    def __init__(self, reader: FrameReader, queue: StepQueue, first_frame_limit: float) -> None:
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.first_frame_limit = first_frame_limit  # seconds, see `StallWatch`
+        self.frames = 0
+        self.has_steps = False  # some have left: the request cannot be sent again
+        self.is_paused = False
+        self.silence = 0.0  # seconds, as `StallWatch` counts them
+        self.seen_frames = 0
+        self._reader = reader
+        self._queue = queue
+        self._splitter = FrameSplitter()
+        self._connection: UpstreamConnection | None = None
+        self._status = 0
+        self._headers: Mapping[bytes, bytes] = {}
+        self._error_body = bytearray()
+        self._backlog = 0
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether a kept connection turned out to be dead, so that the server saw nothing."""
+        connection = self._connection
+        return connection is not None and connection.is_reused and not connection.has_answered
+
+    def start(self, connection: UpstreamConnection, request: bytes) -> None:
+        self._connection = connection
+        connection.send(request, self)
+
+    def take_head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
+        self._status, self._headers = status, headers
+
+    def take_data(self, data: bytes) -> None:
+        if self._status != 200:
+            if len(self._error_body) < MAX_ERROR_BODY:
+                self._error_body += data
+            return
+        try:
+            frames = self._splitter.feed(data)
+            read = self._reader.read
+            steps: list[Step] = []
+            for frame in frames:
+                steps += read(frame)
+        except Exception as error:  # whatever a server sends, it fails this request alone
+            self._end_with(error)
+            return
+        self.frames += len(frames)
+        if steps:
+            self.has_steps = True
+            self._queue.put(steps)
+            self._limit_backlog(len(data))
+
+    def _limit_backlog(self, size: int) -> None:
+        if not len(self._queue):
+            self._backlog = 0
+            return
+        self._backlog += size
+        if self._backlog > MAX_BACKLOG and self._connection is not None and not self.is_paused:
+            self.is_paused = True
+            self._connection.pause()
+            self._queue.call_when_taken(self.resume)
+
+    def resume(self) -> None:
+        """Read on, once the queue is empty."""
+        self._backlog = 0
+        if self.is_paused and self._connection is not None:
+            self.is_paused = False
+            self._connection.resume()
+
+    def end(self) -> None:
+        if self._status != 200:
+            self._set_error(StatusFailure(self._status, bytes(self._error_body), self._headers))
+        elif not self._reader.is_complete:
+            self._set_error(ConnectionFailure("closed", "the response ended before its choices"))
+        elif not self.done.done():
+            self.done.set_result(None)
+
+    def fail(self, failure: ConnectionFailure) -> None:
+        self._set_error(failure)
+
+    def _end_with(self, error: Exception) -> None:
+        """Fail, and close the connection: nothing that follows can be read."""
+        self._set_error(error)
+        if self._connection is not None:
+            self._connection.abort()
+
+    def _set_error(self, error: Exception) -> None:
+        if not self.done.done():
+            self.done.set_exception(error)
+
+    def stall(self, seconds: float) -> None:
+        """Give up: the server is silent."""
+        self._end_with(ConnectionFailure("stalled", f"no tokens for {seconds:.1f} s"))
+
+    def close(self) -> None:
+        """Cancel the request, unless nothing but the end of its response is missing."""
+        connection = self._connection
+        if connection is None or (self.done.done() and connection.is_idle):
+            return
+        if self._reader.is_complete and connection.is_open:
+            self.resume()
+            rest = ResponseRest(connection)
+            connection.detach(rest)
+        else:
+            connection.abort()
+
+
+class ResponseRest:
+    """Drops the rest of a response, so that its connection can be used again."""
+
+    def __init__(self, connection: UpstreamConnection) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(REST_SECONDS, connection.abort)
+
+    def take_head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
+        """Drop it."""
+
+    def take_data(self, data: bytes) -> None:
+        """Drop it."""
+
+    def end(self) -> None:
+        self._timer.cancel()
+
+    def fail(self, failure: ConnectionFailure) -> None:
+        self._timer.cancel()
+
+
+class StallWatch:
+    """Ends responses that are silent for too long."""
+
+    def __init__(self, timeout: float) -> None:
+        self._timeout = timeout
+        self._interval = min(MAX_TICK, timeout / TICKS_PER_TIMEOUT)
+        self._streams: dict[ResponseStream, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._last_tick = 0.0
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    @contextlib.contextmanager
+    def watch(self, stream: ResponseStream) -> Generator[None, Any, None]:
+        """Watch a response inside this block."""
+        self._streams[stream] = None
+        if self._timer is None:
+            self._start_timer(asyncio.get_running_loop())
+        try:
+            yield
+        finally:
+            del self._streams[stream]
+            if not self._streams and self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+    def _start_timer(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._last_tick = loop.time()
+        self._timer = loop.call_later(self._interval, self._tick, loop)
+
+    def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
+        # a longer pause is one of this process
+        elapsed = min(loop.time() - self._last_tick, 2 * self._interval)
+        has_progressed = any(stream.frames != stream.seen_frames for stream in self._streams)
+        for stream in [*self._streams]:
+            self._look(stream, elapsed, has_progressed)
+        if self._streams:
+            self._start_timer(loop)
+
+    def _look(self, stream: ResponseStream, elapsed: float, has_progressed: bool) -> None:
+        is_silent = stream.frames == stream.seen_frames and not stream.is_paused
+        is_waiting = not stream.frames and has_progressed
+        stream.silence = stream.silence + elapsed if is_silent and not is_waiting else 0.0
+        stream.seen_frames = stream.frames
+        limit = self._timeout if stream.frames else stream.first_frame_limit
+        if stream.silence >= limit:
+            stream.stall(stream.silence)
