@@ -102,6 +102,16 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
             aliases=("-ub", "--ubatch-size"),
         ),
     ] = None
+    mmproj: Annotated[
+        str | None,
+        Setting(
+            help="projector file with which the model reads pictures or sound; off is none",
+            group=ENGINE,
+            metavar="PATH",
+            default="the one beside the model",
+            aliases=("-mm",),
+        ),
+    ] = None
     exact: Annotated[
         bool | None,
         Setting(

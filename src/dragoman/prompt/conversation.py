@@ -25,6 +25,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.prompt import generic_tools
+from dragoman.prompt.media_markers import make_marker
 from dragoman.prompt.special_tokens import join_texts
 from dragoman.prompt.template.capabilities import (
     TemplateCapabilities,
@@ -33,7 +34,7 @@ from dragoman.prompt.template.capabilities import (
 )
 from dragoman.prompt.tool_results import match_results
 from dragoman.prompt.turn import Turn
-from dragoman.types import Content, Json, Message, TextPart, Tool, ToolCall
+from dragoman.types import Content, ContentPart, Json, Message, TextPart, Tool, ToolCall
 
 MAX_PARSED = 1 << 20  # characters of arguments; longer ones are passed on as text
 EMPTY_LINE = "\n\n"
@@ -96,17 +97,21 @@ def _describe_tool(tool: Tool, capabilities: TemplateCapabilities) -> TemplateTo
 def flatten_content(content: Content) -> str:
     """Return the text of a content.
 
-    Validation rejects media that the model cannot read, except in tool results: an agent sends its
-    whole history every time and could never continue. There a sentence replaces it.
+    A marker stands for media that the engine will see (`media_markers`). Validation rejects media
+    that the model cannot read, except in tool results: an agent sends its whole history every time
+    and could never continue. There a sentence replaces it.
     """
     if len(content) == 1 and isinstance(part := content[0], TextPart):
         return part.text
-    return "".join(
-        part.text
-        if isinstance(part, TextPart)
-        else f"[{part.wire_type}: not shown, only text is supported]"
-        for part in content
-    )
+    return join_texts(map(_flatten_part, content))
+
+
+def _flatten_part(part: ContentPart) -> str:
+    if isinstance(part, TextPart):
+        return part.text
+    if part.item is not None:
+        return make_marker(part.item)
+    return f"[{part.wire_type}: not shown, only text is supported]"
 
 
 def _flatten(message: Message) -> Turn:

@@ -16,6 +16,7 @@ from dragoman.prompt.template.budget import RenderLimits
 from dragoman.types import Chat
 
 Piece: TypeAlias = str | tuple[int, ...]  # plain text, a special token, or token ids
+MEDIA_TEXT = "[media]"  # stands for a picture or sound in the text of a prompt
 RenderPieces: TypeAlias = Callable[[Chat, RenderLimits], list[str]]
 
 
@@ -38,6 +39,10 @@ def join_pieces(pieces: Sequence[Piece], token_bytes: Sequence[bytes]) -> str:
     """Return the text of the pieces, for people to read."""
     get = token_bytes.__getitem__
     return "".join(
-        piece if isinstance(piece, str) else b"".join(map(get, piece)).decode(errors="replace")
+        piece
+        if isinstance(piece, str)
+        else MEDIA_TEXT
+        if piece and piece[0] < 0
+        else b"".join(map(get, piece)).decode(errors="replace")
         for piece in pieces
     )

@@ -24,16 +24,26 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TypeVar
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.errors import BadRequest, TemplateRejected, TemplateTooCostly, Unsupported
+from dragoman.prompt.chat_checks import (
+    check_ids,
+    check_messages,
+    estimate_cost,
+    make_empty_error,
+)
 from dragoman.prompt.conversation import (
     arrange_messages,
-    flatten_content,
     prepare_messages,
     prepare_tools,
     to_template_message,
+)
+from dragoman.prompt.media_markers import (
+    MediaWriter,
+    check_no_media,
+    find_placeholders,
+    insert_media,
 )
 from dragoman.prompt.open_message import append_prompt_end, cut_prompt
 from dragoman.prompt.opening import find_opening
@@ -45,6 +55,7 @@ from dragoman.prompt.reasoning_options import (
     reasoning_variables,
     rename_switch,
 )
+from dragoman.prompt.rendered_prompt import RenderedPrompt as RenderedPrompt
 from dragoman.prompt.special_tokens import MarkedText, SpecialTokenGuard, remove_breaks
 from dragoman.prompt.stop_strings import find_stop_strings
 from dragoman.prompt.template.budget import DEFAULT_LIMITS, RenderBudget, RenderLimits
@@ -64,7 +75,7 @@ from dragoman.prompt.tokens.text_encoder import TextEncoder
 from dragoman.prompt.tokens.token_cache import TokenCache
 from dragoman.prompt.turn import Turn
 from dragoman.prompt.turn_markers import drop_replays, find_replays, insert_markers
-from dragoman.types import Chat, Json, Message, Prompt, Tool
+from dragoman.types import Chat, Json, Prompt, Tool
 from dragoman.types.worker_threads import run_in_worker
 
 log = logging.getLogger("dragoman.prompt")
@@ -72,25 +83,7 @@ T = TypeVar("T")
 
 QUICK_SECONDS = 0.01  # how long a rendering may block the event loop
 MAX_INLINE_CHARACTERS = 50_000  # larger conversations are rendered in a thread at once
-ITEM_COST = 100  # characters that a message or a call counts for besides its text
 CACHE_BYTES = 32 << 20
-
-
-class RenderedPrompt(Struct, frozen=True):
-    """A prompt: its text for people to read, and its tokens if there is a tokenizer."""
-
-    text: str
-    ids: list[int] | None = None
-    special_tokens: int = 0  # how many the template wrote
-    last_special_token: str = ""  # the special token that ends the prompt, apart from white space
-    cached_tokens: int = 0  # tokens that came from the token cache
-    replayed_turns: int = 0  # turns replaced with the tokens that the model wrote
-    skipped: tuple[str, ...] = ()  # why each other turn with a replay was not replaced
-    answer_start: int | None = None  # the first token of the answer's opening, if a splicer knows
-    packed_ids: bytes = b""  # the ids in four bytes each
-
-    def fits(self, context: int | None) -> bool:
-        return context is None or len(self.ids or ()) < context
 
 
 class PromptRenderer:
@@ -109,6 +102,7 @@ class PromptRenderer:
         self.tokenizer = tokenizer
         self.special_tokens: dict[str, Json] = {}  # variables that replace the tokenizer's
         self.token_cache = TokenCache(cache_bytes)
+        self.reads_media_as_text = False  # the engine parses special tokens beside media
         self.reasoning = reasoning or ReasoningOptions()
         self._limits = limits
         self._quick_limits = replace(limits, seconds=min(QUICK_SECONDS, limits.seconds))
@@ -118,6 +112,7 @@ class PromptRenderer:
         )
         if not self.capabilities.renders:
             log.warning("the chat template does not render a plain user message")
+        self._placeholders = find_placeholders(template_source) if template_source else ()
         self._guard = self._make_guard()
         tokens = tokenizer.variables if tokenizer is not None else {}
         self.stop_strings = find_stop_strings(self._template, tokens) if self._template else ()
@@ -127,7 +122,13 @@ class PromptRenderer:
         if self._template is None:
             return SpecialTokenGuard(specials)
         facts = self._template.facts
-        return SpecialTokenGuard(specials, facts.literals, facts.separators, facts.changes_case)
+        return SpecialTokenGuard(
+            specials,
+            facts.literals,
+            facts.separators,
+            facts.changes_case,
+            [placeholder.text for placeholder in self._placeholders],
+        )
 
     @cached_property
     def longest_token(self) -> int | None:
@@ -143,7 +144,7 @@ class PromptRenderer:
 
         Raises a client error that says why a chat cannot be rendered.
         """
-        _check_messages(chat)
+        check_messages(chat)
         limit.check_chat(chat)
         if splicer is None:
             prompt = PromptPieces([*await self._run(self._render_plain, chat)])
@@ -151,16 +152,20 @@ class PromptRenderer:
             prompt = await self._run(splicer.compose, chat)
         pieces = prompt.pieces
         if self.tokenizer is None:
+            check_no_media(chat)
             text = join_pieces(pieces, ())
             if not text:
-                raise _no_messages()
+                raise make_empty_error()
             limit.check_characters(len(text))
             return RenderedPrompt(text)
+        break_text = self._guard.break_visibly if self.reads_media_as_text else None
+        prompt, media, is_altered = insert_media(prompt, chat, break_text)
+        pieces = prompt.pieces
         encoded = await encode_pieces(
             pieces, self.tokenizer, self.token_cache, prompt.answer_start, limit=limit
         )
         if not encoded.ids:
-            raise _no_messages()
+            raise make_empty_error()
         ends_special = len(pieces) > 1 and not str(pieces[-1]).strip()
         return RenderedPrompt(
             text=join_pieces(pieces, self.tokenizer.pieces),
@@ -172,6 +177,8 @@ class PromptRenderer:
             skipped=prompt.skipped,
             answer_start=encoded.answer_start,
             packed_ids=encoded.ids.tobytes(),
+            media=media,
+            is_altered=is_altered,
         )
 
     @property
@@ -181,7 +188,7 @@ class PromptRenderer:
 
     async def render_opening(self, chat: Chat) -> str:
         """Return the text with which the template starts the answer to a chat."""
-        _check_messages(chat)
+        check_messages(chat)
 
         def find(chat: Chat, limits: RenderLimits) -> str:
             return find_opening(chat, lambda chat: "".join(self._render_plain(chat, limits)))
@@ -234,7 +241,7 @@ class PromptRenderer:
         content, tokenizer = prompt.content, self.tokenizer
         if isinstance(content, list):
             limit.check_tokens(len(content), is_whole=True)
-            _check_ids(content, None if tokenizer is None else len(tokenizer.pieces))
+            check_ids(content, None if tokenizer is None else len(tokenizer.pieces))
             return list(content)
         limit.check_characters(len(content))
         if tokenizer is None:
@@ -257,7 +264,7 @@ class PromptRenderer:
 
     async def _run(self, work: Callable[[Chat, RenderLimits], T], chat: Chat) -> T:
         """Work on a chat on the event loop if that is quick, else in a thread."""
-        if sum(map(_estimate_cost, chat.messages)) <= MAX_INLINE_CHARACTERS:
+        if sum(map(estimate_cost, chat.messages)) <= MAX_INLINE_CHARACTERS:
             try:
                 return work(chat, self._quick_limits)
             except TemplateTooCostly:
@@ -293,27 +300,46 @@ class PromptRenderer:
         The pieces are alternately plain text and special tokens, plain text first and last. With
         markers in them, breaks stay in the pieces, too, so that no client's text becomes a marker.
         """
+        media = MediaWriter(chat, self._placeholders)
+        pieces = self._render_pieces(chat, limits, media)
+        if pieces is None:  # the template does not write its placeholders as in the probe
+            pieces = self._render_pieces(chat, limits, MediaWriter(chat, ()))
+        if pieces is None:
+            raise BadRequest(
+                "This model's chat template does not write pictures or sound in these messages.",
+                param="messages",
+            )
+        return pieces
+
+    def _render_pieces(
+        self, chat: Chat, limits: RenderLimits, media: MediaWriter
+    ) -> list[str] | None:
+        """Do the same with one convention for media; None if some of it is not in the prompt."""
         template = self._require_template()
         tools = self._written_tools(chat)
         turns = arrange_messages(chat.messages, self.capabilities, tools)
         client_values = self._collect_client_values(chat, turns, tools)
+        if media.has_media:
+            client_values["messages"] = [*map(media.write_parts, client_values["messages"])]
         numbers = {id(replay): number for number, replay in enumerate(find_replays(chat))}
         replayed = [
             (index, numbers[id(turn.replay)]) for index, turn in enumerate(turns) if turn.replay
         ]
 
-        def render(marked: MarkedText) -> list[str]:
+        def render(marked: MarkedText) -> list[str] | None:
             variables = self._collect_variables(chat, client_values, marked)
             for index, number in replayed:
                 message = variables["messages"][index]
                 insert_markers(message, number, self.capabilities.reasoning_fields)
             budget = RenderBudget(limits, marked.size, marked.known_sizes)
-            return self._guard.split(cut_prompt(chat, template.render(variables, budget)))
+            text = cut_prompt(chat, template.render(variables, budget))
+            restored = media.restore_markers(text) if media.has_media else text
+            return None if restored is None else self._guard.split(restored)
 
         try:
             marked = MarkedText(self._guard)
             pieces = render(marked)
-            middles = self._guard.find_middles(pieces, client_values)
+            middles = self._guard.find_middles(pieces or [], client_values)
             if middles:
                 marked = MarkedText(self._guard, middles)
                 pieces = render(marked)
@@ -323,6 +349,8 @@ class PromptRenderer:
             message = remove_breaks(error.message)
             raise type(error)(message, param=error.param) from None
         has_breaks = marked.changed and not replayed
+        if pieces is None:
+            return None
         return [remove_breaks(piece) for piece in pieces] if has_breaks else pieces
 
     def _collect_client_values(
@@ -362,34 +390,3 @@ class PromptRenderer:
     def _require_template(self) -> ChatTemplate:
         assert self._template is not None  # noqa: S101
         return self._template
-
-
-def _estimate_cost(message: Message) -> int:
-    """Return about how much work a message is, in characters."""
-    calls = sum(ITEM_COST + len(call.arguments) for call in message.tool_calls)
-    return ITEM_COST + len(flatten_content(message.content)) + calls
-
-
-def _check_messages(chat: Chat) -> None:
-    if not chat.messages:
-        raise _no_messages()
-    if not chat.continue_final_message:
-        return
-    last, param = chat.messages[-1], chat.get_client_field_name("continue_final_message")
-    if chat.add_generation_prompt:
-        raise BadRequest(f"`{param}` and `add_generation_prompt` exclude each other.", param=param)
-    if last.role != "assistant" or last.tool_calls:
-        raise BadRequest(
-            f"`{param}` requires that the last message is text from the assistant.",
-            param=param,
-        )
-
-
-def _check_ids(ids: list[int], size: int | None) -> None:
-    if ids and (min(ids) < 0 or (size is not None and max(ids) >= size)):
-        allowed = "0 or more" if size is None else f"between 0 and {size - 1}"
-        raise BadRequest(f"Every token id of a prompt must be {allowed}.", param="prompt")
-
-
-def _no_messages() -> BadRequest:
-    return BadRequest("Messages cannot be empty.", param="messages")

@@ -32,8 +32,10 @@ from dragoman.types import Json
 BREAK = "\ufdd0"
 PROMPT_END = "\ufdd1"  # where a prompt ends that has `continue_final_message`
 POSITION = "\ufdd2"  # marks a turn that will be replayed, see `turn_markers`
+MEDIA = "\ufdd3"  # around the digest of a picture or sound, see `media_markers`
+VISIBLE_BREAK = "\u200b"  # a zero-width space, for prompts that an engine reads as text
 
-_CODE_POINTS = re.compile(f"[{BREAK}{PROMPT_END}{POSITION}]")
+_CODE_POINTS = re.compile(f"[{BREAK}{PROMPT_END}{POSITION}{MEDIA}]")
 # a break as it is, and as `tojson` and `repr` write it
 _WRITTEN_BREAK = re.compile(rf"{BREAK}|\\[uU][fF][dD][dD]0")
 _ESCAPE = re.compile(r"\\(?=[uU][fF][dD][dD][02])")
@@ -187,9 +189,14 @@ class SpecialTokenGuard:
         literals: Iterable[str] = (),
         separators: Iterable[str] = (),
         ignore_case: bool = False,
+        placeholders: Iterable[str] = (),
     ) -> None:
-        """`literals` are texts that the template writes, `separators` those that it splits at."""
-        tokens = {text for text in specials if len(text) > 1}
+        """`literals` are texts that the template writes, `separators` those that it splits at.
+
+        `placeholders` are texts that it writes for media; no client's text is taken for one.
+        """
+        specials = {text for text in specials if len(text) > 1}
+        tokens = specials | {text for text in placeholders if len(text) > 1}
         self._ignore_case = ignore_case
         folded = {text.casefold() for text in tokens} if ignore_case else tokens
         self._longest = max(map(len, tokens), default=0)
@@ -198,7 +205,8 @@ class SpecialTokenGuard:
         self._first_chars = sorted({token[0] for token in folded})
         self._last_chars = sorted({token[-1] for token in folded})
         self._break_patterns = list(_make_break_patterns(tokens, ignore_case))
-        self._tokens = re.compile(f"({make_trie_pattern(tokens)})") if tokens else None
+        self._tokens = re.compile(f"({make_trie_pattern(specials)})") if specials else None
+        self._specials = specials
         self._separators = (
             re.compile(f"({make_trie_pattern(separators)})") if any(separators) else None
         )
@@ -210,7 +218,7 @@ class SpecialTokenGuard:
             return BREAK.join(
                 part if ours else self.break_tokens(part) for part, ours in text.parts
             )
-        if BREAK in text or PROMPT_END in text or POSITION in text:
+        if BREAK in text or PROMPT_END in text or POSITION in text or MEDIA in text:
             text = _CODE_POINTS.sub("", text)
         if "\\" in text:
             text = _ESCAPE.sub(_append_break, text)
@@ -264,6 +272,17 @@ class SpecialTokenGuard:
                     return True
                 index = ending.rfind(char, 0, index)
         return False
+
+    def break_visibly(self, text: str) -> str:
+        """Return a plain text so that no special token is spelled in it, with a character more.
+
+        This is for engines that read prompts with media as text, in which breaks mean nothing.
+        """
+        if self._tokens is None or self._tokens.search(text) is None:
+            return text
+        for pattern in _make_break_patterns(self._specials, ignore_case=False):
+            text = pattern.sub(rf"\g<0>{VISIBLE_BREAK}", text)
+        return text
 
     def split(self, text: str) -> list[str]:
         """Split a text into plain text and special tokens, alternately; the ends are plain text."""

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from dragoman.engines.grammar import allow_ends, check_grammar
 from dragoman.engines.limits import check_prompt_length, check_token_ids, make_context_overflow
-from dragoman.engines.llamacpp import SAMPLING_FIELDS, gguf
+from dragoman.engines.llamacpp import SAMPLING_FIELDS
 from dragoman.engines.llamacpp.choice import ChoiceProgress, GgufVocabulary, get_stop_ids
 from dragoman.engines.llamacpp.client import NativeClient, NativeResponse
 from dragoman.engines.llamacpp.generation import GroupGenerator
@@ -28,8 +28,10 @@ from dragoman.engines.llamacpp.loading.load_plan import make_load_plan
 from dragoman.engines.llamacpp.loading.memory_plan import get_batches
 from dragoman.engines.llamacpp.loading.native_params import LoadPlan
 from dragoman.engines.llamacpp.loading.server import NativeServer, find_eos_ids, launch
-from dragoman.engines.llamacpp.loading.settings import can_save_states, parse_settings
+from dragoman.engines.llamacpp.loading.settings import parse_settings
 from dragoman.engines.llamacpp.logprobs import LogprobProber
+from dragoman.engines.llamacpp.media.media_prompts import MediaPrompts
+from dragoman.engines.llamacpp.media.trial import open_media_prompts
 from dragoman.engines.llamacpp.params import (
     NativeError,
     NativeEvent,
@@ -40,19 +42,20 @@ from dragoman.engines.llamacpp.params import (
 )
 from dragoman.engines.llamacpp.partial_characters import PieceIndex
 from dragoman.engines.llamacpp.prompt_speed import PromptSpeed
-from dragoman.engines.llamacpp.saved_states import StateStore
+from dragoman.engines.llamacpp.saved_states import make_state_store
 from dragoman.engines.llamacpp.slot import make_cache_label
 from dragoman.engines.llamacpp.slots import SlotLease, SlotPool
 from dragoman.engines.llamacpp.validate import GrammarVerifier, check_job
+from dragoman.engines.llamacpp.vocabulary import read_vocabulary
 from dragoman.engines.token_mask import TokenMasker
 from dragoman.errors import BadRequest, DragomanError, EngineFailed, Unsupported
-from dragoman.types import Adapter, Capabilities, Job, Json, Sampling, Step
+from dragoman.types import Adapter, Capabilities, Job, Json, MediaItem, Sampling, Step
+from dragoman.types.media_ids import PromptCount
 
 log = logging.getLogger("dragoman.llamacpp")
 
 MAX_LOGPROBS = 20
 IDLE_TIMEOUT = 5.0  # seconds to wait for the server to become idle before it is closed
-CONTROL = 3  # token type in a GGUF file
 PROBE_PATH = "/lora-adapters"  # answered between two steps by the thread that computes them
 
 
@@ -71,57 +74,38 @@ class _ServerTokens(Struct):
 def create(**settings: object) -> LlamaCppEngine:
     """Load a model; `settings` are the fields of `LlamaCppSettings`."""
     plan = make_load_plan(parse_settings(settings))
-    vocabulary = _read_vocabulary(plan.header)
+    vocabulary = read_vocabulary(plan.header)
     native = launch(plan, special=vocabulary.pieces is not None)
-    started_at = time.process_time()  # which other processes do not slow down
-    vocabulary = msgspec.structs.replace(vocabulary, eos_ids=find_eos_ids(native))
-    token_seconds = (time.process_time() - started_at) / plan.threads
-    speed = PromptSpeed(get_batches(plan.settings, plan.on_gpu)[0], token_seconds)
-    return LlamaCppEngine(plan, native, vocabulary, speed)
-
-
-def _read_vocabulary(header: gguf.GgufHeader) -> GgufVocabulary:
-    """Return the bytes of the tokens, where they can be rebuilt, and a few useful tokens."""
-    from dragoman.tokenizers.from_gguf import pieces_from_gguf
-
-    size = len(header.tokens)
-    types = header.metadata.get("tokenizer.ggml.token_type", ())
-    control_ids = tuple(token for token, kind in enumerate(types) if kind == CONTROL)
     try:
-        pieces = pieces_from_gguf(header.metadata)
-    except Exception as error:
-        log.warning("cannot rebuild the vocabulary, so tokens are reported as text: %r", error)
-        return GgufVocabulary(size, frozenset(), control_ids=control_ids)
-    ordinary_id = next(
-        (token for token, piece in enumerate(pieces) if piece.isalpha() and piece.isascii()), 0
-    )
-    return GgufVocabulary(size, frozenset(), pieces, ordinary_id, control_ids)
-
-
-def _make_state_store(plan: LoadPlan, native: NativeServer) -> StateStore | None:
-    """Return where prompts are saved that are no longer in a slot; None if they cannot be.
-
-    A saved state has neither the KV cache of a draft model nor the adapters it was computed with.
-    """
-    memory, settings = plan.memory, plan.settings
-    if not can_save_states(settings) or not memory.cache_ram:
-        return None
-    token_size = memory.memory.cache // (memory.slots * memory.context)
-    return StateStore(native.client, native.folder, memory.cache_ram << 20, token_size)
+        started_at = time.process_time()  # which other processes do not slow down
+        vocabulary = msgspec.structs.replace(vocabulary, eos_ids=find_eos_ids(native))
+        token_seconds = (time.process_time() - started_at) / plan.threads
+        speed = PromptSpeed(get_batches(plan.settings, plan.on_gpu)[0], token_seconds)
+        media = open_media_prompts(native.client, vocabulary, plan.projector)
+    except BaseException:
+        native.close()
+        raise
+    return LlamaCppEngine(plan, native, vocabulary, speed, media)
 
 
 class LlamaCppEngine:
     """One loaded model."""
 
     def __init__(
-        self, plan: LoadPlan, native: NativeServer, vocabulary: GgufVocabulary, speed: PromptSpeed
+        self,
+        plan: LoadPlan,
+        native: NativeServer,
+        vocabulary: GgufVocabulary,
+        speed: PromptSpeed,
+        media: MediaPrompts | None = None,
     ) -> None:
         settings, header = plan.settings, plan.header
         self.speed = speed
+        self._media = media
         self.context = plan.memory.context
         self.vocabulary = vocabulary
         self.adapters = {name: number for number, name in enumerate(settings.lora)}
-        self._states = _make_state_store(plan, native)
+        self._states = make_state_store(plan, native)
         self.slots = SlotPool(plan.memory.slots, self._states)
         self.logprobs = LogprobProber(self)
         self._settings = settings
@@ -158,15 +142,30 @@ class LlamaCppEngine:
             tokenize=True,
             cache_scopes=True,
             public_prefixes=self._states is not None,
+            modalities=("text", *(plan.projector.modalities if plan.projector else ())),
+            reads_media_as_text=media is not None,
         )
 
     @property
     def client(self) -> NativeClient:
         return self._native.client
 
+    async def count_prompt(self, prompt: list[int], media: Sequence[MediaItem]) -> PromptCount:
+        """Return how many tokens a prompt has, and whether it is read as these ids."""
+        if not media:
+            return PromptCount(len(prompt))
+        if self._media is None:
+            raise Unsupported("This model does not read pictures or sound.", param="messages")
+        return await self._media.count(prompt, media)
+
+    async def can_continue(self, job: Job, prompt: list[int]) -> bool:
+        """Whether a request may continue an answer: beside media, the answer is read as text."""
+        return not job.media or (await self.count_prompt(prompt, job.media)).is_exact
+
     async def admit(self, job: Job) -> None:
         ids = await self._encode_prompt(job)
-        check_job(job, ids, self)
+        count = await self.count_prompt(ids, job.media)
+        check_job(job, ids, count, self)
         if job.grammar is not None:
             await check_grammar(job.grammar, self._masker, job.cache_scope)
             # otherwise it would wait for a slot here
@@ -178,14 +177,15 @@ class LlamaCppEngine:
         if job.grammar is not None:
             await check_grammar(job.grammar, self._masker, job.cache_scope)
         ids = await self._encode_prompt(job)
-        check_prompt_length(len(ids), self.capabilities)
+        tokens = (await self.count_prompt(ids, job.media)).tokens
+        check_prompt_length(tokens, self.capabilities)
         label = make_cache_label(job)
         if job.prompt_logprobs is not None:
             async with self.slots.acquire(1, label, ids) as lease:
                 await self.prepare_slot(job, ids, lease)
                 logprobs = await self.logprobs.probe_prompt(job, ids, lease)
             yield Step(prompt_tokens=len(ids), prompt_logprobs=logprobs)
-        choices = await self._create_choices(job, ids)
+        choices = await self._create_choices(job, tokens)
         seed = random.getrandbits(32) if job.sampling.seed is None else job.sampling.seed
         width = 1 if job.sampling.min_tokens else self._plan.memory.slots
         for start in range(0, job.n, width):
@@ -208,8 +208,8 @@ class LlamaCppEngine:
 
         await lease.prepare(job, ids, prefill)
 
-    async def _create_choices(self, job: Job, ids: list[int]) -> list[ChoiceProgress]:
-        max_tokens = self._limit_tokens(len(ids), job.sampling.max_tokens)
+    async def _create_choices(self, job: Job, prompt_tokens: int) -> list[ChoiceProgress]:
+        max_tokens = self._limit_tokens(prompt_tokens, job.sampling.max_tokens)
         stop_ids = get_stop_ids(job, self.vocabulary)
         choices = [ChoiceProgress(choice, max_tokens, stop_ids) for choice in range(job.n)]
         if job.grammar is not None and self._masker is not None:
@@ -218,7 +218,7 @@ class LlamaCppEngine:
                     self._masker.start_grammar, job.grammar, stop_ids, job.cache_scope
                 )
         if job.prompt_logprobs is None:
-            choices[0].prompt_tokens = len(ids)
+            choices[0].prompt_tokens = prompt_tokens
         return choices
 
     def _limit_tokens(self, prompt_tokens: int, limit: int | None) -> int:
@@ -340,6 +340,8 @@ class LlamaCppEngine:
         body["timings_per_token"] = self._settings.speculation is not None
         if job.grammar is not None:
             body["grammar"] = allow_ends(job.grammar, self.vocabulary.eos_ids, job.cache_scope)
+        if job.media:
+            body["media"] = job.media
         return body
 
     async def complete(self, body: dict[str, Json], lease: SlotLease) -> NativeEvent:
@@ -348,10 +350,19 @@ class LlamaCppEngine:
         return event_decoder.decode(answer)
 
     async def _post(self, body: dict[str, Json]) -> bytes:
-        status, answer = await self.client.post("/completion", body)
+        status, answer = await self.client.post("/completion", self._put_in_media(body))
         if status != 200:
             raise self.parse_error(answer)
         return answer
+
+    def _put_in_media(self, body: dict[str, Json]) -> dict[str, Json]:
+        """Return a body as the server takes it: a prompt with media is a text."""
+        media = body.get("media")
+        if media is None or self._media is None:
+            return body
+        self.speed.expect_media(self._media.estimate_seconds(media))
+        prompt = self._media.build(body["prompt"], media)
+        return {name: value for name, value in body.items() if name != "media"} | {"prompt": prompt}
 
     @asynccontextmanager
     async def stream(
@@ -365,7 +376,7 @@ class LlamaCppEngine:
             response.close()
 
     async def _open(self, body: dict[str, Json]) -> NativeResponse:
-        response = await self.client.open("/completion", body)
+        response = await self.client.open("/completion", self._put_in_media(body))
         if response.status == 200:
             return response
         try:

@@ -103,7 +103,9 @@ class GroupGenerator:
     ) -> AsyncGenerator[Step, None]:
         """Continue after a request that ended before its choice did."""
         job, engine = self._job, self._engine
-        if choice.lost_tokens and job.grammar is None and engine.vocabulary.pieces is not None:
+        if not await engine.can_continue(job, request.prompt):
+            yield choice.end_by_length(min(choice.lost_tokens, choice.remaining))[0]
+        elif choice.lost_tokens and job.grammar is None and engine.vocabulary.pieces is not None:
             ids = await self._repeat_tokens(request, min(choice.lost_tokens, choice.remaining))
             logprobs = await engine.logprobs.complete(job, request.prompt, ids, [], self._lease)
             choice.start_request(len(ids))

@@ -25,6 +25,8 @@ from typing import Any, NoReturn
 
 from msgspec import Struct
 
+from dragoman.engines.llamacpp.gguf_types import FILE_TYPES as FILE_TYPES
+from dragoman.engines.llamacpp.gguf_types import TENSOR_TYPES as TENSOR_TYPES
 from dragoman.errors import ModelBroken
 
 log = logging.getLogger("dragoman.gguf")
@@ -54,50 +56,6 @@ SCALARS = {
     11: (Layout("<q"), "q"),
     12: (Layout("<d"), "d"),
 }
-# tensor type -> name, values in a block, bytes of a block
-TENSOR_TYPES = {
-    0: ("F32", 1, 4),
-    1: ("F16", 1, 2),
-    2: ("Q4_0", 32, 18),
-    3: ("Q4_1", 32, 20),
-    6: ("Q5_0", 32, 22),
-    7: ("Q5_1", 32, 24),
-    8: ("Q8_0", 32, 34),
-    9: ("Q8_1", 32, 36),
-    10: ("Q2_K", 256, 84),
-    11: ("Q3_K", 256, 110),
-    12: ("Q4_K", 256, 144),
-    13: ("Q5_K", 256, 176),
-    14: ("Q6_K", 256, 210),
-    15: ("Q8_K", 256, 292),
-    16: ("IQ2_XXS", 256, 66),
-    17: ("IQ2_XS", 256, 74),
-    18: ("IQ3_XXS", 256, 98),
-    19: ("IQ1_S", 256, 50),
-    20: ("IQ4_NL", 32, 18),
-    21: ("IQ3_S", 256, 110),
-    22: ("IQ2_S", 256, 82),
-    23: ("IQ4_XS", 256, 136),
-    24: ("I8", 1, 1),
-    25: ("I16", 1, 2),
-    26: ("I32", 1, 4),
-    27: ("I64", 1, 8),
-    28: ("F64", 1, 8),
-    29: ("IQ1_M", 256, 56),
-    30: ("BF16", 1, 2),
-    34: ("TQ1_0", 256, 54),
-    35: ("TQ2_0", 256, 66),
-    39: ("MXFP4", 32, 17),
-    40: ("NVFP4", 64, 36),
-    41: ("Q1_0", 128, 18),
-    42: ("Q2_0", 64, 18),
-}
-_FILE_TYPES = (
-    "F32 F16 Q4_0 Q4_1 Q4_1_F16 Q4_2 Q4_3 Q8_0 Q5_0 Q5_1 Q2_K Q3_K_S Q3_K_M Q3_K_L Q4_K_S Q4_K_M "
-    "Q5_K_S Q5_K_M Q6_K IQ2_XXS IQ2_XS Q2_K_S IQ3_XS IQ3_XXS IQ1_S IQ4_NL IQ3_S IQ3_M IQ2_S IQ2_M "
-    "IQ4_XS IQ1_M BF16 Q4_0_4_4 Q4_0_4_8 Q4_0_8_8 TQ1_0 TQ2_0 MXFP4 NVFP4 Q1_0 Q2_0"
-)
-FILE_TYPES = dict(enumerate(_FILE_TYPES.split()))
 SPLIT = re.compile(r"^(?P<stem>.*)-(?P<part>\d{5})-of-(?P<parts>\d{5})$")
 
 
@@ -108,6 +66,7 @@ class TensorSummary(Struct, frozen=True):
     parameters: int = 0
     bytes: int = 0
     types: dict[str, int] = {}  # name of the type -> number of parameters
+    shapes: dict[str, tuple[int, ...]] = {}  # by the tensor's name
 
 
 class GgufHeader(Struct, frozen=True):
@@ -138,7 +97,9 @@ class GgufHeader(Struct, frozen=True):
 
     @property
     def kind(self) -> str:
-        """`model`, `adapter`, `mmproj`, …"""
+        """`model`, `adapter`, `mmproj`, …; older files of projectors do not say it."""
+        if self.architecture == "clip":
+            return "mmproj"
         return self.get_text("general.type") or "model"
 
     @property
@@ -321,26 +282,25 @@ class _HeaderReader:
         return alignment
 
     def read_tensors(self, count: int, alignment: int) -> TensorSummary:
-        names = set()
+        shapes: dict[str, tuple[int, ...]] = {}
         types: dict[str, int] = {}
         expected = end = 0
         for _ in range(count):
             name = self.read_string("a tensor's name")
-            if len(name.encode()) > MAX_NAME or name in names:
+            if len(name.encode()) > MAX_NAME or name in shapes:
                 _raise_damaged("a tensor's name is too long or occurs twice")
-            names.add(name)
-            kind, parameters, size, offset = self.read_tensor()
+            kind, shapes[name], size, offset = self.read_tensor()
             if offset != expected:
                 _raise_damaged("a tensor does not start where the one before it ends")
-            types[kind] = types.get(kind, 0) + parameters
+            types[kind] = types.get(kind, 0) + prod(shapes[name])
             end = offset + size
             expected = end + -end % alignment
         start = self.position + -self.position % alignment
         if count and start + end > self.size:
             raise ModelBroken("The file is truncated: tensor data ends beyond its end.")
-        return TensorSummary(count, sum(types.values()), end, types)
+        return TensorSummary(count, sum(types.values()), end, types, shapes)
 
-    def read_tensor(self) -> tuple[str, int, int, int]:
+    def read_tensor(self) -> tuple[str, tuple[int, ...], int, int]:
         dims = self.read_u32()
         if dims > MAX_DIMS:
             _raise_damaged("a tensor has too many dimensions")
@@ -354,7 +314,7 @@ class _HeaderReader:
             _raise_damaged("a tensor has an impossible shape")
         if not shape and block != 1:
             _raise_damaged("a tensor has an impossible shape")
-        return name, parameters, parameters // block * size, offset
+        return name, tuple(shape), parameters // block * size, offset
 
     def read_count(self, maximum: int, min_bytes: int, what: str) -> int:
         """Read a number of items, each of which takes at least so many bytes of the file."""

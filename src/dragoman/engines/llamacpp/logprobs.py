@@ -68,6 +68,8 @@ class LogprobProber:
         """Return how likely the token was after the tokens before it."""
         probe, top = self._make_probe(job), job.logprobs or 0
         vocabulary = self._engine.vocabulary
+        if not await self._engine.can_continue(job, before):  # inside a character, beside media
+            return Logprob(token, MIN_LOGPROB)
         request = NativeRequest(prompt=before, max_tokens=1, seed=0)
         for width in (*PROBE_WIDTHS, vocabulary.size):
             body = self._engine.build_body(probe, request, lease)

@@ -18,11 +18,16 @@ class PromptSpeed:
     def __init__(self, batch: int, token_seconds: float) -> None:
         self._batch = batch  # prompt tokens in one step, at most
         self._token_seconds = token_seconds
+        self._media_seconds = 0.0  # of the slowest picture or sound so far
 
     @property
     def step_seconds(self) -> float:
-        """How long a full batch takes."""
-        return self._batch * self._token_seconds
+        """How long a full batch takes, or a picture or sound, which is encoded in one step."""
+        return max(self._batch * self._token_seconds, self._media_seconds)
+
+    def expect_media(self, seconds: float) -> None:
+        """Note how long the media of a job will take to encode."""
+        self._media_seconds = max(self._media_seconds, seconds)
 
     def allow_seconds(self, tokens: int) -> float:
         """How long a step with so many tokens may take at most."""

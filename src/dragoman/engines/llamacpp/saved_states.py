@@ -18,13 +18,19 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
 
 from dragoman.engines.llamacpp.client import NativeClient
+from dragoman.engines.llamacpp.loading.settings import can_save_states
 from dragoman.engines.llamacpp.slot import CacheLabel, Slot
 from dragoman.types.common_prefix import count_common
+
+if TYPE_CHECKING:
+    from dragoman.engines.llamacpp.loading.native_params import LoadPlan
+    from dragoman.engines.llamacpp.loading.server import NativeServer
 
 log = logging.getLogger("dragoman.llamacpp")
 
@@ -76,6 +82,19 @@ class SavedState:
         self.size = 0  # bytes
         self.used_at = 0
         self.readers = 0  # slots that are being restored from it
+
+
+def make_state_store(plan: LoadPlan, native: NativeServer) -> StateStore | None:
+    """Return where prompts are saved that are no longer in a slot; None if they cannot be.
+
+    A saved state has neither the KV cache of a draft model nor the adapters it was computed with,
+    and a server with a projector saves none.
+    """
+    memory, settings = plan.memory, plan.settings
+    if not can_save_states(settings) or not memory.cache_ram or plan.projector is not None:
+        return None
+    token_size = memory.memory.cache // (memory.slots * memory.context)
+    return StateStore(native.client, native.folder, memory.cache_ram << 20, token_size)
 
 
 class StateStore:

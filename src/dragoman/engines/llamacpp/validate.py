@@ -13,11 +13,13 @@ from dragoman.engines.limits import (
     check_prompt_length,
     check_token_ids,
 )
+from dragoman.engines.llamacpp.media.media_prompts import ENDS_IN_MEDIA, INEXACT
 from dragoman.engines.llamacpp.params import DOMINANT_BIAS, NativeRequest
 from dragoman.engines.llamacpp.slots import SlotLease
-from dragoman.errors import BadRequest, InvalidGrammar
+from dragoman.errors import BadRequest, InvalidGrammar, Unsupported
 from dragoman.types import Job, Sampling
 from dragoman.types.bounded_cache import BoundedCache
+from dragoman.types.media_ids import PromptCount
 
 if TYPE_CHECKING:
     from dragoman.engines.llamacpp.engine import LlamaCppEngine
@@ -41,13 +43,15 @@ def check_samplers(sampling: Sampling) -> None:
         )
 
 
-def check_job(job: Job, ids: Sequence[int], engine: LlamaCppEngine) -> None:
+def check_job(job: Job, ids: Sequence[int], count: PromptCount, engine: LlamaCppEngine) -> None:
     """Reject a job that this engine cannot run."""
     size = engine.vocabulary.size
     if not ids:
         raise BadRequest("The prompt is empty.", param="prompt")
-    check_token_ids(ids, size, "prompt")
-    check_prompt_length(len(ids), engine.capabilities)
+    if job.media:
+        check_media_prompt(job, ids, count)
+    check_token_ids([token for token in ids if token >= 0] if job.media else ids, size, "prompt")
+    check_prompt_length(count.tokens, engine.capabilities)
     if not 1 <= job.n <= MAX_CHOICES:
         raise BadRequest(f"`n` must be between 1 and {MAX_CHOICES}.", param="n")
     check_logprobs(job.logprobs, engine.capabilities.logprobs)
@@ -60,6 +64,22 @@ def check_job(job: Job, ids: Sequence[int], engine: LlamaCppEngine) -> None:
         # between two requests the server loses its place in a grammar, and where a grammar allows
         # nothing it ends the process
         check_grammar_sampling(job.sampling)
+
+
+def check_media_prompt(job: Job, ids: Sequence[int], count: PromptCount) -> None:
+    """Reject a prompt that would crash the server, or that it would read differently."""
+    if ids[-1] < 0:
+        raise BadRequest(ENDS_IN_MEDIA, param="messages")
+    if not count.is_exact:
+        raise BadRequest(INEXACT, param="messages")
+    if job.sampling.min_tokens:  # it takes two requests, and the second one continues a text
+        raise Unsupported(
+            "`min_tokens` cannot be combined with pictures or sound.", param="min_tokens"
+        )
+    if job.prompt_logprobs is not None:
+        raise Unsupported(
+            "Logprobs of a prompt cannot be combined with pictures or sound.", param="echo"
+        )
 
 
 class GrammarVerifier:

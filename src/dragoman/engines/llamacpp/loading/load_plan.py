@@ -6,6 +6,8 @@ import logging
 import os
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from dragoman.engines.llamacpp import gguf
 from dragoman.engines.llamacpp.loading.devices import list_gpu_memory, make_machine
 from dragoman.engines.llamacpp.loading.memory_plan import make_plan
@@ -13,6 +15,7 @@ from dragoman.engines.llamacpp.loading.model_shape import ModelShape, read_shape
 from dragoman.engines.llamacpp.loading.native_params import LoadPlan
 from dragoman.engines.llamacpp.loading.server import set_environment
 from dragoman.engines.llamacpp.loading.settings import LlamaCppSettings
+from dragoman.engines.llamacpp.media.projector import Projector, find_projector, read_projector
 from dragoman.errors import ModelBroken
 
 # What llama.cpp tolerates between the vocabularies of a model and of its draft model.
@@ -31,6 +34,9 @@ def make_load_plan(settings: LlamaCppSettings) -> LoadPlan:
     shape = read_shape(header, measure_files(Path(settings.path)))
     if settings.speculation == "draft-simple" and settings.draft_model is not None:
         check_draft_vocabulary(header, gguf.read_header(settings.draft_model))
+    projector = choose_projector(settings, shape)
+    if projector is not None:
+        shape = replace(shape, weights=shape.weights + projector.size)
     draft = read_draft_shape(settings.draft_model)
     gpu_memory = sum(list_gpu_memory(xllamacpp))
     memory = make_plan(shape, settings, make_machine(settings.memory, gpu_memory), draft)
@@ -43,7 +49,22 @@ def make_load_plan(settings: LlamaCppSettings) -> LoadPlan:
         memory=memory,
         threads=settings.threads or count_cores(),
         on_gpu=gpu_memory > 0 and settings.gpu_layers != 0,
+        projector=projector,
     )
+
+
+def choose_projector(settings: LlamaCppSettings, shape: ModelShape) -> Projector | None:
+    """Return the projector of a model, which is checked before the library sees the file."""
+    path = find_projector(Path(settings.path), settings.mmproj)
+    if path is None:
+        return None
+    for name in ("context_shift", "cache_reuse"):
+        if getattr(settings, name):
+            raise ModelBroken(
+                f"`{name}` cannot be combined with a projector (`mmproj`), with which the model "
+                "reads pictures or sound. Set `mmproj: off` to serve text only."
+            )
+    return read_projector(path, shape.embedding or None)
 
 
 def read_draft_shape(path: str | None) -> ModelShape | None:

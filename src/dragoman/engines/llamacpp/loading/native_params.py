@@ -16,6 +16,7 @@ from dragoman.engines.llamacpp.loading.memory_plan import (
 )
 from dragoman.engines.llamacpp.loading.model_shape import ModelShape
 from dragoman.engines.llamacpp.loading.settings import LlamaCppSettings
+from dragoman.engines.llamacpp.media.projector import Projector
 
 # `xllamacpp` has no type stubs
 CommonParams: TypeAlias = Any
@@ -50,6 +51,7 @@ class LoadPlan(Struct, frozen=True, kw_only=True):
     memory: MemoryPlan
     threads: int
     on_gpu: bool
+    projector: Projector | None = None  # with which it reads pictures or sound
 
 
 def build_params(lib: ModuleType, plan: LoadPlan) -> CommonParams:
@@ -61,6 +63,10 @@ def build_params(lib: ModuleType, plan: LoadPlan) -> CommonParams:
     _set_cache(lib, params, plan)
     _set_adapters(lib, params, settings)
     _set_speculation(lib, params, settings)
+    if plan.projector is not None:
+        params.mmproj.path = str(plan.projector.path)
+        params.mmproj_use_gpu = plan.on_gpu
+        params.chat_template = "chatml"  # only used to count the tokens of media
     return params
 
 

@@ -1,0 +1,176 @@
+"""Prompts with pictures or sound, as the native server takes them.
+
+The server takes media only with a prompt that is a text, in which a random marker stands for each
+item. It splits the text at the markers, tokenizes every part with special tokens read as such, and
+adds the BOS token and the tokens that begin and end an item. So the ids of a prompt are turned back
+into text here, and `is_exact` asks the server whether it reads that text as the same ids. Where it
+does not, because a client's text spells a special token or because tokens that the model wrote are
+no usual tokenization of their text, the prompt must not be sent.
+
+A prompt that ends in media would end the server's process, and so would nothing else about a
+prompt: it is rejected in `build`, which everything that is sent passes.
+
+How many tokens an item takes is asked once: the server counts a conversation with the item twice
+and once, without encoding it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.engines.llamacpp.choice import GgufVocabulary
+from dragoman.engines.llamacpp.client import NativeClient
+from dragoman.errors import BadRequest, EngineFailed
+from dragoman.types import Json
+from dragoman.types.bounded_cache import BoundedCache
+from dragoman.types.media import MediaItem
+from dragoman.types.media_ids import PromptCount, count_text_ids, split_at_media
+
+COUNT_PATH = "/v1/chat/completions/input_tokens"
+REMEMBERED_COUNTS = 4096
+ENDS_IN_MEDIA = (
+    "The prompt must not end with a picture or sound. Add text after it, or set "
+    "`add_generation_prompt`."
+)
+UNREADABLE = "The engine cannot read the picture or sound."
+INEXACT = (
+    "Beside pictures or sound, this text would be read as special tokens. Change the text that "
+    "looks like a special token of the model."
+)
+HAS_MARKER = "The text contains the engine's marker for media."
+
+
+class _Tokens(Struct):
+    tokens: list[int]
+
+
+class _TokenCount(Struct):
+    input_tokens: int
+
+
+class TextRules(Struct, frozen=True):
+    """What the server's tokenizer adds to a text."""
+
+    bos: tuple[int, ...]  # before the first part
+    adds_space: bool  # in front of every text
+
+
+class MediaPrompts:
+    """Builds, checks and counts the prompts with media of one server."""
+
+    def __init__(
+        self, client: NativeClient, vocabulary: GgufVocabulary, marker: str, rules: TextRules
+    ) -> None:
+        self._client = client
+        self._pieces = vocabulary.pieces or []
+        self._specials = vocabulary.special_ids
+        self._marker = marker
+        self._rules = rules
+        self._counts = BoundedCache[str, int](max_entries=REMEMBERED_COUNTS)
+        self.token_seconds = 0.0  # of encoding, per token of an item
+
+    def build(self, prompt: Sequence[int], media: Sequence[MediaItem]) -> Json:
+        """Return the prompt as the server takes it."""
+        texts, items = self._split(prompt, media)
+        if not texts[-1]:
+            raise BadRequest(ENDS_IN_MEDIA, param="messages")
+        parts = [self._decode(ids, is_first=not index) for index, ids in enumerate(texts)]
+        if any(self._marker in part for part in parts):
+            raise BadRequest(HAS_MARKER, param="messages")
+        return {
+            "prompt_string": self._marker.join(parts),
+            "multimodal_data": [item.data for item in items],
+        }
+
+    async def count(self, prompt: Sequence[int], media: Sequence[MediaItem]) -> PromptCount:
+        """Return how many tokens a prompt has, and whether the server reads it as it is."""
+        texts, items = self._split(prompt, media)
+        tokens = count_text_ids(prompt)
+        for item in items:
+            tokens += await self._count_item(item)
+        for index, ids in enumerate(texts):
+            if not await self._is_exact(ids, is_first=not index):
+                return PromptCount(tokens, is_exact=False)
+        return PromptCount(tokens)
+
+    def estimate_seconds(self, media: Sequence[MediaItem]) -> float:
+        """Return how long encoding the largest of the items takes."""
+        counts = (self._counts.get(item.digest) or 0 for item in media)
+        return max(counts, default=0) * self.token_seconds
+
+    def _split(
+        self, prompt: Sequence[int], media: Sequence[MediaItem]
+    ) -> tuple[list[list[int]], list[MediaItem]]:
+        """Return the texts around all items, one more than there are items, and the items."""
+        texts: list[list[int]] = []
+        items: list[MediaItem] = []
+        try:
+            for part in split_at_media(prompt, media):
+                if isinstance(part, MediaItem):
+                    items.append(part)
+                else:
+                    texts.append(part)
+        except ValueError:
+            raise BadRequest("The prompt refers to media that it does not have.") from None
+        return texts, items
+
+    def _decode(self, ids: list[int], *, is_first: bool) -> str:
+        """Return the text that the server's tokenizer reads as these ids.
+
+        It writes a space in front of the whole text and behind special tokens, if it does at all.
+        """
+        bos = len(self._rules.bos)
+        if is_first and bos and tuple(ids[:bos]) == self._rules.bos:
+            ids = ids[bos:]
+        parts: list[bytes] = []
+        after_special = True
+        for token in ids:
+            piece = self._pieces[token]
+            is_special = token in self._specials
+            if self._rules.adds_space and after_special and not is_special:
+                piece = piece.removeprefix(b" ")
+            parts.append(piece)
+            after_special = is_special
+        return b"".join(parts).decode(errors="replace")
+
+    async def _is_exact(self, ids: list[int], *, is_first: bool) -> bool:
+        text = self._decode(ids, is_first=is_first)
+        if self._marker in text:
+            return False
+        read = await tokenize(self._client, text) if text else []
+        return [*(self._rules.bos if is_first else ()), *read] == ids
+
+    async def _count_item(self, item: MediaItem) -> int:
+        known = self._counts.get(item.digest)
+        if known is None:
+            once, twice = await self._count_chat([item]), await self._count_chat([item, item])
+            known = twice - once
+            self._counts.put(item.digest, known)
+        return known
+
+    async def _count_chat(self, items: Sequence[MediaItem]) -> int:
+        content = [*map(_make_part, items), {"type": "text", "text": "a"}]
+        body = {"messages": [{"role": "user", "content": content}]}
+        status, answer = await self._client.post(COUNT_PATH, body)
+        if status != 200:
+            raise BadRequest(UNREADABLE, param="messages")
+        return msgspec.json.decode(answer, type=_TokenCount).input_tokens
+
+
+def _make_part(item: MediaItem) -> Json:
+    if item.kind == "audio":
+        return {"type": "input_audio", "input_audio": {"data": item.data, "format": "wav"}}
+    encoded = msgspec.json.encode(item.data).decode().strip('"')
+    return {"type": "image_url", "image_url": {"url": f"data:{item.media_type};base64,{encoded}"}}
+
+
+async def tokenize(client: NativeClient, text: str, *, add_special: bool = False) -> list[int]:
+    """Return the ids of a text, in which special tokens are read as such."""
+    request = {"content": text, "add_special": add_special, "parse_special": True}
+    status, body = await client.post("/tokenize", request)
+    if status != 200:
+        raise EngineFailed("The engine cannot tokenize a text.")
+    return msgspec.json.decode(body, type=_Tokens).tokens

@@ -1,0 +1,237 @@
+"""Fabricated models that see and hear: small GGUF files with random weights, and their projectors.
+
+They are untrained, so what they answer means nothing; but different pictures give different
+tokens, and everything between a request and the engine's KV cache is as with a real model. The text
+model has one token for each byte and a few special tokens, its context is short, and the projectors
+have the fewest tensors that the engine accepts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+
+WIDTH = 32  # of embeddings, of text and media alike
+PATCH, SIDE = 8, 16  # pixels of a patch, and of a side of the picture that `mlp` sees
+MLP_TOKENS = (SIDE // PATCH) ** 2
+AUDIO_TOKENS = 375  # of every clip, which is padded to 30 s
+SPECIALS = (
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|image_pad|>",
+    "<fake_token_around_image>",
+    "<global-img>",
+    *(f"<row_{row}_col_{column}>" for row in range(1, 5) for column in range(1, 5)),
+)
+USER_DEFINED = ("<image>", "<tool_call>", "</tool_call>")
+CHATML = (
+    "{%- for message in messages -%}<|im_start|>{{ message.role }}\n"
+    "{%- if message.content is string -%}{{ message.content }}"
+    "{%- else -%}{%- for part in message.content -%}"
+    "{%- if part.type == 'image' -%}<|vision_start|><|image_pad|><|vision_end|>"
+    "{%- elif part.type == 'text' -%}{{ part.text }}{%- endif -%}"
+    "{%- endfor -%}{%- endif -%}<|im_end|>\n{%- endfor -%}"
+    "{%- if add_generation_prompt -%}<|im_start|>assistant\n{%- endif -%}"
+)
+
+
+def _list_byte_tokens() -> list[str]:
+    """Return the characters that stand for the 256 bytes in a `gpt2` vocabulary."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    known = {byte: chr(byte) for byte in printable}
+    known |= {byte: chr(256 + number) for number, byte in enumerate(others)}
+    return [known[byte] for byte in range(256)]
+
+
+class WeightWriter:
+    """Writes a GGUF file of random tensors."""
+
+    def __init__(self, path: Path, architecture: str, seed: int) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self.file = gguf.GGUFWriter(str(path), architecture)
+        self._random = np.random.default_rng(seed)
+
+    def add(self, name: str, *shape: int, scale: float = 0.5, half: bool = False) -> None:
+        values = self._random.normal(0, scale, shape).astype(np.float16 if half else np.float32)
+        self.file.add_tensor(name, values)
+
+    def add_norm(self, name: str, width: int = WIDTH, bias: bool = False) -> None:
+        self.file.add_tensor(f"{name}.weight", np.ones(width, np.float32))
+        if bias:
+            self.file.add_tensor(f"{name}.bias", np.zeros(width, np.float32))
+
+    def close(self) -> Path:
+        self.file.write_header_to_file()
+        self.file.write_kv_data_to_file()
+        self.file.write_tensors_to_file()
+        self.file.close()
+        return self.path
+
+
+def write_text_model(
+    path: Path,
+    template: str = CHATML,
+    *,
+    architecture: str = "llama",
+    context: int = 4096,
+    add_bos: bool = False,
+) -> Path:
+    """Write a text model: one layer, a token for each byte, and the special tokens."""
+    writer = WeightWriter(path, architecture, seed=1)
+    file = writer.file
+    tokens = [*_list_byte_tokens(), *SPECIALS, *USER_DEFINED, "ab", "ĊĊ"]
+    kinds = [1] * 256 + [3] * len(SPECIALS) + [4] * len(USER_DEFINED) + [1] * 2
+    file.add_name(path.stem)
+    file.add_context_length(context)
+    file.add_embedding_length(WIDTH)
+    file.add_block_count(1)
+    file.add_feed_forward_length(2 * WIDTH)
+    file.add_head_count(2)
+    file.add_head_count_kv(2)
+    file.add_layer_norm_rms_eps(1e-5)
+    file.add_rope_dimension_count(WIDTH // 2)
+    if architecture == "qwen2vl":
+        file.add_rope_dimension_sections([2, 3, 3, 0])
+    file.add_tokenizer_model("gpt2")
+    file.add_tokenizer_pre("default")
+    file.add_token_list(tokens)
+    file.add_token_types(kinds)
+    file.add_token_merges(["a b", "Ċ Ċ"])
+    file.add_eos_token_id(tokens.index("<|im_end|>"))
+    file.add_bos_token_id(tokens.index("<|endoftext|>"))
+    file.add_add_bos_token(add_bos)
+    file.add_chat_template(template)
+    _add_text_tensors(writer, len(tokens), architecture)
+    return writer.close()
+
+
+def _add_text_tensors(writer: WeightWriter, vocabulary: int, architecture: str) -> None:
+    writer.add("token_embd.weight", vocabulary, WIDTH, scale=1.0)
+    writer.add_norm("output_norm")
+    writer.add("output.weight", vocabulary, WIDTH, scale=1.0)
+    for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
+        writer.add(f"blk.0.{name}.weight", WIDTH, WIDTH)
+    if architecture == "qwen2vl":
+        for name in ("attn_q", "attn_k", "attn_v"):
+            writer.add(f"blk.0.{name}.bias", WIDTH, scale=0.1)
+    writer.add_norm("blk.0.attn_norm")
+    writer.add_norm("blk.0.ffn_norm")
+    writer.add("blk.0.ffn_gate.weight", 2 * WIDTH, WIDTH)
+    writer.add("blk.0.ffn_up.weight", 2 * WIDTH, WIDTH)
+    writer.add("blk.0.ffn_down.weight", WIDTH, 2 * WIDTH)
+
+
+def _start_projector(path: Path, kind: str, modality: str = "vision") -> WeightWriter:
+    writer = WeightWriter(path, "clip", seed=2)
+    file = writer.file
+    file.add_name(path.stem)
+    file.add_bool(f"clip.has_{modality}_encoder", True)
+    file.add_string("clip.projector_type", kind)
+    file.add_uint32(f"clip.{modality}.embedding_length", WIDTH)
+    file.add_uint32(f"clip.{modality}.feed_forward_length", 2 * WIDTH)
+    file.add_uint32(f"clip.{modality}.projection_dim", WIDTH)
+    file.add_uint32(f"clip.{modality}.attention.head_count", 2)
+    file.add_float32(f"clip.{modality}.attention.layer_norm_epsilon", 1e-5)
+    if modality == "vision":
+        file.add_uint32("clip.vision.image_size", SIDE)
+        file.add_uint32("clip.vision.patch_size", PATCH)
+        file.add_array("clip.vision.image_mean", [0.5, 0.5, 0.5])
+        file.add_array("clip.vision.image_std", [0.5, 0.5, 0.5])
+        writer.add("v.patch_embd.weight", WIDTH, 3, PATCH, PATCH)
+        writer.add("v.position_embd.weight", MLP_TOKENS, WIDTH)
+    return writer
+
+
+def write_mlp_projector(path: Path, without: Sequence[str] = ()) -> Path:
+    """Write the smallest projector, of LLaVA; `without` are tensors and keys to leave out."""
+    writer = _start_projector(path, "mlp")
+    writer.file.add_uint32("clip.vision.block_count", 0)
+    for name in ("mm.0", "mm.2"):
+        writer.add(f"{name}.weight", WIDTH, WIDTH)
+        writer.add(f"{name}.bias", WIDTH, scale=0.1)
+    remove_parts(writer, without)
+    return writer.close()
+
+
+def remove_parts(writer: WeightWriter, names: Sequence[str]) -> None:
+    """Leave tensors and keys out of a file that is not yet written."""
+    for name in names:
+        writer.file.tensors[0].pop(name, None)
+        writer.file.kv_data[0].pop(name, None)
+
+
+def _add_blocks(writer: WeightWriter, prefix: str, without_bias: Sequence[str] = ()) -> None:
+    for name in ("attn_q", "attn_k", "attn_v", "attn_out"):
+        writer.add(f"{prefix}.blk.0.{name}.weight", WIDTH, WIDTH)
+        if name not in without_bias:
+            writer.add(f"{prefix}.blk.0.{name}.bias", WIDTH, scale=0.1)
+    writer.add(f"{prefix}.blk.0.ffn_up.weight", 2 * WIDTH, WIDTH)
+    writer.add(f"{prefix}.blk.0.ffn_up.bias", 2 * WIDTH, scale=0.1)
+    writer.add(f"{prefix}.blk.0.ffn_down.weight", WIDTH, 2 * WIDTH)
+    writer.add(f"{prefix}.blk.0.ffn_down.bias", WIDTH, scale=0.1)
+    writer.add_norm(f"{prefix}.blk.0.ln1", bias=True)
+    writer.add_norm(f"{prefix}.blk.0.ln2", bias=True)
+
+
+def write_idefics3_projector(path: Path) -> Path:
+    """Write the projector of SmolVLM, which cuts large pictures into tiles."""
+    writer = _start_projector(path, "idefics3")
+    file = writer.file
+    file.add_uint32("clip.vision.block_count", 1)
+    file.add_bool("clip.use_gelu", True)
+    file.add_uint32("clip.vision.projector.scale_factor", 2)
+    file.add_uint32("clip.vision.preproc_image_size", 4 * SIDE)
+    writer.add("v.patch_embd.bias", WIDTH, scale=0.1)
+    _add_blocks(writer, "v")
+    writer.add_norm("v.post_ln", bias=True)
+    writer.add("mm.model.fc.weight", WIDTH, 4 * WIDTH)
+    return writer.close()
+
+
+def write_qwen2vl_projector(path: Path) -> Path:
+    """Write the projector of Qwen2-VL, whose number of tokens depends on the picture's size."""
+    writer = _start_projector(path, "qwen2vl_merger")
+    file = writer.file
+    file.add_uint32("clip.vision.block_count", 1)
+    writer.add("v.patch_embd.weight.1", WIDTH, 3, PATCH, PATCH)
+    _add_blocks(writer, "v")
+    writer.add_norm("v.post_ln", bias=True)
+    writer.add("mm.0.weight", 4 * WIDTH, 4 * WIDTH)
+    writer.add("mm.0.bias", 4 * WIDTH, scale=0.1)
+    writer.add("mm.2.weight", WIDTH, 4 * WIDTH)
+    writer.add("mm.2.bias", WIDTH, scale=0.1)
+    return writer.close()
+
+
+def write_ultravox_projector(path: Path) -> Path:
+    """Write an audio projector."""
+    writer = _start_projector(path, "ultravox", "audio")
+    file = writer.file
+    file.add_uint32("clip.audio.block_count", 1)
+    file.add_uint32("clip.audio.num_mel_bins", 80)
+    file.add_uint32("clip.audio.projector.stack_factor", 4)
+    for number, inputs in ((1, 80), (2, WIDTH)):
+        writer.add(f"a.conv1d.{number}.weight", WIDTH, inputs, 3, scale=0.1, half=True)
+        writer.add(f"a.conv1d.{number}.bias", WIDTH, 1, scale=0.1)
+    writer.add("a.position_embd.weight", 1500, WIDTH)
+    _add_blocks(writer, "a", without_bias=("attn_k",))
+    writer.add_norm("a.post_ln", bias=True)
+    writer.add("mm.a.mlp.1.weight", 2 * WIDTH, 4 * WIDTH)
+    writer.add("mm.a.mlp.2.weight", WIDTH, WIDTH)
+    writer.add_norm("mm.a.norm_pre", 4 * WIDTH)
+    writer.add_norm("mm.a.norm_mid")
+    return writer.close()
+
+
+def describe_file(path: Path) -> dict[str, Any]:
+    """Return the tensors of a file and their shapes, for a test that fails."""
+    return {tensor.name: tensor.shape for tensor in gguf.GGUFReader(str(path)).tensors}
