@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from dragoman import config
 from dragoman.config import Settings
+from dragoman.config.package_index import make_pip_environment
 from dragoman.engines.adapter import adapt
 from dragoman.engines.in_process_watch import InProcessWatch
 from dragoman.engines.llamacpp.loading.settings import check_options
@@ -28,6 +29,7 @@ from dragoman.engines.remote.options import OWN_FIELDS, UPSTREAM_FIELDS
 from dragoman.engines.subprocess.engine import SubprocessEngine
 from dragoman.engines.system_memory import read_available_memory
 from dragoman.errors import DragomanError, ModelBroken, Unavailable
+from dragoman.files import FileLimits, FileService
 from dragoman.grammar.compiler.compiler_pool import CompilerPool
 from dragoman.keys import AuditLog, KeyFileError, KeyStore, RateLimiter, make_key_settings
 from dragoman.mcp import client
@@ -85,6 +87,7 @@ class Runtime(Struct, frozen=True, kw_only=True, eq=False):
     settings: Settings
     services: Services
     state: PersistentState
+    files: FileService
     remote_tools: RemoteToolsConfig
     keys: KeyStore
     audit: AuditLog
@@ -116,14 +119,18 @@ def build_runtime(
         ttl=settings.store_ttl, size=settings.store_size, find_limits=keys.find_limits
     )
     state = PersistentState(settings.store_url, limits)
+    files = build_file_service(settings, state, keys)
     replay = ReplayService() if settings.recall else None
     own_provider = None if tracer_provider else make_tracer_provider(settings)
     if replay is not None:
         replay.use_store(state)
+    services = build_services(models, settings, replay, keys)
+    services.media.find_file = partial(files.find_file, max_bytes=settings.media_size)
     return Runtime(
         settings=settings,
-        services=build_services(models, settings, replay, keys),
+        services=services,
         state=state,
+        files=files,
         remote_tools=make_remote_tools(settings),
         keys=keys,
         audit=AuditLog(Path(settings.audit_log) if settings.audit_log else None),
@@ -138,7 +145,7 @@ def build_runtime(
 def make_manager(catalog: ModelCatalog, settings: Settings) -> ModelManager:
     """Make the service that changes the models of a catalog."""
     return ModelManager(
-        catalog, blob_limit=settings.blob_limit, pip_environment=make_pip_environment()
+        catalog, blob_limit=settings.blob_limit, make_pip_environment=make_pip_environment
     )
 
 
@@ -158,6 +165,17 @@ def build_services(
         replay=replay,
         limiter=RateLimiter(find_limits),
     )
+
+
+def build_file_service(settings: Settings, state: PersistentState, keys: KeyStore) -> FileService:
+    limits = FileLimits(
+        file=settings.file_size,
+        owner=settings.files_size,
+        total=settings.store_size,
+        ttl=settings.store_ttl,
+        find_limits=keys.find_limits,
+    )
+    return FileService(state.get_store, limits)
 
 
 def build_key_store(settings: Settings, load_settings: Callable[[], Settings]) -> KeyStore:

@@ -49,6 +49,8 @@ def choose_model(name: str | None, settings: Settings) -> str:
     The default one is downloaded if it is missing; one on Hugging Face with `--pull`, or if the
     user at the terminal agrees.
     """
+    if settings.upstream:
+        return name or ""  # all models of that server
     name = name or settings.default_model or next(iter(settings.models), None)
     if not name:
         is_installed(DEFAULT_ALIASES[0], settings)  # finds mistakes before a long download

@@ -36,6 +36,7 @@ GROUPS = {
     "timeouts": "limits",
     "media": "media",
     "stored responses": "store",
+    "files and batches": "files",
     "remote tools (MCP)": "mcp",
     "logging": "logging",
     "client": "client",

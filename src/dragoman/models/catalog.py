@@ -22,6 +22,7 @@ import logging
 import os
 import re
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -57,6 +58,7 @@ log = logging.getLogger("dragoman.catalog")
 
 MAX_NAME = 512
 MAX_FILES = 10_000
+UPSTREAM_RETRY = 15.0  # seconds until a server that could not be used is asked again
 QUANTIZATION_SUFFIX = re.compile(
     r"[.\-_](?:ud-)?(?:i?q\d(?:_[0-9a-z]+)*|tq\d_\d|mxfp4(?:_moe)?|nvfp4|bf16|f16|f32|fp16|fp8)$",
     re.I,
@@ -66,11 +68,11 @@ FileStamp = tuple[str, int, int]
 
 
 class ModelSource(Struct, frozen=True, kw_only=True):
-    """A model on disk: where it is, what its header contains, and the options to run it with."""
+    """A model: where it is, what its header contains, and the options to run it with."""
 
     id: str
     path: Path = Path()
-    kind: Literal["gguf", "safetensors"] = "gguf"
+    kind: Literal["gguf", "safetensors", "remote"] = "gguf"
     architecture: str | None = None
     parameters: str | None = None
     quantization: str | None = None
@@ -124,8 +126,14 @@ class ModelCatalog:
         self.added: list[ModelSource] = []  # by the operator
         self._index: list[NameIndex] = []
         self._sources: list[ModelSource] = []
+        self._entry_names: frozenset[str] = frozenset()
         self._headers = BoundedCache[FileStamp, ModelSource](max_entries=MAX_FILES)
         self._lock = threading.Lock()
+
+    @property
+    def entry_names(self) -> frozenset[str]:
+        """The names in models.yaml and in the configuration file, normalized."""
+        return self._entry_names
 
     def list_sources(self) -> list[ModelSource]:
         """List all models once, those of the operator first."""
@@ -160,15 +168,17 @@ class ModelCatalog:
     def refresh(self) -> None:
         """Scan the disk again. Blocks; one scan runs at a time."""
         with self._lock:
+            added = list(map(_renew_stamp, self.added))
             mapped = list(self._read_mapped())
             scanned = self.scan(self.root) if self.root is not None else []
-            claimed = {source.real_path for source in [*self.added, *mapped]}
+            claimed = {source.real_path for source in [*added, *mapped]}
             others = [source for source in scanned if source.real_path not in claimed]
-            keys = {source.key for source in [*self.added, *mapped]}
+            keys = {source.key for source in [*added, *mapped]}
             same = [source for source in scanned if source.key in keys]
-            explicit = merge_duplicates([*self.added, *mapped, *same])
+            explicit = merge_duplicates([*added, *mapped, *same])
             self._index = [index_explicit(explicit), *self._index_scanned(scanned)]
             self._sources = explicit + others
+            self._entry_names = frozenset(normalize_name(source.id) for source in mapped)
 
     def add(self, source: ModelSource, names: Sequence[str] = ()) -> ModelSource:
         """Add a model under additional names, ahead of all scanned models."""
@@ -183,6 +193,11 @@ class ModelCatalog:
             return source
         return msgspec.structs.replace(source, options=options.with_defaults(source.options))
 
+    def open_upstream(self, name: str, options: ModelOptions) -> ModelSource:
+        """Open a model that another server runs, which is not asked yet."""
+        options = options.with_defaults(self.base.fit("remote"))
+        return describe_upstream(name, options)
+
     def resolve_draft(self, source: ModelSource) -> ModelSource:
         """Return the model with the path of its draft model, which may be given by name."""
         name = source.options.draft_model
@@ -196,6 +211,9 @@ class ModelCatalog:
 
     def _read_mapped(self) -> Iterator[ModelSource]:
         for name, (path, options) in self._entries.read().items():
+            if options.upstream is not None:
+                yield self.open_upstream(name, options)
+                continue
             source = self._describe(path)
             yield msgspec.structs.replace(
                 source, id=name, aliases=(), options=options.with_defaults(source.options)
@@ -314,6 +332,29 @@ def describe_directory(path: Path) -> ModelSource:
         context=context if isinstance(context, int) else None,
         size=sum(file.st_size for file in weights),
     )
+
+
+def describe_upstream(name: str, options: ModelOptions) -> ModelSource:
+    """Describe a model that another server runs; one that could not be used is tried again."""
+    place = f"{options.upstream}#{options.upstream_model or ''}"
+    return ModelSource(
+        id=name,
+        kind="remote",
+        options=options,
+        real_path=f"upstream:{place}",
+        stamp=_make_upstream_stamp(),
+    )
+
+
+def _make_upstream_stamp() -> FileStamp:
+    return ("upstream", int(time.monotonic() / UPSTREAM_RETRY), 0)
+
+
+def _renew_stamp(source: ModelSource) -> ModelSource:
+    """Return the source as it is now; only the files of local models change."""
+    if source.kind != "remote":
+        return source
+    return msgspec.structs.replace(source, stamp=_make_upstream_stamp())
 
 
 def _find_model_files(root: Path) -> Iterator[Path]:

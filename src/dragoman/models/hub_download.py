@@ -1,22 +1,43 @@
-"""Downloads models from Hugging Face, through `huggingface_hub`."""
+"""Downloads models from Hugging Face, through `huggingface_hub`.
+
+The library continues a download that broke off, and reports its progress to an object that is like
+a bar of `tqdm`. An error that is raised while it reports ends the download.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from dragoman.errors import BadRequest, DragomanError, NotFound, Unavailable
+from dragoman.models.pip_download import DownloadListener, ReportProgress
 
 log = logging.getLogger("dragoman.pull")
 
+# the files of a repository that contain its tokenizer, its template and its defaults
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "generation_config.json",
+    "config.json",
+)
 PREFERRED_QUANTIZATIONS = ("Q4_K_M", "Q8_0")
 TIMEOUT = 20.0  # seconds until the hub must answer
 HUB_NAME = re.compile(
-    r"(?:hf:)?(?P<repo>[\w.\-]+/[\w.\-]+)(?:@(?P<revision>[\w.\-/]+?))?(?:/(?P<file>[^@]+\.gguf))?",
+    r"(?:hf:)?(?P<repo>[\w.\-]+/[\w.\-]+)(?:@(?P<revision>[\w.\-/]+?))?(?:/(?P<file>[^@]+\.gguf))?"
+    r"(?::(?P<tag>[\w.\-]+))?",
+    re.IGNORECASE,
+)
+OLLAMA_NAME = re.compile(
+    r"(?:https?://)?(?:hf\.co|huggingface\.co)/(?P<repo>[\w.\-]+/[\w.\-]+)(?::(?P<tag>[\w.\-]+))?",
     re.IGNORECASE,
 )
 # classes of errors of the library, by name, and what they mean
@@ -52,6 +73,24 @@ class Hub(Protocol):
         self, repo: str, filename: str, *, revision: str | None = None, local_dir: str
     ) -> str: ...
 
+    def snapshot_download(
+        self,
+        repo: str,
+        *,
+        revision: str | None = None,
+        allow_patterns: list[str],
+        local_files_only: bool,
+    ) -> str: ...
+
+
+def translate_hub_name(name: str) -> str:
+    """Return `hf.co/owner/repo:tag`, as Ollama writes it, as `pull_from_hub` takes it."""
+    match = OLLAMA_NAME.fullmatch(name.strip())
+    if match is None:
+        return name
+    tag = "" if (match["tag"] or "").lower() in ("", "latest") else f":{match['tag']}"
+    return f"hf:{match['repo']}{tag}"
+
 
 def is_hub_name(name: str) -> bool:
     """Whether a name is `hf:owner/repo…`, or `owner/repo` and so can be one on Hugging Face."""
@@ -82,7 +121,7 @@ def find_downloaded(name: str, models: Path) -> Path | None:
         return path if path.is_file() else None
     files = [str(path.relative_to(directory)) for path in directory.rglob("*.gguf")]
     try:
-        return directory / choose_file(files)
+        return directory / choose_file(files, match["tag"])
     except DragomanError:  # none, or several
         return None
 
@@ -91,30 +130,35 @@ def _get_hub_directory(repo: str, models: Path) -> Path:
     return models / repo.replace("/", "--")
 
 
-def pull_from_hub(name: str, models: Path, hub: Hub | None = None) -> Path:
+def pull_from_hub(
+    name: str, models: Path, hub: Hub | None = None, listener: DownloadListener | None = None
+) -> Path:
     """Download a GGUF file from Hugging Face into the models directory."""
     match = HUB_NAME.fullmatch(name)
     if match is None:
         raise BadRequest(
             "Write it as `hf:owner/repo`, `hf:owner/repo/file.gguf` or with `@revision`."
         )
-    if hub is None:
-        import huggingface_hub
-
-        hub = cast("Hub", huggingface_hub)
-        if not log.isEnabledFor(logging.DEBUG):  # its errors are reported here
-            logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    hub = hub or open_hub()
     repo, revision, file = match["repo"], match["revision"], match["file"]
     if ".." in (file or "").split("/") or ".." in repo.split("/"):
         raise BadRequest("The name of a file must not contain `..`.")
     directory = _get_hub_directory(repo, models)
     try:
         # Also where the file is known: this fails at once without a network, a download retries.
-        siblings = hub.model_info(repo, revision=revision, timeout=TIMEOUT).siblings or ()
+        more: dict[str, Any] = {} if listener is None else {"files_metadata": True}
+        info = hub.model_info(repo, revision=revision, timeout=TIMEOUT, **more)
+        siblings = info.siblings or ()
         if file is None:
-            file = choose_file([sibling.rfilename for sibling in siblings])
+            file = choose_file([sibling.rfilename for sibling in siblings], match["tag"])
         for part in _list_parts(file):
-            path = hub.hf_hub_download(repo, part, revision=revision, local_dir=str(directory))
+            bar: dict[str, Any] = {}
+            if listener is not None:
+                listener.start_file(*_find_digest(siblings, part))
+                bar = {"tqdm_class": make_progress_bar(listener.report)}
+            path = hub.hf_hub_download(
+                repo, part, revision=revision, local_dir=str(directory), **bar
+            )
             file = file if part != file else str(path)
     except DragomanError:
         raise
@@ -124,13 +168,86 @@ def pull_from_hub(name: str, models: Path, hub: Hub | None = None) -> Path:
     return Path(file)
 
 
-def choose_file(files: Sequence[str]) -> str:
-    """Choose the file of a repository when none is named."""
+def open_hub() -> Hub:
+    import huggingface_hub
+
+    if not log.isEnabledFor(logging.DEBUG):  # its errors are reported here
+        logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    return cast("Hub", huggingface_hub)
+
+
+def fetch_tokenizer_files(name: str, hub: Hub | None = None) -> Path:
+    """Return a directory with the tokenizer of a model on Hugging Face.
+
+    It is in the cache that other programs use, too, or is downloaded.
+    """
+    match = HUB_NAME.fullmatch(name.strip())
+    if match is None:
+        raise BadRequest("Write it as `owner/repo`, or with `@revision`.")
+    hub = hub or open_hub()
+    repo, revision, patterns = match["repo"], match["revision"], list(TOKENIZER_FILES)
+    directory = None
+    with contextlib.suppress(Exception):  # it is not in the cache
+        directory = hub.snapshot_download(
+            repo, revision=revision, allow_patterns=patterns, local_files_only=True
+        )
+    try:
+        if directory is None or not (Path(directory) / TOKENIZER_FILES[0]).exists():
+            hub.model_info(repo, revision=revision, timeout=TIMEOUT)  # fails without a network
+            directory = hub.snapshot_download(
+                repo, revision=revision, allow_patterns=patterns, local_files_only=False
+            )
+    except Exception as error:  # the library raises many types of errors
+        log.debug("Hugging Face download failed: %r", error)
+        raise _explain_failure(error, repo) from None
+    if not (Path(directory) / TOKENIZER_FILES[0]).exists():
+        raise NotFound(f"`{repo}` on Hugging Face has no tokenizer.json.")
+    return Path(directory)
+
+
+def make_progress_bar(report: ReportProgress) -> type:
+    """Make a class whose objects the library uses like a bar of `tqdm`."""
+
+    class HubProgress:
+        """Reports the part of a file that has arrived."""
+
+        def __init__(self, *_: Any, total: int | None = None, initial: int = 0, **__: Any) -> None:
+            self.total, self.n = total, initial
+
+        def update(self, count: float | None = 1) -> None:
+            self.n += int(count or 0)
+            report("downloading", min(1.0, self.n / self.total) if self.total else 0.0)
+
+        def __enter__(self) -> HubProgress:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def __getattr__(self, name: str) -> Any:
+            return lambda *_, **__: None  # `close`, `refresh` and what else a bar has
+
+    return HubProgress
+
+
+def _find_digest(siblings: Sequence[HubFile], name: str) -> tuple[str, int]:
+    """Return digest and size of a file, as far as the hub knows them."""
+    for sibling in siblings:
+        if sibling.rfilename == name:
+            lfs = getattr(sibling, "lfs", None)
+            digest, size = getattr(lfs, "sha256", None), getattr(sibling, "size", None)
+            return str(digest or ""), int(size or 0)
+    return "", 0
+
+
+def choose_file(files: Sequence[str], tag: str | None = None) -> str:
+    """Choose the file of a repository when none is named; `tag` is a quantization."""
     models = [
         file
         for file in sorted(files)
         if file.lower().endswith(".gguf") and "mmproj" not in file.lower() and _is_first_part(file)
     ]
+    if tag:
+        models = [file for file in models if tag.lower() in file.lower()]
     if len(models) == 1:
         return models[0]
     for quantization in PREFERRED_QUANTIZATIONS:

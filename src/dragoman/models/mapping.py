@@ -2,6 +2,7 @@
 
     smollm2: smollm2-135m/SmolLM2-135M-Instruct.Q4_1.gguf
     writer: {path: big.gguf, context: 16384, lora: {poet: poet.gguf}, sampling: {temperature: 0.3}}
+    qwen3: {upstream: "http://gpu-box:8000"}  # a model that another server runs
 
 The same may be under a key `models:`, and in `models:` of dragoman.yaml. Relative paths start at
 the file. A mistake is an error at start-up; a running server that reads the file again logs it and
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, TypeAlias
@@ -21,11 +23,13 @@ import msgspec
 from dragoman.engines.llamacpp.loading.settings import check_options
 from dragoman.models.output_format import check_names
 from dragoman.options import Setting, parse_options
-from dragoman.options.yaml_file import YamlFileError, read_yaml_file
-from dragoman.presets import SharedOptions, expand_preset, parse_preset
+from dragoman.options.yaml_file import YamlFile, YamlFileError, read_yaml_file
+from dragoman.presets import ExampleMessage, SharedOptions, expand_preset, parse_preset
 from dragoman.types import Json
 
 log = logging.getLogger("dragoman.catalog")
+
+URL = re.compile(r"https?://", re.IGNORECASE)
 
 COMBINED = ("lora", "engine_arg", "template_vars", "sampling")  # options whose entries are combined
 
@@ -61,12 +65,22 @@ class ModelOptions(
         bool | None, Setting(help="serve embeddings, where the file does not say it")
     ] = None
     pin: Annotated[bool | None, Setting(help="never unload the model to make room")] = None
+    default_lora: Annotated[
+        tuple[str, ...], Setting(help="LoRA adapters of requests that name none")
+    ] = ()
+    messages: Annotated[
+        tuple[ExampleMessage, ...],
+        Setting(help="messages (`role`, `content`) before those of each conversation"),
+    ] = ()
+    license: Annotated[str | None, Setting(help="text of the license, for those who ask")] = None
 
     def fit(self, kind: str) -> ModelOptions:
         """Return the server's options for a model of a kind, without what is for other kinds.
 
         llama.cpp runs GGUF files and takes adapters as files; vLLM takes directories for both.
         """
+        if kind == "remote":
+            return msgspec.structs.replace(self, engine=None, lora={}, engine_arg={})
         is_gguf = kind == "gguf"
         other_engine = "vllm" if is_gguf else "llamacpp"
         lora = {name: path for name, path in self.lora.items() if is_gguf != os.path.isdir(path)}
@@ -111,11 +125,12 @@ class ModelMapping:
         self._file = file
         self._configured = configured or {}
         self._entries: ModelEntries | None = None
+        self._parsed: tuple[object, YamlFile] | None = None  # a version of the file, its content
         self._logged = ""
 
     def read(self) -> ModelEntries:
         try:
-            entries = {} if self._file is None else read_mapping(self._file)
+            entries = {} if self._file is None else read_mapping(self._file, self._read_file)
         except MappingError as error:
             if self._entries is None:
                 raise
@@ -129,20 +144,32 @@ class ModelMapping:
         self._entries = self._configured | entries | self._configured
         return self._entries
 
+    def _read_file(self, file: Path) -> YamlFile:
+        """Read the file, unless it is the version that was read last: a large one takes long."""
+        status = file.stat()
+        version = status.st_ino, status.st_mtime_ns, status.st_size
+        if self._parsed is None or self._parsed[0] != version:
+            self._parsed = version, read_yaml_file(file)
+        return self._parsed[1]
+
     def _log_once(self, message: str) -> None:
         if message != self._logged:
             log.warning("%s", message)
         self._logged = message
 
 
-def read_mapping(file: Path) -> ModelEntries:
+def read_mapping(
+    file: Path, read_file: Callable[[Path], YamlFile] = read_yaml_file
+) -> ModelEntries:
     """Return path and options by name, or raise `MappingError`. A missing file maps nothing."""
     if not file.exists():
         return {}
     try:
-        content = read_yaml_file(file)
+        content = read_file(file)
     except YamlFileError as error:
         raise MappingError(str(error)) from None
+    except FileNotFoundError:  # deleted meanwhile
+        return {}
     models = content.content
     section = models.get("models", "")
     if section is None:  # `models:` without a value
@@ -180,11 +207,17 @@ def parse_entries(
 def _parse_entry(value: object, directory: Path) -> tuple[Path, ModelOptions]:
     """Return path and options of one entry, or raise `ValueError` with the problem."""
     if isinstance(value, str):
+        if URL.match(value):
+            return Path(), parse_options(ModelOptions, {"upstream": value})
         return _parse_path(value, directory), ModelOptions()
     if not isinstance(value, dict):
         raise ValueError("expected a path or a mapping of options")
     fields = dict(value)
-    path = _parse_path(fields.pop("path", None), directory)
+    path = Path()
+    if "upstream" not in fields:
+        path = _parse_path(fields.pop("path", None), directory)
+    elif "path" in fields:
+        raise ValueError("`path` and `upstream` exclude each other")
     if "defaults" in fields:  # an older name
         fields["sampling"] = fields.pop("defaults")
     options = parse_options(ModelOptions, fields, others=("path",))
@@ -207,7 +240,21 @@ def _parse_entry(value: object, directory: Path) -> tuple[Path, ModelOptions]:
     parse_preset(msgspec.structs.replace(options, force=()))  # the values may be the server's
     if template is not None:
         template = os.path.realpath(_parse_path(template, directory, "chat_template"))
-    return path, msgspec.structs.replace(options, lora=lora, chat_template=template)
+    return path, msgspec.structs.replace(
+        options, lora=lora, chat_template=template, **_resolve_upstream_paths(options, directory)
+    )
+
+
+def _resolve_upstream_paths(options: ModelOptions, directory: Path) -> dict[str, str | None]:
+    """Return the paths of an upstream, relative to the file; a tokenizer may be a name instead."""
+    paths = {
+        name: None if value is None else str(_parse_path(value, directory, name))
+        for name in ("upstream_key_file", "upstream_ca")
+        for value in (getattr(options, name),)
+    }
+    local = None if options.tokenizer is None else _parse_path(options.tokenizer, directory)
+    is_local = local is not None and local.exists()
+    return paths | {"tokenizer": str(local) if is_local else options.tokenizer}
 
 
 def _parse_path(value: object, directory: Path, key: str = "path") -> Path:

@@ -36,6 +36,16 @@ def report_progress(stage: str, fraction: float) -> None:
         listener(stage, fraction)
 
 
+class UpstreamSummary(Struct, frozen=True, kw_only=True):
+    """The server that runs a model, for clients: without its address."""
+
+    server: str  # llama-server, vLLM, SGLang, Ollama…
+    version: str = ""
+    model: str = ""  # its name there
+    api: str = "tokens"  # tokens, text or chat
+    limitations: tuple[str, ...] = ()  # what does not hold for this model, one sentence each
+
+
 class ModelInfo(Struct, frozen=True, kw_only=True):
     """Information about a model for clients; None is unknown until it is loaded."""
 
@@ -50,6 +60,7 @@ class ModelInfo(Struct, frozen=True, kw_only=True):
     capabilities: tuple[str, ...] = ()
     lora: tuple[str, ...] = ()
     created: int = 0  # when its file was last changed, which is stable
+    upstream: UpstreamSummary | None = None  # if another server runs it
 
 
 class TokenVisibility(Struct, frozen=True):
@@ -77,6 +88,7 @@ class Model(Struct, kw_only=True, eq=False, weakref=True):
     preset: Preset = Preset()  # the operator's values for requests
     output_format: OutputFormat = OutputFormat()
     renderer: PromptRenderer
+    relays_chat: bool = False  # the engine takes whole conversations, see `pipeline.relay`
     shares_cache: bool = False  # all API keys share cached prompts
     public_prompts: tuple[str, ...] = ()  # system prompts that all API keys may reuse
     public_prefixes: tuple[float, list[list[int]]] | None = None  # their tokens, and since when

@@ -37,6 +37,7 @@ from dragoman.pipeline.plan import (
 )
 from dragoman.pipeline.reader import ChatReader, Reader, ReaderOptions
 from dragoman.pipeline.reasoning_budget import extend_prompt, generate_within_budget
+from dragoman.pipeline.relay import RelayReader, prepare_relay
 from dragoman.pipeline.render import (
     adapt_chat,
     count_public_tokens,
@@ -64,6 +65,7 @@ from dragoman.telemetry.record import RequestRecord, get_record
 from dragoman.types import Chat, Job, Prompt, Request, Step
 from dragoman.types.cache_scope import set_cache_scope
 from dragoman.types.loop_share import LoopShare
+from dragoman.types.request_priority import get_priority
 
 PLAIN_TEXT = OutputFormat()
 
@@ -75,6 +77,9 @@ async def prepare(request: Request, services: Services, already_admitted: bool =
     not reject it.
     """
     record = get_record()
+    priority = get_priority(request.priority)
+    if priority != request.priority:
+        request = replace(request, priority=priority)
     is_first = record.request is None  # and not a later round of the same response
     record.set_request(request)
     set_cache_scope(request.owner)
@@ -154,6 +159,8 @@ async def render_prompt(
     prompt: Chat | Prompt, model: Model, request: Request, services: Services
 ) -> PreparedPrompt:
     """Render a prompt and compile the grammar of its answer."""
+    if model.relays_chat:
+        return prepare_relay(prompt, model, request)
     if isinstance(prompt, Chat):
         return await render_chat(prompt, model, request, services)
     grammar = await constrain(None, request, model, AnswerStart(), services.compiler)
@@ -320,6 +327,9 @@ def make_reader(
     plan: Plan, job: Job, prepared: PreparedPrompt, index: int, *, first: bool
 ) -> Reader:
     model, reading = plan.model, prepared.reading
+    if model.relays_chat:
+        with_reasoning = plan.request.include_reasoning
+        return RelayReader(index, job, include_reasoning=with_reasoning, first=first)
     stops = () if prepared.grammar.decides_end else (*plan.request.stop, *prepared.stop)
     if reading is None:
         detokenizer = make_detokenizer(model, stops, job.logprobs is not None)

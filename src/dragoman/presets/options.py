@@ -1,7 +1,7 @@
 """The options that the server sets for all models and the entry of a model for itself.
 
-They are the options of the engine and those of the preset. Both are fields of one Struct because
-`Settings` and `ModelOptions` can inherit only one.
+They are the options of the engine, local or remote, and those of the preset. All are fields of one
+Struct because `Settings` and `ModelOptions` can inherit only one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta, Struct
 
-from dragoman.engines.options import EngineOptions
+from dragoman.engines.remote.options import UpstreamOptions
 from dragoman.options import Setting
 from dragoman.types import Json
 
@@ -28,7 +28,7 @@ class PresetValue(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     additive: bool = False
 
 
-class SharedOptions(EngineOptions, frozen=True, kw_only=True):
+class SharedOptions(UpstreamOptions, frozen=True, kw_only=True):
     """How to run a model, and values for its requests, which YAML may write as `PresetValue`s."""
 
     system: Annotated[
@@ -100,5 +100,7 @@ class SharedOptions(EngineOptions, frozen=True, kw_only=True):
 
 
 PRESET_FIELDS = tuple(
-    name for name in SharedOptions.__struct_fields__ if name not in EngineOptions.__struct_fields__
+    name
+    for name in SharedOptions.__struct_fields__
+    if name not in UpstreamOptions.__struct_fields__
 )

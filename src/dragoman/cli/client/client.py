@@ -17,6 +17,16 @@ T = TypeVar("T")
 LOADING = "model_loading"  # the code of an error that a retry fixes
 
 
+class ServedUpstream(Struct, kw_only=True):
+    """The server that runs a model."""
+
+    server: str
+    version: str = ""
+    model: str = ""
+    api: str = ""
+    limitations: tuple[str, ...] = ()
+
+
 class ServedModel(Struct, kw_only=True):
     """A model as `/v1/models` lists it. Fields that are unknown before it is loaded are None."""
 
@@ -38,6 +48,7 @@ class ServedModel(Struct, kw_only=True):
     capabilities: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
     error: str | None = None
+    upstream: ServedUpstream | None = None  # the server that runs it, if it is another one
 
 
 class ServedModelList(Struct):

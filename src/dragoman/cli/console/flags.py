@@ -14,7 +14,11 @@ CLIENT_TLS = ("ca_file", "client_cert", "client_key")
 REMOTE = ("url", "api_key", "log_level", *CLIENT_TLS)  # of commands that use a server at a URL
 CLIENT = (*REMOTE, "host", "port")  # of those that use one on this machine, too
 ADMIN = (*CLIENT, "admin_key")  # of those that change what it has loaded
-MODEL_SECTIONS = ("engine", "formats")  # of the settings that a command needs to load a model
+MODEL_SECTIONS = (
+    "engine",
+    "upstream",
+    "formats",
+)  # of the settings that a command needs to load a model
 
 
 def add_command(

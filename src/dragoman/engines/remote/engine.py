@@ -118,7 +118,7 @@ class RemoteEngine:
         try:
             await self._verify()
             self._check_identity()
-            await self._run_probe(make_token_probe(self.vocabulary))
+            await self._run_probe(make_token_probe(self.upstream, self.vocabulary))
         except UpstreamFailure as failure:
             self._refuse(failure)
         if may_try_grammar(self._settings, self.upstream):
@@ -169,7 +169,7 @@ class RemoteEngine:
     async def _try_again(self) -> None:
         """See whether a server is back: the same one, and able to generate."""
         await self._verify()
-        await self._run_probe(make_token_probe(self.vocabulary))
+        await self._run_probe(make_token_probe(self.upstream, self.vocabulary))
 
     # the contract of an engine
 
@@ -186,13 +186,15 @@ class RemoteEngine:
             raise self._convert(failure, job) from failure
 
     def _check_job(self, job: Job) -> None:
-        ids = job.prompt
-        if isinstance(ids, str):
-            raise BadRequest("This model's engine takes token ids.", param="prompt")
-        if not ids:
+        prompt, takes_ids = job.prompt, self.capabilities.token_prompts
+        if isinstance(prompt, str) == takes_ids:
+            expected = "token ids" if takes_ids else "text"
+            raise BadRequest(f"This model's engine takes {expected}.", param="prompt")
+        if not prompt:
             raise BadRequest("The prompt is empty.", param="prompt")
-        check_token_ids(ids, self._size, "prompt")
-        check_prompt_length(len(ids), self.capabilities)
+        if isinstance(prompt, list):
+            check_token_ids(prompt, self._size, "prompt")
+            check_prompt_length(len(prompt), self.capabilities)
         if not 1 <= job.n <= MAX_CHOICES:
             raise BadRequest(f"`n` must be between 1 and {MAX_CHOICES}.", param="n")
         check_logprobs(job.logprobs, self.capabilities.logprobs)

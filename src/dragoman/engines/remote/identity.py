@@ -82,7 +82,10 @@ async def fetch_tokens(
     timeout: float | None = None,
 ) -> list[int] | None:
     """Return the tokens of a text; None if the server has no route for that."""
-    path, body = api.build_tokenize(text, special)
+    request = api.build_tokenize(text, special)
+    if request is None:
+        return None
+    path, body = request
     try:
         answer = await client.fetch(path, body, timeout=timeout)
     except StatusFailure as failure:

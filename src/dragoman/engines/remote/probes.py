@@ -8,26 +8,29 @@ llguidance; nothing tells how it was built, so it is tried only if the operator 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from dragoman.engines.llamacpp.params import build_forcing_grammar
 from dragoman.engines.remote.settings import RemoteSettings, Upstream
 from dragoman.tokenizers.vocabulary import Vocabulary
 from dragoman.types import DEFAULT_SAMPLING, Job, Sampling
 
 FORCED_TOKENS = 3
+# prompts of servers that take text
+TEXT_PROBES = {"text": "a", "chat": '{"messages":[{"role":"user","content":"a"}]}'}
 
 
 def may_try_grammar(settings: RemoteSettings, upstream: Upstream) -> bool:
     """Whether a server may be sent a grammar at all."""
+    if upstream.protocol in ("text", "chat"):
+        return False
     if settings.grammars is not None:
         return settings.grammars
     return upstream.protocol != "llama-server"
 
 
-def make_token_probe(vocabulary: Vocabulary) -> Job:
+def make_token_probe(upstream: Upstream, vocabulary: Vocabulary) -> Job:
     """Make a job of one token."""
-    return _make_probe(list_ordinary_ids(vocabulary)[:1], 1)
+    prompt = TEXT_PROBES.get(upstream.protocol) or list_ordinary_ids(vocabulary)[:1]
+    return _make_probe(prompt, 1)
 
 
 def make_grammar_probe(vocabulary: Vocabulary) -> Job:
@@ -47,11 +50,11 @@ def list_ordinary_ids(vocabulary: Vocabulary) -> list[int]:
     ] or [0]
 
 
-def _make_probe(prompt: Sequence[int], max_tokens: int, grammar: str | None = None) -> Job:
+def _make_probe(prompt: list[int] | str, max_tokens: int, grammar: str | None = None) -> Job:
     sampling = Sampling(temperature=0.0, max_tokens=max_tokens).with_defaults(DEFAULT_SAMPLING)
     return Job(
         id="dragoman-probe",
-        prompt=list(prompt),
+        prompt=prompt,
         sampling=sampling,
         grammar=grammar,
         cache_prompt=False,

@@ -28,6 +28,9 @@ from msgspec import Struct
 from dragoman.options.secrets import HIDDEN
 
 TokenProtocol: TypeAlias = Literal["llama-server", "vllm-generate", "vllm-completions", "sglang"]
+# of servers that take and return text: prompts, or whole conversations
+TextProtocol: TypeAlias = Literal["text", "chat"]
+RemoteProtocol: TypeAlias = TokenProtocol | TextProtocol
 PORTS = {"http": 80, "https": 443}
 MAX_KEY_BYTES = 1 << 16
 
@@ -70,7 +73,7 @@ class RemoteSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class Upstream(Struct, frozen=True, kw_only=True):
     """What was found at an address. The tokens of probe texts are the tokenizer's identity."""
 
-    protocol: TokenProtocol
+    protocol: RemoteProtocol
     model: str  # the name that requests use
     version: str = ""  # as the server says it
     context: int | None = None

@@ -22,6 +22,7 @@ from dragoman.protocols.models import (
     DIALECT,
     ModelCard,
     ModelList,
+    UpstreamCard,
     encode_model,
     encode_model_list,
 )
@@ -75,6 +76,8 @@ def make_model_card(entry: ModelEntry, services: Services) -> ModelCard:
         error=_unset_if_none(entry.error),
         expires_at=_unset_if_none(entry.expires_at),
     )
+    if info.upstream is not None:
+        card.upstream = UpstreamCard(**msgspec.to_builtins(info.upstream))
     if entry.model is not None:
         gate = services.admission.get_gate(entry.model)
         card.slots, card.slots_busy = _unset_if_none(gate.slots), gate.busy_slots

@@ -13,12 +13,13 @@ from dragoman.engines import get_capabilities
 from dragoman.errors import DragomanError, ModelBroken
 from dragoman.models.catalog import ModelSource
 from dragoman.models.loaders.model_preset import check_public_prompts, make_preset
-from dragoman.models.model import Model, ModelInfo, list_capabilities
+from dragoman.models.model import Model, ModelInfo, UpstreamSummary, list_capabilities
 from dragoman.models.output_format import check_names, detect_output_format
 from dragoman.models.recommended_sampling import find_recommended_sampling
 from dragoman.presets import PresetError
 from dragoman.prompt.renderer import PromptRenderer
 from dragoman.tokenizers.tokenizer import AnyTokenizer, verify_tokenizer
+from dragoman.types import Engine
 
 if TYPE_CHECKING:
     from dragoman.engines.subprocess.engine import SubprocessEngine
@@ -38,6 +39,7 @@ class ModelDetails(Struct, frozen=True, kw_only=True):
     quantization: str | None = None
     context: int | None = None
     metadata: Mapping[str, object] = {}  # of a GGUF file
+    upstream: UpstreamSummary | None = None  # the server that runs it, if it is another one
 
 
 def check_format_names(source: ModelSource) -> None:
@@ -59,7 +61,7 @@ async def check_tokenizer(
 
 def make_model(
     source: ModelSource,
-    engine: SubprocessEngine,
+    engine: Engine,
     tokenizer: AnyTokenizer | None,
     details: ModelDetails,
 ) -> Model:
@@ -88,6 +90,7 @@ def make_model(
         capabilities=list_capabilities(capabilities, template, findings.output_format, tokenizer),
         lora=capabilities.lora,
         created=source.created,
+        upstream=details.upstream,
     )
     recommended = find_recommended_sampling(details.directory, details.metadata)
     log.info("%s: sampling defaults from %s", source.id, recommended.source)

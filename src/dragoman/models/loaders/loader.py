@@ -1,8 +1,9 @@
 """Loads a model of any kind: chooses its engine, and calls the loader of its files.
 
-GGUF files are run by llama.cpp, directories of safetensors by vLLM. An operator can name another
-engine as an import string, `module:function`: the function is called with the path of the model and
-with the `engine_arg`s, and returns an engine, in a child process as all engines of files.
+GGUF files are run by llama.cpp, directories of safetensors by vLLM, and models of an upstream by
+the server there. An operator can name another engine as an import string, `module:function`: the
+function is called with the path of the model and with the `engine_arg`s, and returns an engine, in
+a child process as all engines of files.
 """
 
 from __future__ import annotations
@@ -29,11 +30,16 @@ class LoadSettings(Struct, frozen=True, kw_only=True):
 
     hang_timeout: float = HANG_TIMEOUT  # seconds without progress, then an engine is restarted
     engines: Path = Path()  # where engines with environments of their own are installed
+    upstream_key: str = ""  # of other servers that have no key file
 
 
 async def load(source: ModelSource, settings: LoadSettings | None = None) -> Model:
     """Load a model into its own engine."""
     settings = settings or LoadSettings()
+    if source.kind == "remote":
+        from dragoman.models.loaders import remote
+
+        return await remote.load(source, settings.upstream_key)
     engine = choose_engine(source)
     if is_import_string(engine):
         return await custom.load(source, engine, settings.hang_timeout)
@@ -47,7 +53,8 @@ async def load(source: ModelSource, settings: LoadSettings | None = None) -> Mod
 
 def check_engine(source: ModelSource, engines: Path) -> None:
     """Raise `ModelBroken` if there is no engine for a model."""
-    needs_installation = choose_engine(source) == safetensors.ENGINE
+    is_remote = source.kind == "remote"
+    needs_installation = not is_remote and choose_engine(source) == safetensors.ENGINE
     if needs_installation and find_interpreter(engines) is None:
         raise make_missing_error()
 

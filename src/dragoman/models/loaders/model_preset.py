@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
+from dragoman.models.mapping import ModelOptions
 from dragoman.presets import Preset, PresetError, SharedOptions, parse_preset
 from dragoman.prompt.renderer import PromptRenderer
 from dragoman.types import Capabilities, Json
@@ -20,6 +21,8 @@ def make_preset(options: SharedOptions, renderer: PromptRenderer, name: str) -> 
     Variables that its template does not read are dropped: the server may set them for others.
     """
     preset = parse_preset(options)
+    if isinstance(options, ModelOptions):
+        preset = replace(preset, messages=options.messages, lora=options.default_lora)
     return replace(
         preset,
         variables=_resolve(preset.variables, renderer, name),

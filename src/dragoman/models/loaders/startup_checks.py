@@ -50,6 +50,8 @@ def check_option_files(source: ModelSource) -> None:
             raise ModelBroken(f"{template} (chat_template): {problem}") from None
         except DragomanError as error:
             raise ModelBroken(f"{template} (chat_template): {error.message}") from None
+    if source.kind == "remote":
+        return
     uses_gguf = choose_engine(source) == ENGINE
     for name, file in source.options.lora.items():
         if not uses_gguf:

@@ -11,6 +11,7 @@ from dragoman.protocols.models.decode import ModelName, decode_model_name
 from dragoman.protocols.models.encode import (
     ModelCard,
     ModelList,
+    UpstreamCard,
     encode_model,
     encode_model_list,
 )
@@ -21,6 +22,7 @@ __all__ = [
     "ModelCard",
     "ModelList",
     "ModelName",
+    "UpstreamCard",
     "decode_model_name",
     "encode_model",
     "encode_model_list",

@@ -8,6 +8,16 @@ from dragoman.protocols.shared import openai
 from dragoman.types import Json
 
 
+class UpstreamCard(Struct):
+    """The server that runs a model."""
+
+    server: str
+    version: str
+    model: str  # its name there
+    api: str  # tokens, text or chat
+    limitations: list[str]  # what does not hold for this model, one sentence each
+
+
 class ModelCard(Struct):
     """A model and what it can do; fields that are unknown before it is loaded are absent."""
 
@@ -35,6 +45,7 @@ class ModelCard(Struct):
     default_sampling: dict[str, Json] | UnsetType = UNSET  # of requests that set nothing
     sampling_source: str | UnsetType = UNSET  # where it comes from, besides the operator
     expires_at: float | UnsetType = UNSET  # when it is unloaded if it stays idle, Unix time
+    upstream: UpstreamCard | UnsetType = UNSET  # the server that runs it, if it is another one
 
 
 class ModelList(Struct):

@@ -1,10 +1,12 @@
-"""The APIs of upstream servers that take and return token ids, one file each."""
+"""The APIs of upstream servers, one file each: four for token ids, two for text."""
 
 from __future__ import annotations
 
 from dragoman.engines.remote.protocols.api import UpstreamApi
+from dragoman.engines.remote.protocols.chat_completions import ChatCompletionsApi
 from dragoman.engines.remote.protocols.llama_server import LlamaServerApi
 from dragoman.engines.remote.protocols.sglang import SglangApi
+from dragoman.engines.remote.protocols.text_completions import TextCompletionsApi
 from dragoman.engines.remote.protocols.vllm_completions import VllmCompletionsApi
 from dragoman.engines.remote.protocols.vllm_generate import VllmGenerateApi
 from dragoman.engines.remote.settings import Upstream
@@ -22,3 +24,7 @@ def make_api(upstream: Upstream, vocabulary: Vocabulary) -> UpstreamApi:
             return VllmCompletionsApi(upstream, vocabulary)
         case "sglang":
             return SglangApi(upstream, vocabulary)
+        case "text":
+            return TextCompletionsApi(upstream)
+        case "chat":
+            return ChatCompletionsApi(upstream)

@@ -54,8 +54,8 @@ class UpstreamApi(Protocol):
 
     def make_reader(self, request: UpstreamRequest, parts: AnswerParts) -> FrameReader: ...
 
-    def build_tokenize(self, text: str, special: bool) -> tuple[str, Json]:
-        """Return the path and the body of a request for the tokens of a text.
+    def build_tokenize(self, text: str, special: bool) -> tuple[str, Json] | None:
+        """Return the path and the body of a request for the tokens of a text, if there is one.
 
         Only llama-server can read the texts of special tokens as plain text.
         """

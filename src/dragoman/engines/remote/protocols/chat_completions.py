@@ -12,6 +12,7 @@ import msgspec
 from dragoman.engines.remote.answer import AnswerParts
 from dragoman.engines.remote.protocols.api import FrameReader, UpstreamRequest
 from dragoman.engines.remote.protocols.openai_stream import (
+    EMPTY,
     TextChoice,
     TextReader,
     build_sampling,
@@ -22,7 +23,6 @@ from dragoman.errors import BadRequest
 from dragoman.types import Capabilities, Job, Json
 
 PATH = "/v1/chat/completions"
-EMPTY_DELTAS = (b"{}", b"null")
 
 
 class ChatCompletionsApi:
@@ -62,7 +62,7 @@ def decode_fields(job: Job) -> dict[str, Json]:
 
 def get_delta(choice: TextChoice) -> str:
     """Return the JSON of a delta as one line."""
-    data = b"" if choice.delta is None else bytes(choice.delta).strip()
-    if not data or data in EMPTY_DELTAS:
+    data = bytes(choice.delta)
+    if data in EMPTY:
         return ""
     return data.decode().replace("\n", " ") + "\n"

@@ -31,6 +31,10 @@ FINISHES: dict[str, StepFinish] = {
 }
 
 
+NOTHING = msgspec.Raw(b"")  # `Raw` cannot be one of several types
+EMPTY = (b"", b"null", b"{}")
+
+
 class CachedTokens(Struct):
     cached_tokens: int | None = None
 
@@ -43,14 +47,14 @@ class TextUsage(Struct):
 
 class TextChoice(Struct):
     text: str | None = None
-    delta: msgspec.Raw | None = None  # of a chat
+    delta: msgspec.Raw = NOTHING  # of a chat
     finish_reason: str | None = None
 
 
 class TextFrame(Struct):
     choices: list[TextChoice] = []
     usage: TextUsage | None = None
-    error: msgspec.Raw | None = None
+    error: Json = None
 
 
 decode = msgspec.json.Decoder(TextFrame).decode
@@ -78,7 +82,7 @@ class TextReader:
             decoded = decode(frame)
         except msgspec.DecodeError as error:
             raise InvalidFrame(f"a frame cannot be read: {error}") from None
-        if decoded.error is not None and bytes(decoded.error) != b"null":
+        if decoded.error:
             raise make_stream_error(decoded.error)
         if decoded.usage is not None:
             self._usage = decoded.usage

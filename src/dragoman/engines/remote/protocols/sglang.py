@@ -69,7 +69,7 @@ class SglangFrame(Struct):
     output_ids: list[int] | None = None
     text: str | None = None
     meta_info: MetaInfo | None = None
-    error: msgspec.Raw | None = None
+    error: Json = None
 
 
 decoder = msgspec.json.Decoder(SglangFrame)

@@ -57,7 +57,7 @@ class StreamChoice(Struct, Generic[L]):
 class StreamFrame(Struct, Generic[L]):
     choices: list[StreamChoice[L]] = []
     usage: StreamUsage | None = None
-    error: msgspec.Raw | None = None
+    error: Json = None
 
 
 class StreamError(Struct):
@@ -155,9 +155,9 @@ class VllmReader(Generic[L]):
         return self._held
 
 
-def make_stream_error(error: msgspec.Raw) -> StatusFailure:
+def make_stream_error(error: Json) -> StatusFailure:
     """Return the error that a server sends inside a stream, as if it were a status."""
-    body = bytes(error)
+    body = msgspec.json.encode(error)
     try:
         code = msgspec.json.decode(body, type=StreamError).code
     except msgspec.DecodeError:

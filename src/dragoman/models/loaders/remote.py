@@ -1,0 +1,99 @@
+"""Loads a model that another server runs: finds out what is there, and connects to it.
+
+A server that takes and returns token ids is an engine like any other. One that takes only text has
+no tokenizer here; one that takes only conversations renders and parses them itself (`relays_chat`).
+What therefore does not hold is listed in `UpstreamSummary.limitations`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from dragoman.engines.remote.engine import connect
+from dragoman.engines.remote.settings import RemoteProtocol, Upstream
+from dragoman.errors import ModelBroken
+from dragoman.models.catalog import ModelSource
+from dragoman.models.loaders.assemble import ModelDetails, check_format_names, make_model
+from dragoman.models.model import Model, UpstreamSummary, report_progress
+from dragoman.models.upstream.discover import Discovery, discover
+from dragoman.models.upstream.limitations import list_limitations
+from dragoman.tokenizers.tokenizer import PROBES
+from dragoman.tokenizers.vocabulary import Vocabulary
+from dragoman.types import Capabilities, Sampling
+
+log = logging.getLogger("dragoman.models")
+
+UPSTREAM_DEFAULTS = "the upstream server"
+IDENTITY_TEXTS = PROBES[::10]  # of those that were compared, to notice another tokenizer later
+
+
+async def load(source: ModelSource, key: str = "") -> Model:
+    """Connect to the server of a model; `key` is sent where it has no key file of its own."""
+    check_format_names(source)
+    report_progress("asking the upstream server", 0.1)
+    found = await asyncio.to_thread(discover, source.options, key)
+    report_progress("connecting to the upstream server", 0.5)
+    tokenizer = found.tokenizer
+    vocabulary = Vocabulary(pieces=[]) if tokenizer is None else tokenizer.vocabulary
+    engine = await connect(found.settings, make_upstream(found), vocabulary)
+    try:
+        details = make_details(found, engine.capabilities)
+        model = await asyncio.to_thread(make_model, source, engine, found.tokenizer, details)
+    except BaseException:
+        await asyncio.shield(engine.aclose())
+        raise
+    if found.api != "tokens":  # whose server has defaults that we do not know
+        model.defaults = model.greedy_defaults = Sampling()
+        model.defaults_source = UPSTREAM_DEFAULTS
+    if found.api == "chat":
+        model.relays_chat = True
+        names = ("completion", "chat", "tools")
+        model.info = replace(model.info, capabilities=names)
+    return model
+
+
+def make_upstream(found: Discovery) -> Upstream:
+    """Return what the engine must know about the server."""
+    info = found.info
+    protocol: RemoteProtocol | None = info.protocol if found.api == "tokens" else found.api
+    if protocol is None:
+        raise ModelBroken("The upstream server neither takes nor returns token ids.")
+    return Upstream(
+        protocol=protocol,
+        model=info.model,
+        version=info.version,
+        context=info.context,
+        trained_context=info.trained_context,
+        slots=info.slots,
+        vocabulary_size=info.vocabulary_size,
+        adapters=info.adapters,
+        deterministic_seeds="seed" not in found.ignored_fields,
+        probe_ids={text: ids for text, ids in found.probe_ids.items() if text in IDENTITY_TEXTS},
+    )
+
+
+def make_details(found: Discovery, capabilities: Capabilities) -> ModelDetails:
+    info = found.info
+    place = found.place
+    limitations = list_limitations(found, capabilities)
+    for sentence in limitations:
+        log.warning("%s: %s", info.model, sentence)
+    return ModelDetails(
+        directory=Path() if place is None else place.directory,
+        template=None if found.api == "chat" else found.template,
+        parameters=info.parameters,
+        quantization=info.quantization,
+        context=info.context,
+        metadata={} if place is None else place.metadata,
+        upstream=UpstreamSummary(
+            server=info.name,
+            version=info.version,
+            model=info.model,
+            api=found.api,
+            limitations=limitations,
+        ),
+    )

@@ -1,0 +1,10 @@
+"""Finding out what runs at the address of an upstream server.
+
+probe_client       small JSON requests to the server
+identify           which kind of server it is, and what it serves: a `ServerInfo`
+llama_server, vllm, sglang, openai_compatible
+                   what each kind of server says about itself
+versions           request fields that a version of a server ignores
+tokenizer_files    the tokenizer and the template: from the server, a directory, a GGUF or the hub
+compare_ids        whether that tokenizer is the one of the server
+"""

@@ -1,0 +1,73 @@
+"""What an upstream server says about itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+
+from dragoman.engines.remote.settings import TokenProtocol
+from dragoman.types import Json
+
+ServerKind: TypeAlias = Literal["llama-server", "vllm", "sglang", "openai"]
+# tokens: ids in and ids out. text: `/v1/completions`. chat: `/v1/chat/completions`.
+ApiKind: TypeAlias = Literal["tokens", "text", "chat"]
+
+
+class ModelRow(Struct, frozen=True):
+    """A model in `/v1/models`."""
+
+    id: str
+    fields: dict[str, Json] = {}
+    others: tuple[str, ...] = ()  # models of the same server
+    adapters: tuple[str, ...] = ()  # LoRA adapters of this model
+
+
+class ServerInfo(Struct, frozen=True, kw_only=True):
+    """What was found at an address; None and empty values are unknown."""
+
+    kind: ServerKind
+    name: str  # as its users know it: llama-server, vLLM, SGLang, Ollama, LM Studio…
+    model: str  # the name that requests use
+    version: str = ""  # as the server says it
+    other_models: tuple[str, ...] = ()  # that it serves besides
+    apis: tuple[ApiKind, ...] = ()  # that it has, the best one first
+    protocol: TokenProtocol | None = None  # of ids in and ids out
+    context: int | None = None
+    trained_context: int | None = None
+    slots: int | None = None  # choices that run at once
+    vocabulary_size: int | None = None
+    template: str | None = None
+    tokenizer_places: tuple[str, ...] = ()  # paths and names on Hugging Face, as the server says
+    tokenize_path: str = ""  # the path that turns text into ids; "" is none
+    adapters: Mapping[str, int] = {}  # LoRA adapters: name -> number
+    modalities: tuple[str, ...] = ("text",)
+    grammar_backend: str = ""  # as the server says it
+    deterministic_seeds: bool = True
+    parameters: str | None = None  # a label like 135M
+    quantization: str | None = None
+
+
+def get_text(fields: Mapping[str, Json], *names: str) -> str:
+    """Return the first of these fields that is text and not empty, else ""."""
+    for name in names:
+        value = fields.get(name)
+        if isinstance(value, str) and value:
+            return value
+    return ""
+
+
+def get_count(fields: Mapping[str, Json], *names: str) -> int | None:
+    """Return the first of these fields that is a positive whole number."""
+    for name in names:
+        value = fields.get(name)
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            return value
+    return None
+
+
+def get_object(fields: Mapping[str, Json], name: str) -> dict[str, Json]:
+    """Return a field that is a JSON object, else an empty one."""
+    value = fields.get(name)
+    return value if isinstance(value, dict) else {}
