@@ -46,7 +46,7 @@ def check_base64_length(text: str, limit: int) -> None:
     """Reject content that is too large, before it is decoded."""
     if not text:
         raise MediaError("empty", "is empty.")
-    if len(text) // 4 * 3 > limit + 2:
+    if len(text) // 4 * 3 - text[-2:].count("=") > limit:
         raise MediaError("file_too_large", f"is larger than the limit of {limit:,} bytes.")
 
 

@@ -37,7 +37,8 @@ def decode_audio(data: bytes, name: str, max_seconds: float) -> tuple[bytes, int
 
 def read_samples(sound: soundfile.SoundFile, limit: int, max_seconds: float) -> bytes:
     """Return the mean of all channels as 16-bit samples."""
-    blocks, total = [], 0
+    blocks: list[bytes] = []
+    total = 0
     while True:
         block = sound.read(BLOCK, dtype="float32", always_2d=True)
         if not len(block):
@@ -46,7 +47,8 @@ def read_samples(sound: soundfile.SoundFile, limit: int, max_seconds: float) -> 
         if total > limit:
             check_length(AudioHeader(sound.samplerate, sound.channels, total), max_seconds)
         mono = np.nan_to_num(block.mean(axis=1), posinf=1.0, neginf=-1.0)
-        blocks.append(np.rint(np.clip(mono, -1.0, 1.0) * 32767).astype("<i2").tobytes())
+        scaled = np.clip(np.rint(mono * 32768), -32768, 32767)  # exact for 16-bit files
+        blocks.append(scaled.astype("<i2").tobytes())
 
 
 def make_wav(samples: bytes, rate: int) -> bytes:

@@ -58,6 +58,7 @@ SMALL = 1 << 18  # bytes that are hashed at once
 SEPARATOR = "\n\n"  # between a file and the text around it
 EXPECTED = {"image": "a PNG, JPEG, GIF, WebP or BMP picture", "audio": "a WAV, MP3 or FLAC sound"}
 LIBRARIES = {"image": ("PIL", "media"), "audio": ("soundfile", "media"), "pdf": ("pypdf", "pdf")}
+NO_VIDEO = "Video is not supported. Send frames of it as pictures."
 NAMES = {"image": "Pictures", "audio": "Sounds", "pdf": "PDF files"}
 
 FindFile: TypeAlias = Callable[[str, str], Awaitable[tuple[bytes, str] | None]]
@@ -148,8 +149,7 @@ class MediaService:
         self, part: ImagePart | AudioPart | FilePart, reading: MediaReading
     ) -> ContentPart:
         try:
-            if is_video(part.media_type):
-                raise UnreadableMedia("Video is not supported. Send frames of it as pictures.")
+            reject_video(part.media_type)
             data, media_type, name = await self._read_bytes(part, reading)
             self._count_bytes(len(data), part, reading)
             if not data:
@@ -179,6 +179,7 @@ class MediaService:
         if source is not None and is_data_url(source):
             parsed = parse_data_url(source)
             source, media_type = parsed.base64, parsed.media_type or media_type
+            reject_video(media_type)
         elif part.data is None and part.url is not None:
             data, fetched_type = await self._fetcher.fetch(part.url, limit)
             return data, media_type or fetched_type, name
@@ -255,8 +256,9 @@ def has_media(message: Message) -> bool:
     return any(not isinstance(part, TextPart) for part in message.content)
 
 
-def is_video(media_type: str | None) -> bool:
-    return (media_type or "").lower().startswith("video/")
+def reject_video(media_type: str | None) -> None:
+    if (media_type or "").lower().startswith("video/"):
+        raise UnreadableMedia(NO_VIDEO)
 
 
 def is_read(part: MediaPart, reading: MediaReading) -> bool:
@@ -270,7 +272,7 @@ def find_kind(
     """Return what a part's content is; reject what the part may not contain."""
     kind = media_format.kind
     if kind == "video":
-        raise UnreadableMedia("Video is not supported. Send frames of it as pictures.")
+        raise UnreadableMedia(NO_VIDEO)
     if not isinstance(part, FilePart):
         if kind != part.modality:
             raise MediaError("format", f"is not {EXPECTED[part.modality]}.")

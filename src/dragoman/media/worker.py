@@ -74,9 +74,7 @@ def decode(task: DecodeTask) -> DecodeResult:
         wav, rate, samples = decode_audio(task.data, task.format, task.seconds)
         digest = hashlib.sha256(wav).hexdigest()
         return DecodeResult(
-            item=MediaItem(
-                kind="audio", data=wav, digest=digest, sample_rate=rate, samples=samples
-            )
+            item=MediaItem(kind="audio", data=wav, digest=digest, sample_rate=rate, samples=samples)
         )
     from dragoman.media.decode_image import decode_image
 
