@@ -73,6 +73,10 @@ class Hub(Protocol):
         self, repo: str, filename: str, *, revision: str | None = None, local_dir: str
     ) -> str: ...
 
+
+class TokenizerHub(Hub, Protocol):
+    """The functions that are used to find a tokenizer."""
+
     def snapshot_download(
         self,
         repo: str,
@@ -168,15 +172,15 @@ def pull_from_hub(
     return Path(file)
 
 
-def open_hub() -> Hub:
+def open_hub() -> TokenizerHub:
     import huggingface_hub
 
     if not log.isEnabledFor(logging.DEBUG):  # its errors are reported here
         logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
-    return cast("Hub", huggingface_hub)
+    return cast("TokenizerHub", huggingface_hub)
 
 
-def fetch_tokenizer_files(name: str, hub: Hub | None = None) -> Path:
+def fetch_tokenizer_files(name: str, hub: TokenizerHub | None = None) -> Path:
     """Return a directory with the tokenizer of a model on Hugging Face.
 
     It is in the cache that other programs use, too, or is downloaded.

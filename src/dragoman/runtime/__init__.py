@@ -2,6 +2,8 @@
 
 Nothing here knows HTTP. `http.app.App` and the command line receive the `Runtime` and hand its
 services on explicitly.
+
+model_catalog    the models that the settings name: files, directories, servers
 """
 
 from __future__ import annotations
@@ -9,9 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -23,12 +23,9 @@ from dragoman.config import Settings
 from dragoman.config.package_index import make_pip_environment
 from dragoman.engines.adapter import adapt
 from dragoman.engines.in_process_watch import InProcessWatch
-from dragoman.engines.llamacpp.loading.settings import check_options
-from dragoman.engines.options import EngineOptions
-from dragoman.engines.remote.options import OWN_FIELDS, UPSTREAM_FIELDS
 from dragoman.engines.subprocess.engine import SubprocessEngine
 from dragoman.engines.system_memory import read_available_memory
-from dragoman.errors import DragomanError, ModelBroken, Unavailable
+from dragoman.errors import ModelBroken, Unavailable
 from dragoman.files import FileLimits, FileService
 from dragoman.grammar.compiler.compiler_pool import CompilerPool
 from dragoman.keys import AuditLog, KeyFileError, KeyStore, RateLimiter, make_key_settings
@@ -37,35 +34,34 @@ from dragoman.mcp.url_guard import UrlGuard, UrlRejected
 from dragoman.media.fetch import MediaFetcher
 from dragoman.media.limits import MediaLimits
 from dragoman.media.service import MediaService
-from dragoman.models.catalog import ModelCatalog, ModelSource, list_names
-from dragoman.models.hub_download import format_hub_name, is_hub_name
+from dragoman.models.catalog import ModelCatalog
 from dragoman.models.loaders.engine import (
     OPTIONS,
     EngineModelOptions,
     make_engine_model,
     read_options,
 )
-from dragoman.models.loaders.loader import LoadSettings, check_engine_name, load
+from dragoman.models.loaders.loader import LoadSettings, load
 from dragoman.models.loaders.model_preset import check_public_prompts, make_preset
 from dragoman.models.loaders.startup_checks import check_models
 from dragoman.models.management.service import ModelManager
-from dragoman.models.mapping import MappingError, ModelEntries, ModelOptions, parse_entries
 from dragoman.models.memory import MemoryPlanner
-from dragoman.models.name_index import normalize_name
-from dragoman.models.output_format import FormatOverrides, check_names
 from dragoman.models.registry import ModelPolicy, ModelRegistry
-from dragoman.models.upstream.sources import open_upstream
-from dragoman.options import InvalidOption
-from dragoman.options.pairs import read_paths, read_values
 from dragoman.pipeline.admission import Admission
 from dragoman.pipeline.sampling import fit_preset
 from dragoman.pipeline.services import Services
-from dragoman.presets import PresetError, expand_preset, parse_preset
-from dragoman.presets.options import PRESET_FIELDS
 from dragoman.replay import ReplayService
 from dragoman.responses.service import RemoteToolsConfig
 from dragoman.responses.state import PersistentState
 from dragoman.responses.tool_rounds import RemoteToolLimits
+from dragoman.runtime.model_catalog import find_models_file as find_models_file
+from dragoman.runtime.model_catalog import get_format_overrides as get_format_overrides
+from dragoman.runtime.model_catalog import make_model_options as make_model_options
+from dragoman.runtime.model_catalog import make_unknown_model_error as make_unknown_model_error
+from dragoman.runtime.model_catalog import open_catalog as open_catalog
+from dragoman.runtime.model_catalog import parse_configured_models as parse_configured_models
+from dragoman.runtime.model_catalog import report_preset_errors as report_preset_errors
+from dragoman.runtime.startup_error import StartupError as StartupError
 from dragoman.store.rows import StoreError, StoreLimits
 from dragoman.telemetry.spans import close_provider, make_provider
 from dragoman.types.limits import find_no_limits
@@ -75,10 +71,6 @@ log = logging.getLogger("dragoman.runtime")
 ENGINE_OPTIONS = (*OPTIONS, "tracer_provider")  # of `dragoman.app` that are not settings
 # Names of the same settings in other servers.
 SETTING_ALIASES = {"tool_parser": "format", "reasoning_parser": "reasoning_format"}
-
-
-class StartupError(Exception):
-    """The server cannot start. The message is shown to the operator as it is."""
 
 
 class Runtime(Struct, frozen=True, kw_only=True, eq=False):
@@ -264,137 +256,6 @@ def get_hang_timeout(settings: Settings) -> float:
     return math.inf if settings.hang_timeout < 0 else settings.hang_timeout
 
 
-def open_catalog(settings: Settings, model: str | None = None) -> ModelCatalog:
-    """Read the catalog of models; the model named on the command line comes first."""
-    root = settings.models_path
-    if root.exists() and not root.is_dir():
-        raise StartupError(f"--models-dir: {str(root)!r} is not a directory.")
-    root.mkdir(parents=True, exist_ok=True)
-    file = find_models_file(settings)
-    try:
-        catalog = ModelCatalog(
-            root, file, make_model_options(settings), parse_configured_models(settings)
-        )
-        catalog.refresh()
-    except MappingError as error:
-        raise StartupError(str(error)) from None
-    sources: list[ModelSource] = []
-    if settings.upstream:
-        sources = open_upstream_models(catalog, settings, model)
-    elif model is not None:
-        first, *others = open_models(catalog, model, settings.default_model)
-        options = first.options.with_defaults(catalog.base)  # what does not fit it is an error
-        sources = [replace(first, options=options), *others]
-    for source in sources:
-        catalog.add(source, settings.served_name if source is sources[0] else ())
-    catalog.refresh()
-    return catalog
-
-
-def open_upstream_models(
-    catalog: ModelCatalog, settings: Settings, model: str | None
-) -> list[ModelSource]:
-    """Return the models of the server of `--upstream`; without a model, none if it is down."""
-    options = ModelOptions(**{name: getattr(settings, name) for name in UPSTREAM_FIELDS})
-    try:
-        return open_upstream(catalog, options, model or "", settings.upstream_key)
-    except DragomanError as error:
-        if model is not None:
-            raise StartupError(f"--upstream {settings.upstream}: {error.message}") from None
-        log.warning("--upstream %s: %s", settings.upstream, error.message)
-        return []
-
-
-def find_models_file(settings: Settings) -> Path:
-    """Return where the names of models are; the file may be missing unless it is set."""
-    if not settings.models_file:
-        return settings.models_path / "models.yaml"
-    file = Path(settings.models_file)
-    if not file.exists():
-        raise StartupError(f"--models-file: there is no file {str(file)!r}.")
-    return file
-
-
-def parse_configured_models(settings: Settings) -> ModelEntries:
-    """Parse `models:` of the configuration file."""
-    file = Path(settings.config)
-    return parse_entries(
-        settings.models, file.parent, lambda *keys: config.locate_key(file, "models", *keys)
-    )
-
-
-def open_models(catalog: ModelCatalog, name: str, default: str = "") -> list[ModelSource]:
-    """Find the model with a name or path; a directory of GGUF files is all models in it.
-
-    The first is the default model: the one named `default`, if it is in the directory.
-    """
-    path = Path(name)
-    if catalog.find(name) is None and os.path.isdir(name) and not (path / "config.json").exists():
-        sources = catalog.scan(path)
-        if not sources:
-            raise StartupError(f"There is no GGUF file in the directory {name!r}.")
-        first = normalize_name(default)
-        return sorted(
-            sources, key=lambda source: first not in map(normalize_name, list_names(source))
-        )
-    source = catalog.resolve(name, paths=True)
-    if source is None:
-        raise make_unknown_model_error(catalog, name)
-    return [source]
-
-
-def make_unknown_model_error(catalog: ModelCatalog, name: str) -> StartupError:
-    if is_hub_name(name):
-        return StartupError(
-            f"{name!r} is not installed. Download it from Hugging Face with "
-            f"`dragoman pull {format_hub_name(name)}`, or add --pull to `dragoman serve`."
-        )
-    return StartupError(
-        f"There is no model {name!r}.{catalog.suggest(name)} "
-        "`dragoman list` lists the installed models."
-    )
-
-
-def make_model_options(settings: Settings) -> ModelOptions:
-    """Return the options that models have where they set none of their own."""
-    try:
-        check_engine_name(settings.engine)
-        adapters = read_paths("--lora", settings.lora)
-        arguments = read_values("--engine-arg", settings.engine_arg)
-    except ValueError as error:
-        raise StartupError(f"{str(error).removesuffix('.')}.") from None
-    try:
-        check_options(settings)
-    except InvalidOption as error:
-        raise StartupError(f"Settings contradict each other: {error}.") from None
-    tools, reasoning = get_format_overrides(settings)
-    with report_preset_errors():
-        expanded = expand_preset(settings)
-        parse_preset(expanded)
-    return ModelOptions(
-        **{name: getattr(expanded, name) for name in PRESET_FIELDS},
-        **{name: getattr(settings, name) for name in EngineOptions.__struct_fields__},
-        **{name: getattr(settings, name) for name in UPSTREAM_FIELDS if name not in OWN_FIELDS},
-        engine=settings.engine,
-        engine_arg=arguments,
-        chat_template=os.path.realpath(settings.chat_template) if settings.chat_template else None,
-        format=tools,
-        reasoning_format=reasoning,
-        lora=adapters,
-    )
-
-
-@contextmanager
-def report_preset_errors() -> Iterator[None]:
-    """Turn an invalid option of a preset into a `StartupError`."""
-    try:
-        yield
-    except PresetError as error:
-        message = str(error)
-        end = "" if message.endswith("?") else "."
-        raise StartupError(f"{message[0].upper()}{message[1:]}{end}") from None
-
-
 def make_policy(settings: Settings) -> ModelPolicy:
     return ModelPolicy(
         memory=settings.memory,
@@ -402,16 +263,6 @@ def make_policy(settings: Settings) -> ModelPolicy:
         wait=settings.load_wait,
         any_model=settings.any_model,
     )
-
-
-def get_format_overrides(settings: Settings) -> FormatOverrides:
-    """Return the formats that the operator chose; an unknown name is a `StartupError`."""
-    overrides = settings.format or None, settings.reasoning_format or None
-    try:
-        check_names(*overrides)
-    except ValueError as error:
-        raise StartupError(str(error)) from None
-    return overrides
 
 
 def make_remote_tools(settings: Settings) -> RemoteToolsConfig:

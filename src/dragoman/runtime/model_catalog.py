@@ -1,0 +1,173 @@
+"""Opens the catalog of the models that the settings and the command line name."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from dragoman import config
+from dragoman.config import Settings
+from dragoman.engines.llamacpp.loading.settings import check_options
+from dragoman.engines.options import EngineOptions
+from dragoman.engines.remote.options import OWN_FIELDS, UPSTREAM_FIELDS
+from dragoman.errors import DragomanError
+from dragoman.models.catalog import ModelCatalog, ModelSource, list_names
+from dragoman.models.hub_download import format_hub_name, is_hub_name
+from dragoman.models.loaders.loader import check_engine_name
+from dragoman.models.mapping import MappingError, ModelEntries, ModelOptions, parse_entries
+from dragoman.models.name_index import normalize_name
+from dragoman.models.output_format import FormatOverrides, check_names
+from dragoman.models.upstream.sources import open_upstream
+from dragoman.options import InvalidOption
+from dragoman.options.pairs import read_paths, read_values
+from dragoman.presets import PresetError, expand_preset, parse_preset
+from dragoman.presets.options import PRESET_FIELDS
+from dragoman.runtime.startup_error import StartupError
+
+log = logging.getLogger("dragoman.runtime")
+
+
+def open_catalog(settings: Settings, model: str | None = None) -> ModelCatalog:
+    """Read the catalog of models; the model named on the command line comes first."""
+    root = settings.models_path
+    if root.exists() and not root.is_dir():
+        raise StartupError(f"--models-dir: {str(root)!r} is not a directory.")
+    root.mkdir(parents=True, exist_ok=True)
+    file = find_models_file(settings)
+    try:
+        catalog = ModelCatalog(
+            root, file, make_model_options(settings), parse_configured_models(settings)
+        )
+        catalog.refresh()
+    except MappingError as error:
+        raise StartupError(str(error)) from None
+    sources: list[ModelSource] = []
+    if settings.upstream:
+        sources = open_upstream_models(catalog, settings, model)
+    elif model is not None:
+        first, *others = open_models(catalog, model, settings.default_model)
+        options = first.options.with_defaults(catalog.base)  # what does not fit it is an error
+        sources = [replace(first, options=options), *others]
+    for source in sources:
+        catalog.add(source, settings.served_name if source is sources[0] else ())
+    catalog.refresh()
+    return catalog
+
+
+def open_upstream_models(
+    catalog: ModelCatalog, settings: Settings, model: str | None
+) -> list[ModelSource]:
+    """Return the models of the server of `--upstream`; without a model, none if it is down."""
+    options = ModelOptions(**{name: getattr(settings, name) for name in UPSTREAM_FIELDS})
+    try:
+        return open_upstream(catalog, options, model or "", settings.upstream_key)
+    except DragomanError as error:
+        if model is not None:
+            raise StartupError(f"--upstream {settings.upstream}: {error.message}") from None
+        log.warning("--upstream %s: %s", settings.upstream, error.message)
+        return []
+
+
+def find_models_file(settings: Settings) -> Path:
+    """Return where the names of models are; the file may be missing unless it is set."""
+    if not settings.models_file:
+        return settings.models_path / "models.yaml"
+    file = Path(settings.models_file)
+    if not file.exists():
+        raise StartupError(f"--models-file: there is no file {str(file)!r}.")
+    return file
+
+
+def parse_configured_models(settings: Settings) -> ModelEntries:
+    """Parse `models:` of the configuration file."""
+    file = Path(settings.config)
+    return parse_entries(
+        settings.models, file.parent, lambda *keys: config.locate_key(file, "models", *keys)
+    )
+
+
+def open_models(catalog: ModelCatalog, name: str, default: str = "") -> list[ModelSource]:
+    """Find the model with a name or path; a directory of GGUF files is all models in it.
+
+    The first is the default model: the one named `default`, if it is in the directory.
+    """
+    path = Path(name)
+    if catalog.find(name) is None and os.path.isdir(name) and not (path / "config.json").exists():
+        sources = catalog.scan(path)
+        if not sources:
+            raise StartupError(f"There is no GGUF file in the directory {name!r}.")
+        first = normalize_name(default)
+        return sorted(
+            sources, key=lambda source: first not in map(normalize_name, list_names(source))
+        )
+    source = catalog.resolve(name, paths=True)
+    if source is None:
+        raise make_unknown_model_error(catalog, name)
+    return [source]
+
+
+def make_unknown_model_error(catalog: ModelCatalog, name: str) -> StartupError:
+    if is_hub_name(name):
+        return StartupError(
+            f"{name!r} is not installed. Download it from Hugging Face with "
+            f"`dragoman pull {format_hub_name(name)}`, or add --pull to `dragoman serve`."
+        )
+    return StartupError(
+        f"There is no model {name!r}.{catalog.suggest(name)} "
+        "`dragoman list` lists the installed models."
+    )
+
+
+def make_model_options(settings: Settings) -> ModelOptions:
+    """Return the options that models have where they set none of their own."""
+    try:
+        check_engine_name(settings.engine)
+        adapters = read_paths("--lora", settings.lora)
+        arguments = read_values("--engine-arg", settings.engine_arg)
+    except ValueError as error:
+        raise StartupError(f"{str(error).removesuffix('.')}.") from None
+    try:
+        check_options(settings)
+    except InvalidOption as error:
+        raise StartupError(f"Settings contradict each other: {error}.") from None
+    tools, reasoning = get_format_overrides(settings)
+    with report_preset_errors():
+        expanded = expand_preset(settings)
+        parse_preset(expanded)
+    return ModelOptions(
+        **{name: getattr(expanded, name) for name in PRESET_FIELDS},
+        **{name: getattr(settings, name) for name in EngineOptions.__struct_fields__},
+        **{name: getattr(settings, name) for name in UPSTREAM_FIELDS if name not in OWN_FIELDS},
+        engine=settings.engine,
+        engine_arg=arguments,
+        chat_template=os.path.realpath(settings.chat_template) if settings.chat_template else None,
+        format=tools,
+        reasoning_format=reasoning,
+        lora=adapters,
+    )
+
+
+@contextmanager
+def report_preset_errors() -> Iterator[None]:
+    """Turn an invalid option of a preset into a `StartupError`."""
+    try:
+        yield
+    except PresetError as error:
+        message = str(error)
+        end = "" if message.endswith("?") else "."
+        raise StartupError(f"{message[0].upper()}{message[1:]}{end}") from None
+
+
+def get_format_overrides(settings: Settings) -> FormatOverrides:
+    """Return the formats that the operator chose; an unknown name is a `StartupError`."""
+    overrides = settings.format or None, settings.reasoning_format or None
+    try:
+        check_names(*overrides)
+    except ValueError as error:
+        raise StartupError(str(error)) from None
+    return overrides
