@@ -27,6 +27,7 @@ from dragoman.telemetry.record import get_record
 from dragoman.types import Embedder, Prompt
 from dragoman.types.embedding import EmbeddingTask
 from dragoman.types.loop_share import LoopShare
+from dragoman.types.request_priority import get_priority
 
 SLICE_INPUTS, SLICE_TOKENS = 16, 4096  # that are embedded in one turn
 EncodedInput: TypeAlias = list[int] | str
@@ -73,7 +74,7 @@ async def encode_inputs(
             raise
         if isinstance(prompt, list):
             limit.check_tokens(len(prompt), is_whole=True)
-        check_context_length(prompt, model, "input")
+        check_context_length(None if isinstance(prompt, str) else len(prompt), model, "input")
         total += count_tokens([prompt])
         check_total_length(total, model, "input")
         encoded.append(prompt)
@@ -130,7 +131,7 @@ async def embed(
         tokens = count_tokens(prompts)
         with (
             services.limiter.reserve_tokens(owner, tokens, 0),
-            services.admission.get_gate(model).enter(owner) as ticket,
+            services.admission.get_gate(model).enter(owner, get_priority()) as ticket,
         ):
             slices = split_inputs(prompts)
             with record.measure("queue"):

@@ -25,6 +25,7 @@ from dragoman.pipeline.answer import AnswerReader, Deliver
 from dragoman.pipeline.best_of import select_best
 from dragoman.pipeline.constrain import attribute_engine_errors, constrain, get_call_limits
 from dragoman.pipeline.detokenize import Detokenizer
+from dragoman.pipeline.media_prompt import count_prompt, count_reused_tokens, warn_about_text
 from dragoman.pipeline.merge import JobRunner
 from dragoman.pipeline.plan import (
     OutputReading,
@@ -134,8 +135,8 @@ async def prepare_jobs(plan: Plan, sent: Request, services: Services) -> None:
         await share.give_way()
         prepared = await render_prompt(prompt, model, request, services)
         param = "messages" if isinstance(prompt, Chat) else "prompt"
-        tokens_left = check_context_length(prepared.content, model, param)
-        total += len(prepared.content) if isinstance(prepared.content, list) else 0
+        tokens_left = check_context_length(prepared.tokens, model, param)
+        total += prepared.tokens or 0
         check_total_length(total, model, param)
         prepared.public_tokens = await count_public_tokens(prepared.content, model)
         job_id = make_job_id(request, len(plan.jobs))
@@ -193,13 +194,18 @@ async def render_chat(
         start = await output_format.find_answer_start(chat, rendered, model.renderer)
     if start.in_reasoning and budget == 0:
         content, start = await extend_prompt(content, (), model), AnswerStart(in_reasoning=False)
+    warnings += warn_about_text(rendered)
     prepared = PreparedPrompt(content, warnings=warnings, answer_start=rendered.answer_start)
+    prepared.media = rendered.media
+    count = await count_prompt(content, rendered.media, model)
+    prepared.media_tokens = 0 if count is None else count.tokens - len(content)
     prepared.stop = model.template_stops
     if chat.context:
         prepared.content = prepend_context(chat.context, content, model)
         prepared.answer_start = None
     elif services.replay is not None and isinstance(content, list):
-        prepared.reuse = services.replay.measure_reuse(content, replayed, scope)
+        reuse = services.replay.measure_reuse(content, replayed, scope)
+        prepared.reuse = count_reused_tokens(reuse, content, count)
     compiler = services.compiler
     if not output_format:
         prepared.grammar = await constrain(chat, request, model, start, compiler)
@@ -365,6 +371,7 @@ async def count_prompt_tokens(request: Request, services: Services) -> int:
         chat, _ = adapt_chat(chat, model)
         scope = make_replay_scope(model, request)
         rendered = (await render_with_replay(chat, scope, services.replay, limit)).rendered
-    if rendered.ids is None:
-        raise Unsupported("Tokens cannot be counted: this model's tokenizer is unknown.")
-    return len(rendered.ids)
+        if rendered.ids is None:
+            raise Unsupported("Tokens cannot be counted: this model's tokenizer is unknown.")
+        count = await count_prompt(rendered.ids, rendered.media, model)
+    return 0 if count is None else count.tokens

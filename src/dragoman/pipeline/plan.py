@@ -18,7 +18,7 @@ from dragoman.pipeline.constrain import UNCONSTRAINED
 from dragoman.pipeline.sampling import add_stop_tokens
 from dragoman.replay import PromptReuse, ReplayService
 from dragoman.telemetry.record import RequestRecord, get_record
-from dragoman.types import DEFAULT_SAMPLING, Chat, Job, Request, Sampling
+from dragoman.types import DEFAULT_SAMPLING, Chat, Job, MediaItem, Request, Sampling
 from dragoman.types.cache_scope import make_cache_scope
 
 log = logging.getLogger("dragoman.pipeline")
@@ -48,6 +48,13 @@ class PreparedPrompt(Struct):
     reuse: PromptReuse | None = None
     stop: tuple[str, ...] = ()  # stop strings of the chat template, besides those of the request
     public_tokens: int = 0  # tokens at the beginning that all API keys may reuse
+    media: tuple[MediaItem, ...] = ()  # pictures and sound, in the order of the prompt
+    media_tokens: int = 0  # tokens of media, less the ids that stand for them in the content
+
+    @property
+    def tokens(self) -> int | None:
+        """How many tokens the prompt has; None for a text."""
+        return None if isinstance(self.content, str) else len(self.content) + self.media_tokens
 
 
 class Plan(Struct):
@@ -92,12 +99,12 @@ class Plan(Struct):
     @property
     def prompt_tokens(self) -> int:
         """How many tokens all prompts have, as far as that is known."""
-        return sum(len(job.prompt) for job in self.jobs if isinstance(job.prompt, list))
+        return sum(prompt.tokens or 0 for prompt in self.prompts)
 
     @property
     def estimated_prompt_tokens(self) -> int:
         """How many tokens all prompts have; texts are estimated."""
-        return sum(estimate_tokens(job.prompt) for job in self.jobs)
+        return sum(estimate_tokens(prompt.content) + prompt.media_tokens for prompt in self.prompts)
 
     @property
     def max_answer_tokens(self) -> int | None:
@@ -187,6 +194,7 @@ def make_job(
     return Job(
         id=job_id,
         prompt=prepared.content,
+        media=prepared.media,
         sampling=sampling,
         n=n,
         logprobs=logprobs,

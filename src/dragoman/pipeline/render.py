@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from dragoman.errors import BadRequest, ContextOverflow, Unsupported
 from dragoman.media.service import MediaReading, has_media
 from dragoman.models.model import Model
+from dragoman.pipeline.media_prompt import is_exact
 from dragoman.pipeline.services import Services
 from dragoman.pipeline.validate import (
     BUDGET_UNSUPPORTED,
@@ -32,7 +33,7 @@ from dragoman.presets.apply import apply_to_chat, make_warning
 from dragoman.prompt.infill import encode_infill
 from dragoman.prompt.renderer import RenderedPrompt
 from dragoman.prompt.tokens.limit import PromptLimit
-from dragoman.replay import NO_ROOM, ReplayedPrompt, ReplayScope, ReplayService
+from dragoman.replay import NO_ROOM, REREAD, ReplayedPrompt, ReplayScope, ReplayService
 from dragoman.telemetry.record import get_record
 from dragoman.types import Chat, Json, Message, Prompt, Request, text_content
 from dragoman.types.common_prefix import count_common
@@ -184,6 +185,9 @@ async def _render(
             raise
         plain = await renderer.render(chat, splicer, limit)
         return turns.with_prompt(plain, (NO_ROOM,) * replays)
+    if rendered.replayed_turns and not await is_exact(rendered, scope.model):
+        plain = await renderer.render(chat, splicer, limit)
+        return turns.with_prompt(plain, (*rendered.skipped, *[REREAD] * rendered.replayed_turns))
     if rendered.replayed_turns and not rendered.fits(context):
         plain = await renderer.render(chat, splicer, limit)
         if plain.fits(context):

@@ -106,13 +106,13 @@ def validate_embedding(model: Model, dimensions: int | None) -> None:
         raise BadRequest(f"`dimensions` must be at most {size} for this model.", param="dimensions")
 
 
-def check_context_length(prompt: list[int] | str, model: Model, param: str) -> int | None:
+def check_context_length(tokens: int | None, model: Model, param: str) -> int | None:
     """Return how many tokens are left for the answer, if known; none left is an error."""
     context = model.capabilities.context
-    if context is None or isinstance(prompt, str):
+    if context is None or tokens is None:
         return None
-    check_prompt_length(len(prompt), model.capabilities, param)
-    return None if model.capabilities.context_shift else context - len(prompt)
+    check_prompt_length(tokens, model.capabilities, param)
+    return None if model.capabilities.context_shift else context - tokens
 
 
 def check_total_length(tokens: int, model: Model, param: str) -> None:

@@ -31,10 +31,18 @@ engine can reuse.
 """
 
 from dragoman.replay.recorder import ReplayRecorder
-from dragoman.replay.service import NO_ROOM, PromptReuse, ReplayedPrompt, ReplayScope, ReplayService
+from dragoman.replay.service import (
+    NO_ROOM,
+    REREAD,
+    PromptReuse,
+    ReplayedPrompt,
+    ReplayScope,
+    ReplayService,
+)
 
 __all__ = [
     "NO_ROOM",
+    "REREAD",
     "PromptReuse",
     "ReplayRecorder",
     "ReplayScope",

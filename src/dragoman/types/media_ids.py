@@ -24,6 +24,13 @@ class PromptCount(Struct, frozen=True):
 
     tokens: int  # those of media included
     is_exact: bool = True  # its text is read as the ids of the prompt
+    items: tuple[int, ...] = ()  # tokens of each item, in the order of the prompt
+
+    def count_prefix(self, prompt: Sequence[int], length: int) -> int:
+        """Return how many tokens the first `length` ids of the prompt are."""
+        negative = sum(token < 0 for token in prompt[:length])
+        whole = negative // RUN_LENGTH
+        return length - negative + sum(self.items[:whole])
 
 
 @lru_cache(maxsize=1024)

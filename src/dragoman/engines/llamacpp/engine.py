@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.engines.grammar import allow_ends, check_grammar
-from dragoman.engines.limits import check_prompt_length, check_token_ids, make_context_overflow
+from dragoman.engines.limits import check_prompt_length
 from dragoman.engines.llamacpp import SAMPLING_FIELDS
 from dragoman.engines.llamacpp.choice import ChoiceProgress, GgufVocabulary, get_stop_ids
 from dragoman.engines.llamacpp.client import NativeClient, NativeResponse
@@ -41,6 +41,7 @@ from dragoman.engines.llamacpp.params import (
     event_decoder,
 )
 from dragoman.engines.llamacpp.partial_characters import PieceIndex
+from dragoman.engines.llamacpp.pooling.server import PoolingServer
 from dragoman.engines.llamacpp.prompt_speed import PromptSpeed
 from dragoman.engines.llamacpp.saved_states import make_state_store
 from dragoman.engines.llamacpp.slot import make_cache_label
@@ -48,23 +49,16 @@ from dragoman.engines.llamacpp.slots import SlotLease, SlotPool
 from dragoman.engines.llamacpp.validate import GrammarVerifier, check_job
 from dragoman.engines.llamacpp.vocabulary import read_vocabulary
 from dragoman.engines.token_mask import TokenMasker
-from dragoman.errors import BadRequest, DragomanError, EngineFailed, Unsupported
+from dragoman.errors import DragomanError, EngineFailed, Unsupported
 from dragoman.types import Adapter, Capabilities, Job, Json, MediaItem, Sampling, Step
 from dragoman.types.media_ids import PromptCount
+from dragoman.types.text_pair import TextPair
 
 log = logging.getLogger("dragoman.llamacpp")
 
 MAX_LOGPROBS = 20
 IDLE_TIMEOUT = 5.0  # seconds to wait for the server to become idle before it is closed
 PROBE_PATH = "/lora-adapters"  # answered between two steps by the thread that computes them
-
-
-class _ServerEmbedding(Struct):
-    embedding: list[float]
-
-
-class _EmbeddingsResponse(Struct):
-    data: list[_ServerEmbedding]
 
 
 class _ServerTokens(Struct):
@@ -111,11 +105,8 @@ class LlamaCppEngine:
         self._settings = settings
         self._plan = plan
         self._native = native
-        self._embedder: NativeServer | None = None
+        self._pooling = PoolingServer(plan, speed, self.parse_error)
         self._closed = False
-        self._embedder_start = asyncio.Lock()
-        self._embedding = asyncio.Lock()
-        self._embedding_due = 0.0  # when the current input should be done
         self._piece_index: PieceIndex | None = None
         self._verifier = GrammarVerifier(self)
         has_pieces = vocabulary.pieces is not None
@@ -136,8 +127,10 @@ class LlamaCppEngine:
             logprobs=MAX_LOGPROBS if has_pieces else -1,
             prompt_logprobs=has_pieces,
             grammars=True,
-            embeddings=(header.embedding_length or 0) if settings.embeddings else 0,
-            embedding_context=min(self.context, settings.embed_context),
+            generates=self._pooling.head.generates,
+            embeddings=(header.embedding_length or 0) if self._can_embed else 0,
+            embedding_context=self._pooling.context,
+            scores=settings.embeddings and self._pooling.head.ranks,
             lora=tuple(settings.lora),
             tokenize=True,
             cache_scopes=True,
@@ -232,23 +225,19 @@ class LlamaCppEngine:
         self, inputs: Sequence[list[int] | str], adapters: Sequence[Adapter] = ()
     ) -> list[list[float]]:
         """Return one vector of length 1 for each input."""
-        if not self._settings.embeddings:
+        if not self._can_embed:
             raise Unsupported("This model's engine does not support embeddings.", param="model")
         if adapters:
             raise Unsupported("Embeddings cannot be combined with adapters.", param="lora")
-        contents = [await self._encode_input(content) for content in inputs]
-        if not contents:
-            return []
-        native = await self._start_embedder()
-        async with self._embedding:  # one by one, so that cancelling skips the remaining inputs
-            return [await self._embed_one(native, content) for content in contents]
+        return await self._pooling.embed([await self._encode_input(content) for content in inputs])
 
-    async def _embed_one(self, native: NativeServer, ids: list[int]) -> list[float]:
-        self._embedding_due = time.monotonic() + self.speed.allow_seconds(len(ids))
-        status, body = await native.client.post("/v1/embeddings", {"input": [ids]})
-        if status != 200:
-            raise self.parse_error(body)
-        return msgspec.json.decode(body, type=_EmbeddingsResponse).data[0].embedding
+    async def score(self, pairs: Sequence[TextPair]) -> list[float]:
+        """Return the relevance of the second text of each pair for the first."""
+        if not self.capabilities.scores:
+            raise Unsupported("This model's engine does not score texts.", param="model")
+        for pair in pairs:
+            self._pooling.check_input(pair.ids, self.vocabulary.size, "documents")
+        return await self._pooling.score([pair.ids for pair in pairs])
 
     async def tokenize(self, text: str, special: bool) -> list[int]:
         return await self._tokenize(text, add_special=False, parse_special=special)
@@ -256,8 +245,7 @@ class LlamaCppEngine:
     async def probe(self) -> float:
         """Return once the native threads have answered: how long a step takes, in seconds."""
         await self._native.client.get(PROBE_PATH)
-        if self._embedder is not None and time.monotonic() > self._embedding_due:
-            await self._embedder.client.get(PROBE_PATH)
+        await self._pooling.probe(PROBE_PATH)
         return self.speed.step_seconds
 
     async def aclose(self) -> None:
@@ -265,8 +253,7 @@ class LlamaCppEngine:
         if self._closed:
             return
         self._closed = True
-        if self._embedder is not None:
-            await asyncio.to_thread(self._embedder.close)
+        await self._pooling.aclose()
         if self._states is not None:
             self._states.close()
         try:
@@ -283,23 +270,16 @@ class LlamaCppEngine:
         request = NativeRequest(prompt=[0], max_tokens=1, seed=0, choices=self._plan.memory.slots)
         await self.client.post("/completion", self.build_body(job, request) | {"stream": False})
 
-    async def _start_embedder(self) -> NativeServer:
-        async with self._embedder_start:
-            if self._embedder is None:
-                self._embedder = await asyncio.to_thread(launch, self._plan, embedding=True)
-            return self._embedder
+    @property
+    def _can_embed(self) -> bool:
+        return self._settings.embeddings and self._pooling.head.embeds
 
     async def _encode_input(self, content: list[int] | str) -> list[int]:
         """Return the tokens of an input to embed, after checking them."""
         ids = content
         if isinstance(ids, str):
             ids = await self._tokenize(ids, add_special=True, parse_special=True)
-        if not ids:
-            raise BadRequest("The input is empty.", param="input")
-        check_token_ids(ids, self.vocabulary.size, "input")
-        limit = min(self.context, self._settings.embed_context)
-        if len(ids) > limit:
-            raise make_context_overflow(len(ids), limit, param="input")
+        self._pooling.check_input(ids, self.vocabulary.size, "input")
         return ids
 
     async def _encode_prompt(self, job: Job) -> list[int]:

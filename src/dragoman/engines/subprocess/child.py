@@ -223,6 +223,8 @@ async def _call_engine(engine: Engine, call: messages.EngineCall) -> object:
             return await _get_method(engine, "embed")(inputs, *extra)
         case messages.TokenizeText(_, text, special):
             return await _get_method(engine, "tokenize")(text, special)
+        case messages.CountPrompt(_, prompt, media):
+            return await _get_method(engine, "count_prompt")(prompt, media)
         case messages.ProbeEngine():
             return await _get_method(engine, "probe")()
         case messages.LoadAdapter(_, name, path):

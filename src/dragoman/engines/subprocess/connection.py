@@ -213,7 +213,7 @@ def _make_running_call(message: messages.EngineCall) -> RunningCall | None:
             return make_call(number, "admit", job)
         case messages.EmbedInputs(number):
             return make_call(number, "embed", message)
-        case messages.TokenizeText(number):
+        case messages.TokenizeText(number) | messages.CountPrompt(number):
             return make_call(number, "tokenize", message)
 
 

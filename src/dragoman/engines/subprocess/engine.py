@@ -32,7 +32,8 @@ from dragoman.engines.subprocess.progress import RunningCall
 from dragoman.engines.subprocess.sleep import EngineSleep
 from dragoman.engines.subprocess.suspects import CrashSuspects
 from dragoman.errors import DragomanError, EngineDown, EngineFailed, ModelBroken
-from dragoman.types import Adapter, Capabilities, Job, Step
+from dragoman.types import Adapter, Capabilities, Job, MediaItem, Step
+from dragoman.types.media_ids import PromptCount
 
 MAX_TICK = 1.0  # seconds between two looks at the progress of a child
 TICKS_PER_TIMEOUT = 10
@@ -155,6 +156,9 @@ class SubprocessEngine:
     async def tokenize(self, text: str, special: bool) -> list[int]:
         return await self._call(messages.TokenizeText(0, text, special), list[int])
 
+    async def count_prompt(self, prompt: list[int], media: Sequence[MediaItem]) -> PromptCount:
+        return await self._call(messages.CountPrompt(0, prompt, tuple(media)), PromptCount)
+
     async def load_adapter(self, name: str, path: str) -> None:
         """Load a LoRA adapter into an engine that can; a restarted child has it, too."""
         connection = await self._get_connection()
@@ -180,9 +184,7 @@ class SubprocessEngine:
         self._load = msgspec.structs.replace(self._load, settings=settings)
         self.capabilities = msgspec.structs.replace(self.capabilities, lora=tuple(adapters))
 
-    async def _call(
-        self, message: messages.EmbedInputs | messages.TokenizeText, result_type: type[T]
-    ) -> T:
+    async def _call(self, message: messages.ContentCall, result_type: type[T]) -> T:
         async with self._suspects.try_call(message) as outcome:
             connection = await self._get_connection()
             result = await connection.call(

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.errors import SerializedError, TooLarge
-from dragoman.types import Adapter, Capabilities, Job, Step
+from dragoman.types import Adapter, Capabilities, Job, MediaItem, Step
 
 MAX_MESSAGE_BYTES = 256 << 20
 
@@ -44,6 +44,14 @@ class TokenizeText(Struct, frozen=True, array_like=True, tag="tokenize"):
     number: int
     text: str
     special: bool
+
+
+class CountPrompt(Struct, frozen=True, array_like=True, tag="count"):
+    """Count the tokens of a prompt with media; the result is a `PromptCount`."""
+
+    number: int
+    prompt: list[int]
+    media: tuple[MediaItem, ...]
 
 
 class ProbeEngine(Struct, frozen=True, array_like=True, tag="probe"):
@@ -118,7 +126,8 @@ class Pong(Struct, frozen=True, array_like=True, tag="pong"):
 
 
 ControlCall: TypeAlias = LoadAdapter | UnloadAdapter | SleepEngine | WakeEngine
-EngineCall: TypeAlias = AdmitJob | EmbedInputs | TokenizeText | ProbeEngine | ControlCall
+ContentCall: TypeAlias = EmbedInputs | TokenizeText | CountPrompt
+EngineCall: TypeAlias = AdmitJob | ContentCall | ProbeEngine | ControlCall
 ToChild: TypeAlias = LoadEngine | StartJob | EngineCall | CancelCall | Ping | Shutdown
 LoadReport: TypeAlias = EngineReady | LoadFailed  # the first message from a child
 ToParent: TypeAlias = StepBatch | CallResult | Pong  # all others

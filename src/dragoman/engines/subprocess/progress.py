@@ -29,7 +29,7 @@ from dragoman.engines.subprocess import messages
 from dragoman.types import Job
 
 CallKind: TypeAlias = Literal["generate", "admit", "embed", "tokenize", "control"]
-CallContent: TypeAlias = Job | messages.EmbedInputs | messages.TokenizeText
+CallContent: TypeAlias = Job | messages.ContentCall
 
 STEP_FACTOR = 3.0  # a step may take this many times what it took before
 STUCK_FACTOR = 3.0  # how much longer than an engine a call may make no progress
@@ -69,7 +69,7 @@ def make_call(
     number: int, kind: CallKind, content: CallContent, source: ProgressSource | None = None
 ) -> RunningCall:
     """Make the entry of a call whose content is known."""
-    if isinstance(content, Job):
+    if isinstance(content, Job | messages.CountPrompt):
         size = count_tokens(content.prompt)
     elif isinstance(content, messages.TokenizeText):
         size = count_tokens(content.text)

@@ -57,6 +57,7 @@ class TokenizeHandlers:
             if isinstance(content, Chat):
                 rendered, warnings = await self._render(request, content, model)
                 request.warnings += warnings
+                check_listable(rendered)
                 ids = rendered.ids or []
             else:
                 ids = await encode_prompts(content, model)
@@ -161,6 +162,16 @@ def _encode_text(ids: list[int], tokenizer: AnyTokenizer) -> bytes:
         raise BadRequest("A token is not in the model's vocabulary.", param="tokens")
     text = tokenizer.decode(ids)
     return encode(DetokenizeResponse(text, text))
+
+
+def check_listable(rendered: RenderedPrompt) -> None:
+    """Reject a prompt with media, whose tokens have no ids."""
+    if rendered.media:
+        raise Unsupported(
+            "The tokens of pictures and sound have no ids. `count_tokens` and `input_tokens` count "
+            "them.",
+            param="messages",
+        )
 
 
 def get_tokenizer(model: Model) -> AnyTokenizer:

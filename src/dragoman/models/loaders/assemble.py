@@ -15,7 +15,10 @@ from dragoman.models.catalog import ModelSource
 from dragoman.models.loaders.model_preset import check_public_prompts, make_preset
 from dragoman.models.model import Model, ModelInfo, UpstreamSummary, list_capabilities
 from dragoman.models.output_format import check_names, detect_output_format
-from dragoman.models.recommended_sampling import find_recommended_sampling
+from dragoman.models.recommended_sampling import (
+    RecommendedSampling,
+    find_recommended_sampling,
+)
 from dragoman.presets import PresetError
 from dragoman.prompt.renderer import PromptRenderer
 from dragoman.tokenizers.tokenizer import AnyTokenizer, verify_tokenizer
@@ -40,6 +43,7 @@ class ModelDetails(Struct, frozen=True, kw_only=True):
     context: int | None = None
     metadata: Mapping[str, object] = {}  # of a GGUF file
     upstream: UpstreamSummary | None = None  # the server that runs it, if it is another one
+    recommended: RecommendedSampling | None = None  # instead of what its files recommend
 
 
 def check_format_names(source: ModelSource) -> None:
@@ -72,6 +76,7 @@ def make_model(
     try:
         findings = detect_output_format(template, tokenizer, formats, source.id)
         renderer = PromptRenderer(template, tokenizer, reasoning=findings.reasoning_options)
+        renderer.reads_media_as_text = capabilities.reads_media_as_text
         preset = make_preset(source.options, renderer, source.id)
         check_public_prompts(source.options, capabilities)
     except DragomanError as error:
@@ -92,7 +97,9 @@ def make_model(
         created=source.created,
         upstream=details.upstream,
     )
-    recommended = find_recommended_sampling(details.directory, details.metadata)
+    recommended = details.recommended or find_recommended_sampling(
+        details.directory, details.metadata
+    )
     log.info("%s: sampling defaults from %s", source.id, recommended.source)
     return Model(
         id=source.id,

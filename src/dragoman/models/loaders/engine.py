@@ -49,6 +49,7 @@ def make_engine_model(engine: Engine, options: EngineModelOptions) -> Model:
     )
     renderer = PromptRenderer(template, tokenizer, reasoning=findings.reasoning_options)
     renderer.special_tokens = options.special_tokens
+    renderer.reads_media_as_text = capabilities.reads_media_as_text
     return Model(
         id=options.name,
         engine=engine,

@@ -17,6 +17,8 @@ from dragoman.engines.llamacpp.loading.memory_plan import (
 from dragoman.engines.llamacpp.loading.model_shape import ModelShape
 from dragoman.engines.llamacpp.loading.settings import LlamaCppSettings
 from dragoman.engines.llamacpp.media.projector import Projector
+from dragoman.engines.llamacpp.pooling.batches import MAX_INPUTS
+from dragoman.engines.llamacpp.pooling.head import NO_POOLING, RANK_POOLING, read_head
 
 # `xllamacpp` has no type stubs
 CommonParams: TypeAlias = Any
@@ -71,19 +73,41 @@ def build_params(lib: ModuleType, plan: LoadPlan) -> CommonParams:
 
 
 def build_embedding_params(lib: ModuleType, plan: LoadPlan) -> CommonParams:
-    """Return the parameters of the server that embeds."""
-    header, params = plan.header, _build_base(lib, plan)
-    context = min(plan.memory.context, plan.settings.embed_context)
+    """Return the parameters of the server that embeds or scores.
+
+    Its slots share one KV cache: with one for each, inputs of different lengths would be cut, and
+    only a part of a longer one averaged.
+    """
+    head, params = read_head(plan.header), _build_base(lib, plan)
+    context = get_pooling_context(plan)
     params.ctx_shift = False
     params.embedding = True
-    params.n_parallel = 1  # inputs that share a batch would be cut, and only a part averaged
+    params.n_parallel = count_pooling_slots(plan)
+    params.kv_unified = True
     params.n_ctx = context
     params.n_batch = params.n_ubatch = context  # an input is averaged over one batch
     params.cache_ram_mib = 0
     params.embd_normalize = 2
-    if header.get_number(f"{header.architecture}.pooling_type") is None:
-        params.pooling_type = lib.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
+    types = lib.llama_pooling_type
+    if head.kind is None or head.kind == NO_POOLING:
+        params.pooling_type = types.LLAMA_POOLING_TYPE_MEAN
+    elif head.kind == RANK_POOLING:  # which the server does not read from the file
+        params.pooling_type = types.LLAMA_POOLING_TYPE_RANK
     return params
+
+
+def get_pooling_context(plan: LoadPlan) -> int:
+    """Return how many tokens an input to embed or score may have."""
+    context = min(plan.memory.context, plan.settings.embed_context)
+    # positions of an encoder are a table of this length
+    return (
+        min(context, plan.memory.trained_context) if read_head(plan.header).is_encoder else context
+    )
+
+
+def count_pooling_slots(plan: LoadPlan) -> int:
+    """Return how many inputs one batch may have; each needs a state of recurrent layers."""
+    return 1 if plan.shape.state else MAX_INPUTS
 
 
 def _build_base(lib: ModuleType, plan: LoadPlan) -> CommonParams:

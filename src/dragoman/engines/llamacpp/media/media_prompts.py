@@ -88,13 +88,12 @@ class MediaPrompts:
     async def count(self, prompt: Sequence[int], media: Sequence[MediaItem]) -> PromptCount:
         """Return how many tokens a prompt has, and whether the server reads it as it is."""
         texts, items = self._split(prompt, media)
-        tokens = count_text_ids(prompt)
-        for item in items:
-            tokens += await self._count_item(item)
+        counts = tuple([await self._count_item(item) for item in items])
+        tokens = count_text_ids(prompt) + sum(counts)
         for index, ids in enumerate(texts):
             if not await self._is_exact(ids, is_first=not index):
-                return PromptCount(tokens, is_exact=False)
-        return PromptCount(tokens)
+                return PromptCount(tokens, False, counts)
+        return PromptCount(tokens, True, counts)
 
     def estimate_seconds(self, media: Sequence[MediaItem]) -> float:
         """Return how long encoding the largest of the items takes."""

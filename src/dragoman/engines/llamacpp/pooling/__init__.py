@@ -1,0 +1,6 @@
+"""Texts in, vectors or scores out: the second native server of a model.
+
+head      what a model file says about its pooling: vectors, or scores of pairs
+batches   the inputs of all calls, computed in shared batches
+server    the native server that computes them, started with the first call
+"""
