@@ -1,4 +1,4 @@
-"""Settings of stored responses and of remote tools."""
+"""Settings of stored responses, of files and batches, and of remote tools."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dragoman.options import Setting
 
 
 class StateSettings(MediaSettings, frozen=True, kw_only=True):
-    """The settings of the groups `stored responses` and `remote tools (MCP)`."""
+    """The settings of stored responses, of files and batches, and of remote tools (MCP)."""
 
     store: Annotated[
         str,
@@ -48,6 +48,34 @@ class StateSettings(MediaSettings, frozen=True, kw_only=True):
             group="stored responses",
         ),
     ] = True
+    file_size: Annotated[
+        int,
+        Setting(
+            help="maximum size of an uploaded file",
+            group="files and batches",
+            unit="bytes",
+            minimum=1,
+        ),
+    ] = 200 << 20
+    files_size: Annotated[
+        int,
+        Setting(
+            help="maximum size of all files of one API key together",
+            group="files and batches",
+            unit="bytes",
+            minimum=0,
+            key="size",
+        ),
+    ] = 512 << 20
+    batch_requests: Annotated[
+        int,
+        Setting(
+            help="requests of batches that run at once",
+            group="files and batches",
+            minimum=1,
+            maximum=10_000,
+        ),
+    ] = 16
     mcp: Annotated[
         tuple[str, ...],
         Setting(

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from msgspec import to_builtins
 from msgspec.structs import replace
 
+from dragoman.batches.service import BatchOptions, BatchService
 from dragoman.config import SettingsError, update_live_settings
 from dragoman.http.asgi import Receive, Scope, Send
 from dragoman.http.auth import KeyGuard
@@ -35,9 +36,12 @@ from dragoman.http.routes import (
     messages,
     models,
     ollama,
+    ollama_models,
     responses,
     tokenize,
 )
+from dragoman.http.routes.batches import batches, files
+from dragoman.http.routes.batches.line_sender import LineSender, OwnerGuard
 from dragoman.http.routes.context import RouteContext
 from dragoman.http.routes.readiness import Readiness
 from dragoman.http.stream import StreamClock
@@ -61,9 +65,12 @@ ROUTE_MAKERS = (
     messages.make_routes,
     responses.make_routes,
     conversations.make_routes,
+    files.make_routes,
+    batches.make_routes,
     models.make_routes,
     tokenize.make_routes,
     ollama.make_routes,
+    ollama_models.make_routes,
     admin.make_routes,
     health.make_routes,
 )
@@ -104,9 +111,11 @@ class App:
         self.websockets = WebSocketSessions(self.body_limit)
         self.readiness = Readiness(responder, runtime.services.models, self.metrics)
         self.router = Router([])
+        self.batches = self._make_batch_service()
         self.context = RouteContext(
             runtime=runtime,
             responses=self.responses,
+            batches=self.batches,
             reader=BodyReader(settings, self.body_limit, runtime.state.get_signer),
             responder=responder,
             websockets=self.websockets,
@@ -121,6 +130,21 @@ class App:
         runtime.keys.on_change = self._record_key_changes
         runtime.keys.set_routes(route.name for route in self.router.routes)
         self._app = self._wrap_routes(local)
+
+    def _make_batch_service(self) -> BatchService:
+        """Make the service for batches, whose lines pass the routes like other requests."""
+        runtime = self.runtime
+        guard = OwnerGuard(self.router.dispatch, runtime.keys, runtime.services.limiter)
+        middleware = RequestMiddleware(
+            guard, self.metrics, self.router, self.observer, lambda request, error: None
+        )
+        options = BatchOptions(
+            concurrency=self.settings.batch_requests,
+            is_persistent=runtime.state.is_persistent,
+            get_body_limit=self.body_limit.get,
+        )
+        sender = LineSender(middleware)
+        return BatchService(runtime.state.get_store, runtime.files, sender.send, options)
 
     def _wrap_routes(self, local: bool) -> RequestMiddleware:
         """Put the layers of middleware around the routes."""
@@ -143,6 +167,7 @@ class App:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.metrics.loop_lag.start()
         self._loop_watch.start()
+        self.batches.start()
         if scope["type"] == "lifespan":
             await self._serve_lifespan(receive, send)
         else:
@@ -157,6 +182,7 @@ class App:
     async def aclose(self) -> None:
         self.metrics.loop_lag.stop()
         self._loop_watch.stop()
+        await self.batches.aclose()
         await self.responses.aclose()
         await self.runtime.aclose()
 
@@ -209,3 +235,4 @@ class App:
         """Accept no new requests; those in progress may take this long to finish."""
         self.responder.drain_seconds = seconds
         self.websockets.drain(seconds)
+        self.batches.drain()

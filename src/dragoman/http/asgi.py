@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import re
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from functools import cached_property
 from io import BytesIO
@@ -40,6 +40,7 @@ Access: TypeAlias = Literal["open", "key", "admin"]
 JSON = b"application/json"
 WEBSOCKET = "WEBSOCKET"  # used as the method of a WebSocket handshake
 MAX_QUERY_FIELDS = 100
+RENEWAL = 64 << 10  # bytes of a long body after which the client has time for more
 MAX_WARNINGS, MAX_WARNING_LENGTH = 16, 300
 DIRECT_WRITER = "dragoman.writer"  # scope key: our own connections put their direct writer here
 REQUEST = "dragoman"  # scope key: the `RequestContext`
@@ -172,6 +173,27 @@ class RequestContext:
             raise TooLarge(message.rstrip())
         return body
 
+    async def receive_chunks(self, timeout: float) -> AsyncIterator[bytes]:
+        """Yield a body of any size as it arrives; every `RENEWAL` bytes of it in time."""
+        received = 0
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        is_complete = False
+        while not is_complete:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    message = await self.receive()
+            except TimeoutError:
+                raise RequestTimeout("The request body did not arrive in time.") from None
+            if message["type"] == "http.disconnect":
+                raise Disconnected
+            chunk = message.get("body", b"")
+            received += len(chunk)
+            if received >= RENEWAL:
+                received, deadline = 0, loop.time() + timeout
+            is_complete = not message.get("more_body", False)
+            yield chunk
+
     async def _read_chunks(self, limit: int, take_memory: Callable[[int], None]) -> bytes | None:
         """Return the body, or None if it is larger than the limit."""
         body = BytesIO()  # unlike a list of chunks, it needs no copy in the end
@@ -224,6 +246,19 @@ class RequestContext:
         with self.collect_writes():
             await self.start_response(status, [*own, *headers])
             await self._send({"type": "http.response.body", "body": content})
+
+    async def send_chunks(
+        self, chunks: AsyncIterator[bytes], length: int, headers: Iterable[Header]
+    ) -> None:
+        """Send a body of a known length piece by piece, as fast as the client reads it."""
+        own = [(b"content-length", str(length).encode())]
+        await self.start_response(200, [*own, *headers])
+        last = b""  # sent with the end, because a client that has all may send its next request
+        if self.method != "HEAD":
+            async for chunk in chunks:
+                await self._send({"type": "http.response.body", "body": last, "more_body": True})
+                last = chunk
+        await self._send({"type": "http.response.body", "body": last})
 
     def collect_writes(self) -> AbstractContextManager[None]:
         """Have our own server write what is sent inside this block in one system call, at its end.

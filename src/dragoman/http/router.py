@@ -41,7 +41,8 @@ class Route(Struct, frozen=True, kw_only=True):
     summary: str
     dialects: tuple[Dialect[object], ...] = (DEFAULT_DIALECT,)  # the first is the default
     access: Access = "key"
-    request_type: type | None = None  # the Struct of its JSON body, for the OpenAPI document
+    request_type: type | None = None  # the Struct of its body, for the OpenAPI document
+    body_type: str = "application/json"  # the media type of its body
     response_type: type | None = None
     streams: bool = False
     is_work: bool = True  # a POST that is one of the concurrent requests of a key
@@ -75,6 +76,7 @@ class RouteOptions(TypedDict, total=False):
 
     access: Access
     request_type: type
+    body_type: str
     response_type: type
     streams: bool
     is_work: bool

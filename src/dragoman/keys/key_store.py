@@ -131,6 +131,11 @@ class KeyStore:
     def _find_known(self, keys: Iterable[bytes]) -> Iterator[KeyEntry]:
         return (entry for key in keys if (entry := self._table.find(key)) is not None)
 
+    def find_owner(self, owner: str) -> KeyEntry | None:
+        """Return the entry of an owner, if a key of it is valid."""
+        entry = self._table.by_owner.get(owner)
+        return None if entry is None or entry.has_expired else entry
+
     def find_limits(self, owner: str) -> KeyLimits:
         entry = self._table.by_owner.get(owner)
         return NO_LIMITS if entry is None else entry.limits

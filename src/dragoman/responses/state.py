@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("dragoman.store")
 KEY_NAME = "seal"  # in the table of secrets of existing databases
 KEY_SIZE = 32
+IN_MEMORY = ("sqlite://", "sqlite:///", "sqlite:///:memory:")
 RETRY_INTERVAL = 5.0  # seconds before opening a store that failed is tried again
 
 
@@ -37,6 +38,11 @@ class PersistentState:
         self._signer: Signer | None = None
         self._opening = asyncio.Lock()
         self._retry_at = float("-inf")  # not before this time, after a failure
+
+    @property
+    def is_persistent(self) -> bool:
+        """Whether the store outlives the server."""
+        return self._url not in IN_MEMORY
 
     async def get_store(self) -> Store:
         """The open store. Raises `Unavailable` if it cannot be opened."""

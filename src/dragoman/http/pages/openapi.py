@@ -60,7 +60,7 @@ def _describe_operation(route: Route, schemas: dict[type, JsonObject]) -> JsonOb
             for name in route.parameters
         ]
     if route.request_type is not None:
-        body = {"application/json": {"schema": schemas[route.request_type]}}
+        body = {route.body_type: {"schema": schemas[route.request_type]}}
         operation["requestBody"] = {"required": True, "content": body}
     return operation
 

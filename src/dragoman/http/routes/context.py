@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from dragoman.batches.service import BatchService
 from dragoman.http.body import BodyReader
 from dragoman.http.metrics import Metrics
 from dragoman.http.respond import Responder
@@ -20,6 +21,7 @@ class RouteContext(Struct, frozen=True, kw_only=True, eq=False):
 
     runtime: Runtime
     responses: ResponseService
+    batches: BatchService
     reader: BodyReader
     responder: Responder
     websockets: WebSocketSessions

@@ -21,11 +21,17 @@ def read_int(request: RequestContext, name: str, default: int) -> int:
     return int(match[1])
 
 
-def read_paging(request: RequestContext, default_order: str = "desc") -> tuple[int, bool]:
+def read_paging(
+    request: RequestContext,
+    default_order: str = "desc",
+    *,
+    default: int = DEFAULT_LIMIT,
+    maximum: int = MAX_LIMIT,
+) -> tuple[int, bool]:
     """The number of entries on a page, and whether the newest come first."""
-    limit = read_int(request, "limit", DEFAULT_LIMIT)
-    if not 1 <= limit <= MAX_LIMIT:
-        raise BadRequest(f"`limit` must be between 1 and {MAX_LIMIT}.", param="limit")
+    limit = read_int(request, "limit", default)
+    if not 1 <= limit <= maximum:
+        raise BadRequest(f"`limit` must be between 1 and {maximum}.", param="limit")
     order = request.query.get("order", default_order)
     if order not in ("asc", "desc"):
         raise BadRequest("`order` must be `asc` or `desc`.", param="order")

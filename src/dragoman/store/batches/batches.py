@@ -21,6 +21,7 @@ from sqlalchemy import (
     and_,
     func,
     insert,
+    not_,
     or_,
     select,
     update,
@@ -30,7 +31,7 @@ from dragoman.store.batches.files import FileRepository
 from dragoman.store.batches.rows import BatchStatus, LeaseLost, LineResult, StoredBatch, StoredFile
 from dragoman.store.paging import list_page
 from dragoman.store.rows import ROW, Page
-from dragoman.store.tables import batches, current_time
+from dragoman.store.tables import batches, chunks, current_time
 from dragoman.store.write_meter import WriteMeter
 
 MAX_CANDIDATES = 500  # batches that are looked at to claim some
@@ -92,13 +93,17 @@ class BatchRepository:
 
     # on behalf of the server that runs them
 
+    def has_free(self, alive: Collection[str]) -> bool:
+        """Whether there are batches to claim."""
+        query = select(batches.c.id).where(_is_free(alive)).limit(1)
+        return self._connection.execute(query).first() is not None
+
     def claim(self, alive: Collection[str], counts: Counter[str], most: int) -> list[StoredBatch]:
         """Take over batches that no server runs which is alive.
 
         `counts` says how many this server runs for each owner; no owner gets more than `most`.
         """
-        is_free = or_(batches.c.server.is_(None), batches.c.server.not_in(list(alive)))
-        query = select(batches).where(batches.c.ended.is_(None), is_free)
+        query = select(batches).where(_is_free(alive))
         oldest = query.order_by(batches.c.created).limit(MAX_CANDIDATES)
         counts, claimed = counts.copy(), []
         for row in self._connection.execute(oldest.with_for_update(skip_locked=True)):
@@ -134,10 +139,14 @@ class BatchRepository:
                 batch=batch.id,
             )
             self._files.add(row)
-        self._set_status(batch.id, "in_progress", "validating", total=total, model=model)
+        counted = update(batches).where(self._is_leased(batch.id))
+        self._connection.execute(counted.values(total=total, model=model))
+        self._set_status(batch.id, "in_progress", "validating")
 
     def record_results(self, batch: StoredBatch, results: Sequence[LineResult]) -> None:
-        """Store and count the results of lines."""
+        """Store and count the results of lines; a line that has one keeps it."""
+        done = self._find_done(batch, [result.number for result in results])
+        results = [result for result in results if result.number not in done]
         usage = [result.usage for result in results]
         failed = sum(result.failed for result in results)
         counts = {
@@ -161,12 +170,20 @@ class BatchRepository:
 
     def list_done(self, batch: StoredBatch) -> set[int]:
         """Return the numbers of the lines that have a result."""
-        written = [file for file in (batch.output_file, batch.error_file) if file is not None]
-        return {number for file in written for number in self._files.list_numbers(file)}
+        return self._find_done(batch, None)
 
-    def finalize(self, batch: str) -> None:
-        """Note that all lines have results, unless the batch is being cancelled."""
-        self._set_status(batch, "finalizing", "in_progress")
+    def _find_done(self, batch: StoredBatch, numbers: Sequence[int] | None) -> set[int]:
+        """Return those of these lines that have a result; None stands for all lines."""
+        query = select(chunks.c.number).where(
+            chunks.c.file.in_([batch.output_file, batch.error_file])
+        )
+        if numbers is not None:
+            query = query.where(chunks.c.number.in_(numbers))
+        return set(self._connection.execute(query).scalars())
+
+    def finalize(self, batch: str) -> bool:
+        """Note that all lines have results; False if the batch is being cancelled."""
+        return self._set_status(batch, "finalizing", "in_progress")
 
     def finish(
         self, batch: StoredBatch, status: BatchStatus, ttl: float, errors: bytes | None
@@ -192,16 +209,18 @@ class BatchRepository:
 
     def _set_status(
         self, batch: str, status: BatchStatus, before: BatchStatus | None, **values: object
-    ) -> None:
-        """Set the status, if it is what is expected, and the time of this."""
+    ) -> bool:
+        """Set the status, and the time of that; False if it is not what is expected."""
         condition = self._is_leased(batch)
         if before is not None:
             condition = and_(condition, batches.c.status == before)
         values |= {"status": status, STATUS_TIMES[status]: int(time.time())}
         values["touched"] = current_time(self._connection)
         statement = update(batches).where(condition).values(values)
-        if not self._connection.execute(statement).rowcount:
-            self._check_lease(batch)
+        if self._connection.execute(statement).rowcount:
+            return True
+        self._check_lease(batch)
+        return False
 
     def _check_lease(self, batch: str) -> None:
         query = select(batches.c.id).where(self._is_leased(batch))
@@ -212,6 +231,12 @@ class BatchRepository:
         return and_(
             batches.c.id == batch, batches.c.server == self._server, batches.c.ended.is_(None)
         )
+
+
+def _is_free(alive: Collection[str]) -> ColumnElement[bool]:
+    """Whether a batch has not ended, and no server runs it that is alive."""
+    has_server = batches.c.server.in_(list(alive))
+    return and_(batches.c.ended.is_(None), or_(batches.c.server.is_(None), not_(has_server)))
 
 
 def _to_stored(row: Row[Any]) -> StoredBatch:

@@ -21,7 +21,8 @@ from sqlalchemy import (
     update,
 )
 
-from dragoman.store.batches.rows import FileInUseError, StoredFile
+from dragoman.errors import FileInUse
+from dragoman.store.batches.rows import StoredFile
 from dragoman.store.paging import list_page
 from dragoman.store.rows import ROW, Page
 from dragoman.store.tables import batches, chunks, current_time, files
@@ -96,9 +97,10 @@ class FileRepository:
         return [_to_stored(row) for row in rows]
 
     def delete(self, owner: str, file: str) -> bool:
-        """Delete a file with its content; `FileInUseError` if a batch still reads it."""
-        if self._connection.execute(select(is_read_by_batch()).where(files.c.id == file)).scalar():
-            raise FileInUseError
+        """Delete a file with its content; `FileInUse` if a batch still reads it."""
+        owned = select(is_read_by_batch()).where(_is_owned(owner, file))
+        if self._connection.execute(owned).scalar():
+            raise FileInUse("A batch that has not ended reads this file. Cancel the batch first.")
         is_writing = and_(files.c.batch.is_not(None), files.c.complete.is_(False))
         statement = delete(files).where(_is_owned(owner, file), not_(is_writing))
         return self._connection.execute(statement).rowcount > 0
@@ -120,11 +122,6 @@ class FileRepository:
         data = select(chunks.c.number, chunks.c.data).where(following, chunks.c.number <= last)
         rows = self._connection.execute(data.order_by(chunks.c.number))
         return [(row.number, bytes(row.data)) for row in rows]
-
-    def list_numbers(self, file: str) -> list[int]:
-        """Return the numbers of all chunks of a file."""
-        query = select(chunks.c.number).where(chunks.c.file == file)
-        return list(self._connection.execute(query).scalars())
 
     def _is_visible(self, owner: str) -> ColumnElement[bool]:
         is_current = files.c.expires > current_time(self._connection)

@@ -80,7 +80,3 @@ class LineResult(Struct, frozen=True):
 
 class LeaseLost(DragomanError):
     """Another server has taken over the batch."""
-
-
-class FileInUseError(Exception):
-    """A batch that has not ended reads the file."""
