@@ -174,7 +174,7 @@ class HostileServer:
         text = response.body.decode()
         check_no_leaks(text, path + unquote(path) + sent)
         parsed = json.loads(text)
-        message = parsed["error"]["message"]
+        message = get_message(parsed)
         assert isinstance(message, str)
         assert 0 < len(message) < MAX_MESSAGE
         forms = [_get_form(parsed), *self._list_error_forms(path)]
@@ -207,7 +207,14 @@ class HostileServer:
 
 
 def _get_form(body: Any) -> tuple[set[str], set[str]]:
-    return set(body), set(body["error"])
+    error = body["error"]
+    return set(body), set() if isinstance(error, str) else set(error)
+
+
+def get_message(body: Any) -> Any:
+    """Return the message of an error, whatever the wire API; Ollama's errors are strings."""
+    error = body["error"]
+    return error if isinstance(error, str) else error["message"]
 
 
 def _write_chunks(parts: Iterable[bytes]) -> Iterator[bytes]:

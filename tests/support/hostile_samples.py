@@ -30,6 +30,17 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "/v1/conversations": {"items": ITEMS, "metadata": {"a": "b"}},
     "/v1/conversations/{id}": {"metadata": {"a": "b"}},
     "/v1/conversations/{id}/items": {"items": ITEMS},
+    "/api/chat": {"model": MODEL, "messages": MESSAGES, "stream": False},
+    "/api/generate": {"model": MODEL, "prompt": "Hi", "stream": False},
+    "/api/embed": {"model": MODEL, "input": "Hi"},
+    "/api/embeddings": {"model": MODEL, "prompt": "Hi"},
+    "/v1/files": {},  # a form
+    "/v1/batches": {
+        "input_file_id": "file-0",
+        "endpoint": "/v1/chat/completions",
+        "completion_window": "24h",
+    },
+    "/v1/batches/{id}/cancel": {},
     "/tokenize": {"model": MODEL, "prompt": "Hi"},
     "/detokenize": {"model": MODEL, "tokens": [1, 2]},
     "/apply-template": {"model": MODEL, "messages": MESSAGES},
@@ -38,7 +49,10 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "/admin/adapters/load": {"model": MODEL, "lora_name": "a", "lora_path": "a"},
     "/admin/adapters/unload": {"model": MODEL, "lora_name": "a"},
 }
-NO_BODY = {"/v1/responses/{id}/cancel"}  # the routes of these paths read no body
+NO_BODY = {
+    "/v1/responses/{id}/cancel",
+    "/v1/batches/{id}/cancel",
+}  # the routes of these paths read no body
 OPEN_PATHS = {"/", "/docs", "/health", "/health/live", "/health/ready"}
 
 
@@ -57,7 +71,9 @@ class Sample(NamedTuple):
 
 
 def takes_body(route: Route) -> bool:
-    return route.method in ("POST", "PUT", "PATCH") and route.path not in NO_BODY
+    """Whether a route reads a JSON body."""
+    is_json = route.body_type == "application/json"
+    return route.method in ("POST", "PUT", "PATCH") and is_json and route.path not in NO_BODY
 
 
 def list_samples(routes: list[Route], streamed: bool = True) -> list[Sample]:

@@ -28,6 +28,14 @@ CALL = {
     "type": "function",
     "function": {"name": "weather", "arguments": '{"city": "Rome"}'},
 }
+OLLAMA_CALL = {"function": {"index": 0, "name": "weather", "arguments": {"city": "Rome"}}}
+OLLAMA_OPTIONS = {
+    "temperature": 0.7,
+    "num_predict": 20,
+    "num_ctx": 4096,
+    "repeat_penalty": 1.1,
+    "stop": ["END"],
+}
 CONVERSATION = [
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": [{"type": "text", "text": "Weather in Rome?"}]},
@@ -189,6 +197,37 @@ RECORDED: dict[str, list[dict[str, Any]]] = {
         {"model": MODEL, "input": ["a", "b"], "encoding_format": "base64", "dimensions": 8},
         {"model": MODEL, "input": [[1, 2], [3]]},
     ],
+    "/api/chat": [
+        {
+            "model": MODEL,
+            "messages": [
+                {"role": "system", "content": "Be brief."},
+                {"role": "user", "content": "Weather in Rome?"},
+                {"role": "assistant", "content": "", "tool_calls": [OLLAMA_CALL]},
+                {"role": "tool", "content": "It rains.", "tool_name": "weather"},
+                {"role": "user", "content": "And here?", "images": [IMAGE.partition(",")[2]]},
+            ],
+            "tools": [{"type": "function", "function": FUNCTION}],
+            "options": OLLAMA_OPTIONS,
+            "keep_alive": "5m",
+            "think": False,
+        },
+        {
+            "model": MODEL,
+            "messages": [{"role": "user", "content": "Hi"}],
+            "format": SCHEMA,
+            "logprobs": True,
+            "top_logprobs": 3,
+            "truncate": True,
+            "shift": False,
+        },
+    ],
+    "/api/generate": [
+        {"model": MODEL, "prompt": "Hi", "system": "Be brief.", "context": [1, 2, 3]},
+        {"model": MODEL, "prompt": "Hi", "raw": True, "options": OLLAMA_OPTIONS},
+        {"model": MODEL, "prompt": "a", "suffix": "b", "keep_alive": -1, "format": "json"},
+    ],
+    "/api/embed": [{"model": MODEL, "input": ["a", "b"], "dimensions": 8, "truncate": False}],
     "/infill": [{"model": MODEL, "input_prefix": "a", "input_suffix": "b", "n_predict": 4}],
     "/tokenize": [{"model": MODEL, "messages": CONVERSATION, "add_generation_prompt": True}],
 }

@@ -69,12 +69,6 @@ async def encode_inputs(
             if not truncates:
                 raise
             prompt = await encode_beginning(content, model, limit)
-        except BadRequest as error:
-            error.param = "input"
-            raise
-        if isinstance(prompt, list):
-            limit.check_tokens(len(prompt), is_whole=True)
-        check_context_length(None if isinstance(prompt, str) else len(prompt), model, "input")
         total += count_tokens([prompt])
         check_total_length(total, model, "input")
         encoded.append(prompt)
@@ -82,6 +76,19 @@ async def encode_inputs(
 
 
 async def encode_input(content: str | list[int], model: Model, limit: PromptLimit) -> EncodedInput:
+    """Encode an input, or reject one that is too long."""
+    try:
+        prompt = await encode_text(content, model, limit)
+    except BadRequest as error:
+        error.param = "input"
+        raise
+    if isinstance(prompt, list):
+        limit.check_tokens(len(prompt), is_whole=True)
+    check_context_length(None if isinstance(prompt, str) else len(prompt), model, "input")
+    return prompt
+
+
+async def encode_text(content: str | list[int], model: Model, limit: PromptLimit) -> EncodedInput:
     return await model.renderer.encode_prompt(Prompt(content=content, parse_special=False), limit)
 
 
@@ -94,7 +101,7 @@ async def encode_beginning(
     if isinstance(content, list):
         return content[:tokens]
     text = content[: limit.characters]
-    encoded = await encode_input(text, model, replace(limit, tokens=max(tokens, len(text) + 1)))
+    encoded = await encode_text(text, model, replace(limit, tokens=max(tokens, len(text) + 1)))
     return encoded[:tokens] if isinstance(encoded, list) else encoded
 
 

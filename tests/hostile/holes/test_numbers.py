@@ -56,7 +56,8 @@ def check_rejected(server: HostileServer, path: str, text: str) -> Any:
     status, response = send_text(server, path, text)
     assert status == 400, (path, text[:200], response.text[:200])
     assert server.engine.started == started
-    return response.json()["error"]
+    error = response.json()["error"]
+    return {"message": error} if isinstance(error, str) else error
 
 
 def write_body(body: dict[str, Any], field: str, raw: str) -> str:

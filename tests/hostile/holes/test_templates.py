@@ -121,9 +121,11 @@ def test_hole_4_no_route_takes_a_template(server: HostileServer) -> None:
         for name, schema in schema.get("properties", {}).items()
         if "template" in name
     }
-    assert set(fields) == {"chat_template", "chat_template_kwargs"}
+    assert set(fields) == {"chat_template", "chat_template_kwargs", "template"}
     in_responses = document["components"]["schemas"]["TokenizerInfo"]["properties"]
     assert fields["chat_template"] is in_responses["chat_template"]
+    body = {"model": "scripted", "prompt": "Hi", "template": "{{ .Prompt }}"}  # Ollama's
+    assert server.send("POST", "/api/generate", json=body).status_code == 400
     paths = {route.path for route in server.routes if "template" in route.path}
     assert paths == {"/apply-template"}  # which renders with the template of the model
 

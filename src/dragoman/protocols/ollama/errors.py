@@ -13,7 +13,7 @@ from msgspec import Struct
 from dragoman.errors import DragomanError, ModelNotFound
 from dragoman.protocols.shared.openai import encode
 
-_UNKNOWN_MODEL = re.compile(r"^The model `(?P<name>.*?)` does not exist\.", re.DOTALL)
+_UNKNOWN_MODEL = re.compile(r"\AThe model `(?P<name>[^`]*)` does not exist\.")
 
 
 class OllamaError(Struct):

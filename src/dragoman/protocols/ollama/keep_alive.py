@@ -17,7 +17,7 @@ KeepAlive: TypeAlias = Json  # of a request: a number, a string or null
 FOREVER = -1.0
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600}
 _UNIT = "|".join(sorted(_UNITS, key=len, reverse=True))
-_PART = re.compile(rf"(\d{{1,18}}\.?\d{{0,18}}|\.\d{{1,18}})({_UNIT})", re.ASCII)
+_PART = re.compile(rf"(\d{{1,18}}(?:\.\d{{0,18}})?|\.\d{{1,18}})({_UNIT})", re.ASCII)
 _DURATION = re.compile(rf"([+-]?)(0|(?:{_PART.pattern})+)", re.ASCII)
 MAX_SECONDS = 10 * 365 * 24 * 3600.0  # longer is forever
 

@@ -48,7 +48,7 @@ class OllamaFunctionCall(Struct):
     """`arguments` is an object."""
 
     name: openai.Name
-    arguments: msgspec.Raw = msgspec.Raw(b"{}")
+    arguments: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"{}"))
     index: int | None = None
 
 
