@@ -17,7 +17,8 @@ from gguf import GGUFWriter
 
 from dragoman.engines.llamacpp.loading.load_plan import count_cores
 from dragoman.engines.llamacpp.loading.server import PREFIX, remove_stale_folders
-from dragoman.engines.subprocess.engine import SubprocessEngine, Timing
+from dragoman.engines.subprocess.engine import SubprocessEngine
+from dragoman.engines.subprocess.restart_schedule import Timing
 from dragoman.errors import BadRequest, EngineDown, ModelBroken
 from dragoman.types import DEFAULT_SAMPLING, Job, Sampling
 from tests.support.llama_engine import make_job

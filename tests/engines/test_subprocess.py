@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from dragoman.engines.subprocess.engine import SubprocessEngine, Timing
+from dragoman.engines.subprocess.engine import SubprocessEngine
+from dragoman.engines.subprocess.restart_schedule import Timing
 from dragoman.errors import (
     ContextOverflow,
     EngineDown,
@@ -178,9 +179,12 @@ def test_state_changes_are_reported() -> None:
 def test_while_it_restarts_jobs_fail_with_a_retry_time() -> None:
     async def use(engine: SubprocessEngine) -> None:
         assert engine.pid is not None
+        retry_times = []
+        engine.on_state_change.append(lambda changed: retry_times.append(changed.retry_after))
         os.kill(engine.pid, signal.SIGKILL)
         with pytest.raises(EngineDown):
             await generate_text(engine)
+        assert retry_times == [30]  # from the moment on at which it is gone
         with pytest.raises(EngineDown) as failed:
             await engine.admit(Job(id="b", prompt="hi"))
         assert failed.value.retry_after is not None

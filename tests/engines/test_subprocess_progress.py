@@ -274,7 +274,8 @@ def test_a_hang_is_noticed_although_its_client_is_gone(probed: SupervisedServer)
 
 PARENT = """
 import asyncio, sys
-from dragoman.engines.subprocess.engine import SubprocessEngine, Timing
+from dragoman.engines.subprocess.engine import SubprocessEngine
+from dragoman.engines.subprocess.restart_schedule import Timing
 from dragoman.types import Job
 
 async def main():

@@ -26,7 +26,8 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.cli.serving import serve_engine
-from dragoman.engines.subprocess.engine import SubprocessEngine, Timing
+from dragoman.engines.subprocess.engine import SubprocessEngine
+from dragoman.engines.subprocess.restart_schedule import Timing
 from dragoman.http.server import run_event_loop
 from dragoman.testing import scripted
 from tests.support.paths import ROOT

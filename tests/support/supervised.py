@@ -9,7 +9,8 @@ from typing import Any
 
 import httpx
 
-from dragoman.engines.subprocess.engine import SubprocessEngine, Timing
+from dragoman.engines.subprocess.engine import SubprocessEngine
+from dragoman.engines.subprocess.restart_schedule import Timing
 from tests.support.faulty_engines import PromptedEngine
 from tests.support.serving import RunningServer, serve_scripted
 

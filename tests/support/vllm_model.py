@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from dragoman import config, runtime
-from dragoman.engines.subprocess.engine import SubprocessEngine, Timing
+from dragoman.engines.subprocess.engine import SubprocessEngine
+from dragoman.engines.subprocess.restart_schedule import Timing
 from dragoman.engines.vllm.installation import find_interpreter
 from dragoman.http.server import make_app
 from dragoman.models.catalog import ModelCatalog

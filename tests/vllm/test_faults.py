@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from bench.measure import list_process_tree
-from dragoman.engines.subprocess.engine import SubprocessEngine, Timing
+from dragoman.engines.subprocess.engine import SubprocessEngine
+from dragoman.engines.subprocess.restart_schedule import Timing
 from dragoman.errors import EngineDown
 from dragoman.types import DEFAULT_SAMPLING, Job, Sampling
 from tests.support.vllm_model import make_vllm_engine

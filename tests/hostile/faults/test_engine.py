@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from dragoman import config, runtime
-from dragoman.engines.subprocess.engine import Timing
+from dragoman.engines.subprocess.restart_schedule import Timing
 from dragoman.errors import ModelBroken
 from dragoman.http.server import make_app
 from dragoman.models.catalog import ModelCatalog, ModelSource

@@ -22,7 +22,7 @@ from typing import Any
 import httpx
 import pytest
 
-from dragoman.engines.subprocess.engine import Timing
+from dragoman.engines.subprocess.restart_schedule import Timing
 from tests.responses.remote_tools import THINKER
 from tests.support.fault_clients import make_body, read_stream
 from tests.support.fault_server import FaultServer, ServerPlan, run_plan

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from dragoman.engines.subprocess.engine import SubprocessEngine, Timing
+from dragoman.engines.subprocess.engine import SubprocessEngine
+from dragoman.engines.subprocess.restart_schedule import Timing
 
 __all__ = ["SubprocessEngine", "Timing"]

@@ -221,6 +221,8 @@ async def _call_engine(engine: Engine, call: messages.EngineCall) -> object:
         case messages.EmbedInputs(_, inputs, adapters):
             extra = [adapters] if adapters else []
             return await _get_method(engine, "embed")(inputs, *extra)
+        case messages.ScorePairs(_, pairs):
+            return await _get_method(engine, "score")(pairs)
         case messages.TokenizeText(_, text, special):
             return await _get_method(engine, "tokenize")(text, special)
         case messages.CountPrompt(_, prompt, media):

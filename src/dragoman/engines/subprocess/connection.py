@@ -211,7 +211,7 @@ def _make_running_call(message: messages.EngineCall) -> RunningCall | None:
             return RunningCall(number, "control", 0)
         case messages.AdmitJob(number, job):
             return make_call(number, "admit", job)
-        case messages.EmbedInputs(number):
+        case messages.EmbedInputs(number) | messages.ScorePairs(number):
             return make_call(number, "embed", message)
         case messages.TokenizeText(number) | messages.CountPrompt(number):
             return make_call(number, "tokenize", message)

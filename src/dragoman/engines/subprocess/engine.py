@@ -16,46 +16,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from functools import partial
 from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
-from msgspec import Struct
 
 from dragoman.engines.step_queue import StepConsumer, StepQueue
 from dragoman.engines.subprocess import messages
 from dragoman.engines.subprocess.connection import ChildConnection
 from dragoman.engines.subprocess.interpreter import Interpreter
-from dragoman.engines.subprocess.progress import RunningCall
+from dragoman.engines.subprocess.progress import list_calls
+from dragoman.engines.subprocess.restart_schedule import RestartSchedule, Timing
 from dragoman.engines.subprocess.sleep import EngineSleep
 from dragoman.engines.subprocess.suspects import CrashSuspects
 from dragoman.errors import DragomanError, EngineDown, EngineFailed, ModelBroken
 from dragoman.types import Adapter, Capabilities, Job, MediaItem, Step
 from dragoman.types.media_ids import PromptCount
+from dragoman.types.text_pair import TextPair
 
 MAX_TICK = 1.0  # seconds between two looks at the progress of a child
 TICKS_PER_TIMEOUT = 10
 REPORTED_LINES = 10  # of the engine's log, after a crash
-REPORTED_CALLS = 16  # in the log line about a hang
 EngineState: TypeAlias = Literal["starting", "ready", "restarting", "stopped"]
 T = TypeVar("T")
 EngineFailure: TypeAlias = Literal["died", "hung", "load_failed"]
-
-
-class Timing(Struct, frozen=True, kw_only=True):
-    """Time limits and delays, in seconds."""
-
-    hang_timeout: float = 20.0  # without progress, after which a child counts as hung
-    load_timeout: float = 900.0
-    restart_wait: float = 5.0  # how long a job waits for an engine that is being restarted
-    first_restart_delay: float = 0.1  # doubled each time
-    max_restart_delay: float = 30.0
-    stable_after: float = 10.0  # a child that lived this long resets the delay
-    max_restarts: int = 5  # within `restart_window`
-    restart_window: float = 60.0
-    stop_timeout: float = 5.0  # for a child to stop by itself
 
 
 class SubprocessEngine:
@@ -83,8 +69,7 @@ class SubprocessEngine:
         self._connection: ChildConnection | None = None
         self._is_up = asyncio.Event()
         self._supervisor: asyncio.Task[None] | None = None
-        self._retry_at = 0.0
-        self._restarted_at: deque[float] = deque(maxlen=self._timing.max_restarts)
+        self._schedule = RestartSchedule(self._timing)
         self._suspects = CrashSuspects()
         self._sleep = EngineSleep()
 
@@ -152,6 +137,9 @@ class SubprocessEngine:
     ) -> list[list[float]]:
         message = messages.EmbedInputs(0, list(inputs), list(adapters))
         return await self._call(message, list[list[float]])
+
+    async def score(self, pairs: Sequence[TextPair]) -> list[float]:
+        return await self._call(messages.ScorePairs(0, list(pairs)), list[float])
 
     async def tokenize(self, text: str, special: bool) -> list[int]:
         return await self._call(messages.TokenizeText(0, text, special), list[int])
@@ -242,20 +230,19 @@ class SubprocessEngine:
             self._suspects.blame(
                 call.content for call in connection.watch.involved_calls if call.content is not None
             )
+            self._schedule.plan(asyncio.get_running_loop().time())
             self._set_state("restarting")
 
     async def _supervise(self, connection: ChildConnection) -> None:
         """Watch the child, and replace it whenever it dies."""
-        loop, delay = asyncio.get_running_loop(), self._timing.first_restart_delay
+        loop = asyncio.get_running_loop()
         while True:
             started_at = loop.time()
             await self._watch(connection)
             self._report_exit(connection)
-            if loop.time() - started_at >= self._timing.stable_after:
-                delay = self._timing.first_restart_delay
+            self._schedule.reset_delay_after(loop.time() - started_at)
             while True:
-                await self._wait_for_restart(delay)
-                delay = min(delay * 2, self._timing.max_restart_delay)
+                await self._wait_for_restart()
                 self.restarts_by_failure[self.failure or "died"] += 1
                 try:
                     connection = await self._connect()
@@ -264,15 +251,10 @@ class SubprocessEngine:
                     self.failure = "load_failed"
                     self._log.error("restart failed: %r", error)
 
-    async def _wait_for_restart(self, delay: float) -> None:
-        """Wait before a restart, longer if there were too many of late."""
+    async def _wait_for_restart(self) -> None:
         loop = asyncio.get_running_loop()
-        self._retry_at = loop.time() + delay
-        if len(self._restarted_at) == self._restarted_at.maxlen:
-            self._retry_at = max(
-                self._retry_at, self._restarted_at[0] + self._timing.restart_window
-            )
-        wait = self._retry_at - loop.time()
+        self._schedule.plan(loop.time())
+        wait = self._schedule.retry_at - loop.time()
         if wait > self._timing.max_restart_delay:
             self._log.error(
                 "%d restarts within %g s; the next one is in %.0f s",
@@ -281,7 +263,7 @@ class SubprocessEngine:
                 wait,
             )
         await asyncio.sleep(wait)
-        self._restarted_at.append(loop.time())
+        self._schedule.add_restart(loop.time())
 
     async def _watch(self, connection: ChildConnection) -> None:
         """Return when the child has exited; kill it if it hangs."""
@@ -323,7 +305,7 @@ class SubprocessEngine:
             watch.idle,
             sum(call.kind == "generate" for call in watch.calls.values()),
             "unlimited" if slots is None else slots,
-            _list_calls(watch.involved_calls),
+            list_calls(watch.involved_calls),
         )
         self.failure = "hung"
         connection.close(
@@ -366,7 +348,7 @@ class SubprocessEngine:
     @property
     def retry_after(self) -> float:
         """When the next restart may be over, in seconds from now."""
-        return max(1.0, float(round(self._retry_at - asyncio.get_running_loop().time())))
+        return max(1.0, float(round(self._schedule.retry_at - asyncio.get_running_loop().time())))
 
     def _set_state(self, state: EngineState) -> None:
         self.state = state
@@ -388,10 +370,3 @@ async def _probe(connection: ChildConnection) -> None:
     except DragomanError:
         connection.watch.has_probe, seconds = False, 0.0
     connection.watch.end_probe(seconds)
-
-
-def _list_calls(calls: Sequence[RunningCall]) -> str:
-    names = [call.describe() for call in calls[:REPORTED_CALLS]]
-    if len(calls) > REPORTED_CALLS:
-        names.append(f"{len(calls) - REPORTED_CALLS} more")
-    return ", ".join(names) or "nothing"

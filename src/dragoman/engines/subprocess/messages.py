@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from dragoman.errors import SerializedError, TooLarge
 from dragoman.types import Adapter, Capabilities, Job, MediaItem, Step
+from dragoman.types.text_pair import TextPair
 
 MAX_MESSAGE_BYTES = 256 << 20
 
@@ -38,6 +39,11 @@ class EmbedInputs(Struct, frozen=True, array_like=True, tag="embed"):
     number: int
     inputs: list[list[int] | str]
     adapters: list[Adapter] = []
+
+
+class ScorePairs(Struct, frozen=True, array_like=True, tag="score"):
+    number: int
+    pairs: list[TextPair]
 
 
 class TokenizeText(Struct, frozen=True, array_like=True, tag="tokenize"):
@@ -126,7 +132,7 @@ class Pong(Struct, frozen=True, array_like=True, tag="pong"):
 
 
 ControlCall: TypeAlias = LoadAdapter | UnloadAdapter | SleepEngine | WakeEngine
-ContentCall: TypeAlias = EmbedInputs | TokenizeText | CountPrompt
+ContentCall: TypeAlias = EmbedInputs | ScorePairs | TokenizeText | CountPrompt
 EngineCall: TypeAlias = AdmitJob | ContentCall | ProbeEngine | ControlCall
 ToChild: TypeAlias = LoadEngine | StartJob | EngineCall | CancelCall | Ping | Shutdown
 LoadReport: TypeAlias = EngineReady | LoadFailed  # the first message from a child

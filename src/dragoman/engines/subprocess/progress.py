@@ -20,7 +20,7 @@ process (SIGSTOP, a suspended laptop, a changed clock) is not taken for one of t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
 from msgspec import Struct
@@ -37,6 +37,7 @@ PREFILL_FACTOR = 3.0
 FIRST_TOKEN_SECONDS = 0.02  # per token of a prompt, before any is measured
 DECAY = 0.9  # of measured durations, so that a slow moment is forgotten
 CHARACTERS_PER_TOKEN = 4
+REPORTED_CALLS = 16  # in the log line about a hang
 CANCELLED_CALLS = 64  # how many are remembered until the next sign of progress
 
 
@@ -73,9 +74,19 @@ def make_call(
         size = count_tokens(content.prompt)
     elif isinstance(content, messages.TokenizeText):
         size = count_tokens(content.text)
+    elif isinstance(content, messages.ScorePairs):
+        size = sum(count_tokens(pair.ids or pair.query + pair.document) for pair in content.pairs)
     else:
         size = sum(map(count_tokens, content.inputs))
     return RunningCall(number, kind, size, source, content)
+
+
+def list_calls(calls: Sequence[RunningCall]) -> str:
+    """Name calls for the log."""
+    names = [call.describe() for call in calls[:REPORTED_CALLS]]
+    if len(calls) > REPORTED_CALLS:
+        names.append(f"{len(calls) - REPORTED_CALLS} more")
+    return ", ".join(names) or "nothing"
 
 
 def count_tokens(prompt: list[int] | str) -> int:

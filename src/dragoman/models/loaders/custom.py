@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from dragoman.detection.sources import read_template_source
-from dragoman.engines.subprocess.engine import SubprocessEngine, Timing
+from dragoman.engines.subprocess.engine import SubprocessEngine
+from dragoman.engines.subprocess.restart_schedule import Timing
 from dragoman.models.catalog import ModelSource
 from dragoman.models.loaders.assemble import (
     ModelDetails,

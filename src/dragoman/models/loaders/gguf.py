@@ -72,7 +72,8 @@ async def load(source: ModelSource, hang_timeout: float = HANG_TIMEOUT) -> Model
 
 def make_engine(source: ModelSource, hang_timeout: float = HANG_TIMEOUT) -> SubprocessEngine:
     """Make an engine in a child process, which is not started yet."""
-    from dragoman.engines.subprocess.engine import SubprocessEngine, Timing
+    from dragoman.engines.subprocess.engine import SubprocessEngine
+    from dragoman.engines.subprocess.restart_schedule import Timing
 
     options = source.options
     names = (*EngineOptions.__struct_fields__, "lora", "embeddings")

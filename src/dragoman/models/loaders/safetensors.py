@@ -11,8 +11,9 @@ import logging
 from dragoman.detection.sources import read_template_source
 from dragoman.engines import get_factory
 from dragoman.engines.options import EngineOptions
-from dragoman.engines.subprocess.engine import SubprocessEngine, Timing
+from dragoman.engines.subprocess.engine import SubprocessEngine
 from dragoman.engines.subprocess.interpreter import Interpreter
+from dragoman.engines.subprocess.restart_schedule import Timing
 from dragoman.engines.vllm.settings import VllmSettings, list_variables, parse_settings
 from dragoman.models.catalog import ModelSource
 from dragoman.models.loaders.assemble import (
