@@ -61,9 +61,11 @@ async def constrain(
     spec = replace(requirement.spec, without_reasoning=without_reasoning)
     conflict = _find_conflict(chat, request.sampling, model)
     if conflict is not None:
-        if requirement.is_mandatory:
+        if not requirement.is_mandatory:
+            return CompiledGrammar(None, (f"{NOT_ENFORCED}: {conflict[0]}",))
+        if model.info.upstream is None or conflict[1] is not None or is_strict(requirement.spec):
             raise _make_conflict_error(requirement.param, *conflict)
-        return CompiledGrammar(None, (f"{NOT_ENFORCED}: {conflict[0]}",))
+        return CompiledGrammar(None, (f"`{requirement.param}` is not enforced: {conflict[0]}",))
     try:
         with get_record().measure("constrain"):
             compiled = await compiler.compile(spec)
@@ -72,6 +74,18 @@ async def constrain(
         if requirement.is_mandatory or not isinstance(error, TOLERATED_ERRORS):
             raise
         return CompiledGrammar(None, (f"{NOT_ENFORCED}: {error.message}",))
+
+
+def is_strict(spec: GrammarSpec) -> bool:
+    """Whether an answer that breaks the rules is worse for the client than none.
+
+    A model on another server without grammars answers all other requests, with a warning.
+    """
+    constraint = spec.constraint
+    has_strict_tools = any(tool.strict or tool.input is not None for tool in spec.tools)
+    if constraint is None:
+        return has_strict_tools or bool(spec.banned_strings)
+    return has_strict_tools or constraint.kind != "json" or bool(constraint.strict)
 
 
 def ban_strings(

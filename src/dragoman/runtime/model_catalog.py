@@ -51,8 +51,9 @@ def open_catalog(settings: Settings, model: str | None = None) -> ModelCatalog:
         sources = open_upstream_models(catalog, settings, model)
     elif model is not None:
         first, *others = open_models(catalog, model, settings.default_model)
-        options = first.options.with_defaults(catalog.base)  # what does not fit it is an error
-        sources = [replace(first, options=options), *others]
+        if first.kind != "remote":  # what does not fit the model is an error
+            first = replace(first, options=first.options.with_defaults(catalog.base))
+        sources = [first, *others]
     for source in sources:
         catalog.add(source, settings.served_name if source is sources[0] else ())
     catalog.refresh()

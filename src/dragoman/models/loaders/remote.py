@@ -19,15 +19,18 @@ from dragoman.errors import ModelBroken
 from dragoman.models.catalog import ModelSource
 from dragoman.models.loaders.assemble import ModelDetails, check_format_names, make_model
 from dragoman.models.model import Model, UpstreamSummary, report_progress
+from dragoman.models.recommended_sampling import RecommendedSampling
 from dragoman.models.upstream.discover import Discovery, discover
 from dragoman.models.upstream.limitations import list_limitations
+from dragoman.models.upstream.sources import shorten_name
 from dragoman.tokenizers.tokenizer import PROBES
 from dragoman.tokenizers.vocabulary import Vocabulary
 from dragoman.types import Capabilities, Sampling
 
 log = logging.getLogger("dragoman.models")
 
-UPSTREAM_DEFAULTS = "the upstream server"
+# A server that is used without ids has defaults that are not known here.
+UPSTREAM_SAMPLING = RecommendedSampling(Sampling(), "the upstream server", Sampling())
 IDENTITY_TEXTS = PROBES[::10]  # of those that were compared, to notice another tokenizer later
 
 
@@ -41,14 +44,11 @@ async def load(source: ModelSource, key: str = "") -> Model:
     vocabulary = Vocabulary(pieces=[]) if tokenizer is None else tokenizer.vocabulary
     engine = await connect(found.settings, make_upstream(found), vocabulary)
     try:
-        details = make_details(found, engine.capabilities)
+        details = make_details(source, found, engine.capabilities)
         model = await asyncio.to_thread(make_model, source, engine, found.tokenizer, details)
     except BaseException:
         await asyncio.shield(engine.aclose())
         raise
-    if found.api != "tokens":  # whose server has defaults that we do not know
-        model.defaults = model.greedy_defaults = Sampling()
-        model.defaults_source = UPSTREAM_DEFAULTS
     if found.api == "chat":
         model.relays_chat = True
         names = ("completion", "chat", "tools")
@@ -76,12 +76,11 @@ def make_upstream(found: Discovery) -> Upstream:
     )
 
 
-def make_details(found: Discovery, capabilities: Capabilities) -> ModelDetails:
-    info = found.info
-    place = found.place
+def make_details(source: ModelSource, found: Discovery, capabilities: Capabilities) -> ModelDetails:
+    info, place = found.info, found.place
     limitations = list_limitations(found, capabilities)
     for sentence in limitations:
-        log.warning("%s: %s", info.model, sentence)
+        log.warning("%s: %s", source.id, sentence)
     return ModelDetails(
         directory=Path() if place is None else place.directory,
         template=None if found.api == "chat" else found.template,
@@ -89,10 +88,11 @@ def make_details(found: Discovery, capabilities: Capabilities) -> ModelDetails:
         quantization=info.quantization,
         context=info.context,
         metadata={} if place is None else place.metadata,
+        recommended=None if found.api == "tokens" else UPSTREAM_SAMPLING,
         upstream=UpstreamSummary(
             server=info.name,
             version=info.version,
-            model=info.model,
+            model=shorten_name(info.model),
             api=found.api,
             limitations=limitations,
         ),
