@@ -23,7 +23,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 import uvicorn
@@ -47,6 +47,7 @@ OnListening = Callable[[str], None]  # called with the server's URL
 INTERRUPT_TIMEOUT = 2.0  # seconds for interrupted requests to end
 WEBSOCKET_TIMEOUT = 1.0  # of these, for those over WebSockets
 TICKS_PER_SECOND = 10
+CLOSE_TICK = 0.01  # seconds between two looks at connections that close
 
 
 class Server(uvicorn.Server):
@@ -59,6 +60,8 @@ class Server(uvicorn.Server):
         self._app = app
         self._on_listening = on_listening
         self._deadline: float | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._exit_requested = asyncio.Event()
         self._certificate = make_certificate(app.settings)
         self._successor: Successor | None = None
         self._retires_at: float | None = None  # set once another process has taken over
@@ -160,14 +163,28 @@ class Server(uvicorn.Server):
         if self.should_exit:
             self.force_exit = True
         self.should_exit = True
+        if self._loop is not None:  # signals and other threads call this
+            self._loop.call_soon_threadsafe(self._exit_requested.set)
 
     async def main_loop(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        counter = 0
         try:
-            await super().main_loop()
+            while not await self.on_tick(counter):
+                counter += 1
+                await self._wait_for_tick()
         except asyncio.CancelledError:  # the program around the server stops it, without signals
             await self._interrupt()
             await self.shutdown()
             raise
+        finally:
+            self._loop = None
+
+    async def _wait_for_tick(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(1 / TICKS_PER_SECOND):
+                await self._exit_requested.wait()
+        self._exit_requested.clear()
 
     async def on_tick(self, counter: int) -> bool:
         if self._certificate is not None and counter % TICKS_PER_SECOND == 0:
@@ -209,10 +226,27 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self.force_exit = False  # all runs were interrupted; connections close at once
-        await super().shutdown(sockets)
+        for opened in (*self.servers, *(sockets or ())):
+            opened.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        await self._wait_until_closed()
         for connection in list(self.server_state.connections):  # their clients do not read
             connection.transport.abort()
         await self._app.aclose()
+
+    async def _wait_until_closed(self) -> None:
+        state = self.server_state
+        try:
+            async with asyncio.timeout(self.config.timeout_graceful_shutdown):
+                # there is no event to wait for
+                while (state.connections or state.tasks) and not self.force_exit:  # noqa: ASYNC110
+                    await asyncio.sleep(CLOSE_TICK)
+                for listener in self.servers:
+                    await listener.wait_closed()
+        except TimeoutError:
+            for task in state.tasks:
+                task.cancel()
 
     @property
     def port(self) -> int:
