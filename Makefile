@@ -37,7 +37,7 @@ types:
 	$(BIN)/mypy
 
 test-fast:
-	$(BIN)/pytest -q -m 'not slow and not real_model'
+	$(BIN)/pytest -q -n 2 --dist worksteal -m 'not slow and not real_model'
 
 test-constraints: $(VENV)/.test ## hold the default model to 200 schemas and three ways of thinking, hostile demands, 100,000 grammars (an hour)
 	$(BIN)/dragoman pull smollm2-135m

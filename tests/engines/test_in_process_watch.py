@@ -12,6 +12,8 @@ import pytest
 from tests.support.faulty_engines import ProbedPromptedEngine, PromptedEngine
 from tests.support.serving import parse_events, poll_until, serve_scripted
 
+pytestmark = pytest.mark.slow
+
 HANG_TIMEOUT = 0.6
 WAIT = HANG_TIMEOUT / 2
 

@@ -23,6 +23,8 @@ from tests.support.server_process import list_child_pids
 from tests.support.serving import poll_until
 from tests.support.supervised import FAULTY, HANG_TIMEOUT, SupervisedServer, serve_supervised
 
+pytestmark = pytest.mark.slow
+
 TIMEOUT = 20.0
 
 

@@ -23,6 +23,8 @@ from tests.support.server_process import (
 )
 from tests.support.serving import make_chat, poll_until
 
+pytestmark = pytest.mark.slow
+
 CHAT = "/v1/chat/completions"
 CLOSE = {"connection": "close"}
 SERVED = 't.ScriptedEngine([t.Reply("slow " * 60, when="slow"), t.Reply("a b c")], pace=0.02), '
