@@ -155,16 +155,17 @@ def make_png_chunk(name: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + name + data + struct.pack(">I", checksum)
 
 
-def make_png(width: int, height: int, rows: int | None = None, chunks: bytes = b"") -> bytes:
-    """A black PNG of grey pixels that declares a size, with as many rows of data as wanted."""
-    header = make_png_chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0))
+def make_png(width: int, height: int, rows: int | None = None, *, is_grey: bool = True) -> bytes:
+    """A black PNG that declares a size, with as many rows of data as wanted."""
+    kind = 0 if is_grey else 2
+    header = make_png_chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, kind, 0, 0, 0))
     data = b""
     if rows:
         squeeze = zlib.compressobj(9)
-        row = bytes(1 + width)
+        row = bytes(1 + width * (1 if is_grey else 3))
         data = b"".join(squeeze.compress(row) for _ in range(rows)) + squeeze.flush()
     end = make_png_chunk(b"IEND", b"")
-    return b"\x89PNG\r\n\x1a\n" + header + chunks + make_png_chunk(b"IDAT", data) + end
+    return b"\x89PNG\r\n\x1a\n" + header + make_png_chunk(b"IDAT", data) + end
 
 
 def make_gif(width: int, height: int, frames: int) -> bytes:

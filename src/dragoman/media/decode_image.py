@@ -28,6 +28,7 @@ _TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+_LINEAR_MODES = ("L", "LA", "RGB", "RGBA", "CMYK")
 _ALPHA_MODES = ("RGBA", "LA", "PA", "La", "RGBa")
 _DECODE_ERRORS = (
     *(OSError, SyntaxError, ValueError, TypeError, KeyError, IndexError, EOFError),
@@ -57,6 +58,8 @@ def decode_image(data: bytes, name: str, max_pixels: int, max_side: int) -> tupl
 
 def normalise(image: Image.Image, max_side: int) -> Image.Image:
     orientation = read_orientation(image)
+    if image.mode in _LINEAR_MODES and "transparency" not in image.info:
+        image = shrink(image, max_side)  # first, because converted pixels take more memory
     image = shrink(convert_colours(image), max_side)
     if image.mode == "RGBA":
         white = Image.new("RGB", image.size, "white")

@@ -102,9 +102,19 @@ class MediaFetcher:
             async with self._get(url, endpoint, addresses) as response:
                 if response.status_code not in REDIRECTS:
                     return await _read_body(response, limit)
-                location = response.headers.get("location", "")
-                url = _join(url, location)
+                url = self._join(url, response.headers.get("location", ""))
         raise MediaError("download", NOT_DOWNLOADED)
+
+    def _join(self, url: str, location: str) -> str:
+        """Return the target of a redirect, if it may be fetched."""
+        import httpx2
+
+        try:
+            target = str(httpx2.URL(url).join(location))
+            self._check(target)
+        except (httpx2.InvalidURL, ValueError, MediaError):
+            raise MediaError("download", NOT_DOWNLOADED) from None
+        return target
 
     async def _find_addresses(self, endpoint: Endpoint) -> list[str]:
         addresses = await look_up(endpoint, self._resolve)
@@ -130,7 +140,7 @@ class MediaFetcher:
         for address in addresses:
             request = client.build_request(
                 "GET",
-                parsed.copy_with(host=address, fragment=None),
+                parsed.copy_with(host=address, port=endpoint.port, fragment=None),
                 headers=headers,
                 extensions={"sni_hostname": endpoint.host},
             )
@@ -169,16 +179,6 @@ def _is_address(host: str) -> bool:
         return bool(ip_address(host))
     except ValueError:
         return False
-
-
-def _join(url: str, location: str) -> str:
-    """Return the target of a redirect."""
-    import httpx2
-
-    try:
-        return str(httpx2.URL(url).join(location))
-    except (httpx2.InvalidURL, ValueError):
-        raise MediaError("download", NOT_DOWNLOADED) from None
 
 
 async def _read_body(response: httpx2.Response, limit: int) -> tuple[bytes, str | None]:

@@ -34,6 +34,7 @@ from dragoman.testing.grammars import check_script
 from dragoman.testing.pacing import PacedStream, StepClock
 from dragoman.testing.replies import Reply, ReplySelector, Script, cut_text
 from dragoman.types import Adapter, Capabilities, Job, Json, Logprob, Step
+from dragoman.types.text_pair import TextPair
 
 log = logging.getLogger("dragoman.testing")
 
@@ -70,7 +71,10 @@ class ScriptedSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     check_grammars: bool = False  # a script that breaks the grammar of its job fails
     lora: tuple[str, ...] = ()
     embeddings: int = 16
+    scores: bool = False
+    generates: bool = True  # declared, not enforced
     logprobs: int = 20
+    modalities: tuple[str, ...] = ("text",)  # of its input; jobs have the media
     cached: int = 0  # prompt tokens that it reports as cached
     sampling_defaults: bool = True  # jobs have our defaults for sampling fields that nobody set
 
@@ -87,9 +91,12 @@ class ScriptedSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             logprobs=self.logprobs,
             prompt_logprobs=self.logprobs >= 0,
             grammars=self.grammars or self.check_grammars,
+            generates=self.generates,
             embeddings=self.embeddings,
+            scores=self.scores,
             lora=self.lora,
             tokenize=True,
+            modalities=self.modalities,
         )
 
 
@@ -147,6 +154,11 @@ class ScriptedEngine:
         """Return vectors of length 1 that are hashes of the inputs."""
         salt = repr([(adapter.name, adapter.scale) for adapter in adapters])
         return [make_vector(f"{salt}{content!r}", self.settings.embeddings) for content in inputs]
+
+    async def score(self, pairs: Sequence[TextPair]) -> list[float]:
+        """Return numbers between 0 and 1 that are hashes of the pairs."""
+        contents = [repr(pair.ids or (pair.query, pair.document)) for pair in pairs]
+        return [zlib.crc32(content.encode()) / 2**32 for content in contents]
 
     async def tokenize(self, text: str, special: bool = False) -> list[int]:
         if self.tokenizer is None:
