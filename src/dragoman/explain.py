@@ -20,6 +20,7 @@ from dragoman.errors import ModelBroken
 from dragoman.formats import reasoning_formats, tool_formats
 from dragoman.output.library import collect_markers
 from dragoman.output.spec import GAP, ReasoningFormat, ToolFormat
+from dragoman.prompt.media_markers import find_placeholders
 
 ANSWER_POSITIONS = {
     "inside": "inside reasoning, which the template opens",
@@ -86,6 +87,7 @@ def _read_model_template(name: str, settings: Settings) -> TemplateSource:
     from dragoman import runtime
     from dragoman.engines.llamacpp import gguf
     from dragoman.models.loaders.gguf import read_chat_template, read_special_tokens
+    from dragoman.models.projectors import list_modalities
 
     model = runtime.open_catalog(settings, name).added[0]
     override = model.options.chat_template
@@ -100,7 +102,8 @@ def _read_model_template(name: str, settings: Settings) -> TemplateSource:
     template = read_chat_template(model, header)
     if template is None:
         raise ModelBroken("The model has no chat template.")
-    return TemplateSource(template, str(override or model.path), read_special_tokens(header))
+    specials, modalities = read_special_tokens(header), list_modalities(model)
+    return TemplateSource(template, str(override or model.path), specials, None, modalities)
 
 
 # The report as data, for --json
@@ -132,6 +135,7 @@ def build_report(source: TemplateSource) -> dict[str, object]:
             "markers": _list_markers(None, reasoning),
             **dataclasses.asdict(detected.reasoning_controls),
         },
+        "media": {"reads": list(source.modalities), "placeholders": _list_placeholders(source)},
         "evidence": list(detected.reasons),
         "states": dict(_list_states(tools, reasoning)),
         "examples": _collect_examples(detected),
@@ -239,6 +243,7 @@ def format_report(source: TemplateSource, with_source: bool = False) -> str:
         _format_line("", f"{len(source.template):,} characters, sha256 {digest}…"),
         *_format_tools(detected, tools),
         *_format_reasoning(detected, reasoning),
+        *_format_media(source),
         "",
         _format_line("states", ""),
     ]
@@ -274,6 +279,20 @@ def _format_tools(detected: DetectedFormats, tools: ToolFormat | None) -> Iterat
         yield _format_line("", f"markers: {_quote(markers)}")
     if not detected.renders_tools:
         yield _format_line("", "the template does not render tool definitions")
+
+
+def _list_placeholders(source: TemplateSource) -> list[str]:
+    """List what the template writes for pictures and sound, by role."""
+    return [
+        f"{entry.role}: {entry.kind} as {entry.text}"
+        for entry in find_placeholders(source.template)
+    ]
+
+
+def _format_media(source: TemplateSource) -> Iterator[str]:
+    if source.modalities != ("text",):
+        yield from ("", _format_line("reads", ", ".join(source.modalities)))
+        yield from (_format_line("", text) for text in _list_placeholders(source))
 
 
 def _format_reasoning(

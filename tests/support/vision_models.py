@@ -31,15 +31,41 @@ SPECIALS = (
     *(f"<row_{row}_col_{column}>" for row in range(1, 5) for column in range(1, 5)),
 )
 USER_DEFINED = ("<image>", "<tool_call>", "</tool_call>")
-CHATML = (
-    "{%- for message in messages -%}<|im_start|>{{ message.role }}\n"
-    "{%- if message.content is string -%}{{ message.content }}"
-    "{%- else -%}{%- for part in message.content -%}"
-    "{%- if part.type == 'image' -%}<|vision_start|><|image_pad|><|vision_end|>"
-    "{%- elif part.type == 'text' -%}{{ part.text }}{%- endif -%}"
-    "{%- endfor -%}{%- endif -%}<|im_end|>\n{%- endfor -%}"
-    "{%- if add_generation_prompt -%}<|im_start|>assistant\n{%- endif -%}"
-)
+# in the manner of Qwen's models with vision: tools, results in user turns, content as text or parts
+CHATML = """\
+{%- macro write(content) -%}
+{%- if content is string -%}{{ content }}
+{%- else -%}{%- for part in content -%}
+{%- if part.type == 'image' or 'image_url' in part -%}<|vision_start|><|image_pad|><|vision_end|>
+{%- elif part.type == 'text' -%}{{ part.text }}{%- endif -%}
+{%- endfor -%}{%- endif -%}
+{%- endmacro -%}
+{%- if tools -%}
+{{- '<|im_start|>system\\n' -}}
+{%- if messages[0].role == 'system' -%}{{ write(messages[0].content) + '\\n\\n' }}{%- endif -%}
+{{- '# Tools\\n\\n<tools>' -}}
+{%- for tool in tools -%}{{ '\\n' + tool | tojson }}{%- endfor -%}
+{{- '\\n</tools><|im_end|>\\n' -}}
+{%- elif messages[0].role == 'system' -%}
+{{- '<|im_start|>system\\n' + write(messages[0].content) + '<|im_end|>\\n' -}}
+{%- endif -%}
+{%- for message in messages -%}
+{%- if message.role == 'assistant' and message.tool_calls -%}
+{{- '<|im_start|>assistant' + ('\\n' + write(message.content) if message.content else '') -}}
+{%- for call in message.tool_calls -%}
+{{- '\\n<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' -}}
+{{- call.function.arguments | tojson + '}\\n</tool_call>' -}}
+{%- endfor -%}
+{{- '<|im_end|>\\n' -}}
+{%- elif message.role == 'tool' -%}
+{{- '<|im_start|>user\\n<tool_response>\\n' + write(message.content) -}}
+{{- '\\n</tool_response><|im_end|>\\n' -}}
+{%- elif not (message.role == 'system' and loop.first) -%}
+{{- '<|im_start|>' + message.role + '\\n' + write(message.content) + '<|im_end|>\\n' -}}
+{%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\\n' }}{%- endif -%}
+"""
 
 
 def _list_byte_tokens() -> list[str]:

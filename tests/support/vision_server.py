@@ -115,8 +115,13 @@ DIALECTS: dict[str, Ask] = {
 }
 
 
-def post(server: RunningServer, path: str, body: Any, **headers: str) -> httpx.Response:
-    return httpx.post(f"{server.url}{path}", json=body, headers=DEBUG | headers, timeout=60)
+def post(
+    server: RunningServer, path: str, body: Any, headers: dict[str, str] | None = None
+) -> httpx.Response:
+    """Send a request that asks for its prompt, unless it has other headers."""
+    headers = DEBUG if headers is None else headers
+    # without certificates, which take longer to load than the request
+    return httpx.post(f"{server.url}{path}", json=body, headers=headers, timeout=60, verify=False)  # noqa: S501
 
 
 def ask(

@@ -29,6 +29,7 @@ class TemplateSource:
     path: str
     vocabulary: frozenset[str] = frozenset()  # special tokens, if known
     config: dict[str, Json] | None = None  # the tokenizer configuration, if there is one
+    modalities: tuple[str, ...] = ("text",)  # what the model reads, if it is known
 
 
 def read_template_source(path: Path) -> TemplateSource | None:

@@ -6,10 +6,12 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.detection import detect
+from dragoman.detection.sources import read_template_source
 from dragoman.engines.llamacpp import gguf
 from dragoman.engines.llamacpp.loading.memory_plan import MemoryPlan
 from dragoman.errors import ModelBroken
 from dragoman.models.catalog import ModelSource
+from dragoman.models.loaders.assemble import choose_chat_template
 from dragoman.models.loaders.gguf import (
     read_chat_template,
     read_model_header,
@@ -17,8 +19,9 @@ from dragoman.models.loaders.gguf import (
 )
 from dragoman.models.memory import MemoryPlanner
 from dragoman.models.output_format import apply_override, resolve_overrides
+from dragoman.models.projectors import list_modalities
 from dragoman.models.recommended_sampling import find_recommended_sampling
-from dragoman.presets import parse_preset
+from dragoman.presets import ExampleMessage, parse_preset
 from dragoman.tokenizers.from_gguf import vocabulary_from_gguf
 from dragoman.types import Json
 
@@ -44,21 +47,24 @@ class ModelDescription(Struct, frozen=True, kw_only=True):
     sampling_source: str = ""
     system: str | None = None
     stop: tuple[str, ...] = ()
+    messages: tuple[ExampleMessage, ...] = ()  # before those of each conversation
     plan: MemoryPlan | None = None  # context, slots and memory when it is loaded here
     error: str | None = None  # why it cannot be loaded
 
 
 def describe_model(source: ModelSource, planner: MemoryPlanner) -> ModelDescription:
     """Describe a model; one that cannot be loaded is described as far as possible."""
-    if source.broken is not None or source.kind != "gguf":
-        return ModelDescription(source=source, error=source.broken)
+    if source.broken is not None or source.kind not in ("gguf", "safetensors"):
+        return ModelDescription(source=source, error=source.broken, license=source.options.license)
+    if source.kind == "safetensors":
+        return _describe_directory(source)
     try:
         header = read_model_header(source.path)
         template = read_chat_template(source, header)
     except ModelBroken as broken:
         return ModelDescription(source=source, error=broken.message)
     plan, error = _plan(source, planner)
-    tools, reasoning = _find_formats(source, template, header)
+    tools, reasoning = _find_formats(source, template, read_special_tokens(header))
     recommended = find_recommended_sampling(source.path.parent, header.metadata)
     preset = parse_preset(source.options)
     defaults = preset.get_sampling(recommended.sampling)
@@ -70,17 +76,62 @@ def describe_model(source: ModelSource, planner: MemoryPlanner) -> ModelDescript
         tool_format=tools,
         reasoning_format=reasoning,
         capabilities=_list_capabilities(source, header, (tools, reasoning, template)),
+        modalities=list_modalities(source),
         layers=header.get_number(f"{header.architecture}.block_count"),
         embedding_length=header.embedding_length,
         vocabulary=len(header.tokens) or None,
-        license=next((text for key in LICENSE_KEYS if (text := header.get_text(key))), None),
+        license=source.options.license
+        or next((text for key in LICENSE_KEYS if (text := header.get_text(key))), None),
         sampling=msgspec.to_builtins(defaults),
         sampling_source=f"options and {recommended.source}" if is_preset else recommended.source,
         system=preset.system,
         stop=preset.stop or (),
+        messages=source.options.messages,
         plan=plan,
         error=error,
     )
+
+
+def _describe_directory(source: ModelSource) -> ModelDescription:
+    """Describe a directory of safetensors from its tokenizer files."""
+    try:
+        found = read_template_source(source.path)
+        template = choose_chat_template(source, None if found is None else found.template)
+    except ModelBroken as broken:
+        return ModelDescription(source=source, error=broken.message)
+    specials = frozenset() if found is None else found.vocabulary
+    tools, reasoning = _find_formats(source, template, specials)
+    recommended = find_recommended_sampling(source.path, {})
+    preset = parse_preset(source.options)
+    names = {"chat": template, "tools": tools, "thinking": reasoning, "lora": source.options.lora}
+    return ModelDescription(
+        source=source,
+        template=template,
+        tool_format=tools,
+        reasoning_format=reasoning,
+        capabilities=("completion", *(name for name, value in names.items() if value)),
+        license=source.options.license,
+        sampling=msgspec.to_builtins(preset.get_sampling(recommended.sampling)),
+        sampling_source=recommended.source,
+        system=preset.system,
+        stop=preset.stop or (),
+        messages=source.options.messages,
+    )
+
+
+def read_metadata(source: ModelSource, *, with_lists: bool) -> dict[str, Json]:
+    """Return the metadata of a GGUF file; without long lists, these are empty."""
+    if source.kind != "gguf" or source.broken is not None or not source.path.is_file():
+        return {"general.architecture": source.architecture} if source.architecture else {}
+    header = gguf.read_header(source.path)
+    metadata: dict[str, Json] = {}
+    for key, value in header.metadata.items():
+        if isinstance(value, str | int | float | bool):
+            metadata[key] = value
+            continue
+        items = list(value) if hasattr(value, "__iter__") else [str(value)]
+        metadata[key] = items if with_lists or len(items) <= MAX_LISTED else []
+    return metadata | {"general.parameter_count": header.tensors.parameters}
 
 
 def _plan(source: ModelSource, planner: MemoryPlanner) -> tuple[MemoryPlan | None, str | None]:
@@ -92,13 +143,13 @@ def _plan(source: ModelSource, planner: MemoryPlanner) -> tuple[MemoryPlan | Non
 
 
 def _find_formats(
-    source: ModelSource, template: str | None, header: gguf.GgufHeader
+    source: ModelSource, template: str | None, special_tokens: frozenset[str]
 ) -> tuple[str | None, str | None]:
     """Return the tool and reasoning format: the operator's, else those of the template."""
     tools, reasoning = resolve_overrides((source.options.format, source.options.reasoning_format))
     if template is None:
         return apply_override(tools, None), apply_override(reasoning, None)
-    detected = detect(template, read_special_tokens(header))
+    detected = detect(template, special_tokens)
     return apply_override(tools, detected.tools), apply_override(reasoning, detected.reasoning)
 
 

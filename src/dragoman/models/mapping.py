@@ -21,6 +21,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 
 from dragoman.engines.llamacpp.loading.settings import check_options
+from dragoman.engines.llamacpp.media.projector import OFF
 from dragoman.models.output_format import check_names
 from dragoman.options import Setting, parse_options
 from dragoman.options.yaml_file import YamlFile, YamlFileError, read_yaml_file
@@ -73,6 +74,9 @@ class ModelOptions(
         Setting(help="messages (`role`, `content`) before those of each conversation"),
     ] = ()
     license: Annotated[str | None, Setting(help="text of the license, for those who ask")] = None
+    parent: Annotated[
+        str | None, Setting(help="model that it was created from, which stays listed beside it")
+    ] = None
 
     def fit(self, kind: str) -> ModelOptions:
         """Return the server's options for a model of a kind, without what is for other kinds.
@@ -227,6 +231,9 @@ def _parse_entry(value: object, directory: Path) -> tuple[Path, ModelOptions]:
     if draft is not None and (draft.endswith(".gguf") or "/" in draft):  # otherwise it is a name
         draft = os.path.realpath(_parse_path(draft, directory, "draft_model"))
         options = msgspec.structs.replace(options, draft_model=draft)
+    if options.mmproj is not None and options.mmproj != OFF:
+        projector = os.path.realpath(_parse_path(options.mmproj, directory, "mmproj"))
+        options = msgspec.structs.replace(options, mmproj=projector)
     lora = {
         name: os.path.realpath(_parse_path(file, directory, f"lora.{name}"))
         for name, file in options.lora.items()

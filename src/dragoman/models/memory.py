@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
+from msgspec.structs import replace
+
 from dragoman.engines.llamacpp.loading.devices import make_machine, probe_gpu_memory
 from dragoman.engines.llamacpp.loading.load_plan import read_draft_shape
 from dragoman.engines.llamacpp.loading.memory_plan import Machine, MemoryPlan, make_plan
@@ -17,6 +19,7 @@ from dragoman.engines.llamacpp.loading.settings import check_options
 from dragoman.errors import ModelBroken
 from dragoman.models.catalog import ModelSource
 from dragoman.models.model import ModelInfo
+from dragoman.models.projectors import list_modalities, read_model_projector
 from dragoman.options import InvalidOption
 
 
@@ -35,8 +38,11 @@ class MemoryPlanner:
             check_options(source.options)
         except InvalidOption as error:
             raise ModelBroken(f"Its options are invalid: {error}.") from None
+        shape, projector = source.shape, read_model_projector(source)
+        if projector is not None:
+            shape = replace(shape, weights=shape.weights + projector.size)
         return make_plan(
-            source.shape, source.options, self.machine, self._read_draft(source.options.draft_model)
+            shape, source.options, self.machine, self._read_draft(source.options.draft_model)
         )
 
     def _read_draft(self, path: str | None) -> ModelShape | None:
@@ -59,6 +65,7 @@ def make_info(source: ModelSource, planner: MemoryPlanner | None) -> ModelInfo:
         trained_context=source.context,
         size=source.size,
         memory=plan.memory.total if plan is not None else None,
+        modalities=list_modalities(source),
         lora=tuple(source.options.lora),
         created=source.created,
     )

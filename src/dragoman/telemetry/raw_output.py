@@ -9,12 +9,16 @@ from collections.abc import AsyncGenerator, Sequence
 
 from dragoman.telemetry.record import RequestRecord
 from dragoman.types import Step
+from dragoman.types.media_ids import RUN_LENGTH
+
+MEDIA_BYTES, MEDIA_TEXT = b"\xff", b"[media]"  # of an id that stands for media; of a whole item
 
 
 def decode_tokens(ids: Sequence[int], pieces: Sequence[bytes]) -> str:
     """Return the text of tokens, special tokens included."""
-    data = b"".join(pieces[token] for token in ids if 0 <= token < len(pieces))
-    return data.decode(errors="replace")
+    known = (token for token in ids if token < len(pieces))
+    data = b"".join(MEDIA_BYTES if token < 0 else pieces[token] for token in known)
+    return data.replace(MEDIA_BYTES * RUN_LENGTH, MEDIA_TEXT).decode(errors="replace")
 
 
 def format_prompt(prompt: list[int] | str, pieces: Sequence[bytes] | None) -> str:

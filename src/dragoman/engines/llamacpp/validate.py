@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from dragoman.engines.limits import (
     check_adapters,
+    check_generates,
     check_grammar_sampling,
     check_logprobs,
     check_prompt_length,
@@ -46,6 +47,7 @@ def check_samplers(sampling: Sampling) -> None:
 def check_job(job: Job, ids: Sequence[int], count: PromptCount, engine: LlamaCppEngine) -> None:
     """Reject a job that this engine cannot run."""
     size = engine.vocabulary.size
+    check_generates(engine.capabilities)
     if not ids:
         raise BadRequest("The prompt is empty.", param="prompt")
     if job.media:

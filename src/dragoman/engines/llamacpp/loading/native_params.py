@@ -99,10 +99,9 @@ def build_embedding_params(lib: ModuleType, plan: LoadPlan) -> CommonParams:
 def get_pooling_context(plan: LoadPlan) -> int:
     """Return how many tokens an input to embed or score may have."""
     context = min(plan.memory.context, plan.settings.embed_context)
-    # positions of an encoder are a table of this length
-    return (
-        min(context, plan.memory.trained_context) if read_head(plan.header).is_encoder else context
-    )
+    if read_head(plan.header).is_encoder:  # whose positions are a table of the trained length
+        return min(context, plan.memory.trained_context)
+    return context
 
 
 def count_pooling_slots(plan: LoadPlan) -> int:

@@ -99,7 +99,8 @@ def set_environment() -> None:
 def find_eos_ids(native: NativeServer) -> frozenset[int]:
     """Return the tokens that end an answer, as the server reports them."""
     answers: list[Json] = []
-    request = {"prompt": [0], "n_predict": 1, "ignore_eos": True, "verbose": True, "stream": False}
+    # a text, because a server with a projector takes no ids here
+    request = {"prompt": "a", "n_predict": 1, "ignore_eos": True, "verbose": True, "stream": False}
     native.server.handle_completions(request, answers.append)
     settings = answers[0].get("__verbose", {}).get("generation_settings", {})
     return frozenset(int(bias["token"]) for bias in settings.get("logit_bias", ()))
