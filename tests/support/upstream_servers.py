@@ -124,7 +124,10 @@ class TableServer:
         is_stream = isinstance(found, list)
         status, content = (200, found) if is_stream else found
         if is_stream:
-            parts = [frame if isinstance(frame, str) else json.dumps(frame) for frame in content]
+            parts = [
+                frame if isinstance(frame, str) else json.dumps(frame, ensure_ascii=False)
+                for frame in content
+            ]
             data = "".join(f"data: {part}\n\n" for part in parts).encode()
         else:
             data = json.dumps(content).encode()

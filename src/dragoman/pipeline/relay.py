@@ -197,7 +197,7 @@ class RelayReader(Reader):
         if self._finished:
             return []
         self._count_tokens(step)
-        lines = (step.text or "").splitlines()
+        lines = filter(None, (step.text or "").split("\n"))
         deltas = [delta for line in lines for delta in self._read(line)]
         if step.finish is not None:
             self._finished = True
