@@ -1,4 +1,4 @@
-"""Chat, Responses and Messages give the same answer from the same engine.
+"""Chat, Responses, Messages and Ollama's API give the same answer from the same engine.
 
 Each API is used through its vendor's own client, whole and as a stream that the client adds up.
 """
@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 from anthropic import Anthropic
+from ollama import Client as Ollama
 from openai import OpenAI
 
 from dragoman.testing import Reply, ScriptedEngine
@@ -49,6 +52,7 @@ class Clients:
 
     openai: OpenAI
     anthropic: Anthropic
+    ollama: Ollama
 
 
 @dataclass
@@ -64,14 +68,33 @@ class Answer:
 
 @pytest.fixture(scope="module", params=CUTS, ids=str)
 def clients(request: pytest.FixtureRequest) -> Iterator[Clients]:
-    script = [Reply(text, when=f"#{name}#", chunks=request.param) for name, text in OUTPUTS.items()]
+    with connect_clients(request.param, REASONING_TEMPLATE) as clients:
+        yield clients
+
+
+@pytest.fixture(scope="module", params=CUTS, ids=str)
+def clients_without_switch(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Clients]:
+    """Clients of a model whose reasoning is its own choice: Ollama turns it on by default."""
+    source = REASONING_TEMPLATE.read_text()
+    start, end = source.index("    {%- if enable_thinking"), source.rindex("{%- endif %}")
+    path = tmp_path_factory.mktemp("template") / "template.jinja"
+    path.write_text(source[:start] + source[end:])
+    with connect_clients(request.param, path) as clients:
+        yield clients
+
+
+@contextmanager
+def connect_clients(cut: Any, template: Path) -> Iterator[Clients]:
+    script = [Reply(text, when=f"#{name}#", chunks=cut) for name, text in OUTPUTS.items()]
     with serve_scripted(
-        ScriptedEngine(script, tokens=True), chat_template=REASONING_TEMPLATE, recall=False
+        ScriptedEngine(script, tokens=True), chat_template=template, recall=False
     ) as server:
         openai_client = OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0)
         anthropic_client = Anthropic(base_url=server.url, api_key="x", max_retries=0)
-        with openai_client, anthropic_client:
-            yield Clients(openai_client, anthropic_client)
+        with openai_client, anthropic_client, closing(Ollama(server.url)) as ollama_client:
+            yield Clients(openai_client, anthropic_client, ollama_client)
 
 
 def make_question(name: str) -> str:
@@ -166,6 +189,32 @@ def ask_messages(clients: Clients, name: str, streamed: bool, **options: Any) ->
     )
 
 
+def ask_ollama(clients: Clients, name: str, streamed: bool, **options: Any) -> Answer:
+    body: Any = {
+        "model": "scripted",
+        "messages": [{"role": "user", "content": make_question(name)}],
+        "tools": [
+            {"type": "function", "function": {"name": "weather", "parameters": SCHEMA}},
+            {"type": "function", "function": {"name": "now"}},
+        ],
+        "options": {"num_predict": options.get("max_tokens", -1)},
+    }
+    if streamed:
+        lines: Any = list(clients.ollama.chat(**body, stream=True))
+    else:
+        lines = [clients.ollama.chat(**body)]
+    last, replies = lines[-1], [line.message for line in lines]
+    calls = [call.function for reply in replies for call in reply.tool_calls or ()]
+    return Answer(
+        "".join(reply.content for reply in replies),
+        "".join(reply.thinking or "" for reply in replies),
+        [(call.name, call.arguments) for call in calls],
+        "calls" if calls and last.done_reason == "stop" else FINISHES[last.done_reason],
+        (last.prompt_eval_count, last.eval_count),
+    )
+
+
+FINISHES = {"stop": "end", "length": "length"}
 APIS: dict[str, Callable[..., Answer]] = {
     "chat": ask_chat,
     "responses": ask_responses,
@@ -199,3 +248,26 @@ def test_all_apis_cut_answers_alike(clients: Clients, name: str, limit: int) -> 
             answer = strip_texts(ask(clients, name, streamed, max_tokens=limit))
             assert (answer.text, answer.reasoning) == (expected.text, expected.reasoning)
             assert (answer.finish, answer.usage[1]) == (expected.finish, expected.usage[1])
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+@pytest.mark.parametrize("limit", [5, 60, 1000])
+def test_ollama_gives_the_same_answer(
+    clients_without_switch: Clients, name: str, limit: int
+) -> None:
+    """Arguments that are cut off are the same object as in Messages."""
+    clients = clients_without_switch
+    expected = strip_texts(ask_messages(clients, name, streamed=False, max_tokens=limit))
+    for ask in (ask_messages, ask_ollama, *([ask_responses] if limit == 1000 else [])):
+        for streamed in (False, True):
+            answer = strip_texts(ask(clients, name, streamed, max_tokens=limit))
+            answer.usage = (expected.usage[0], answer.usage[1])  # they write tools differently
+            assert answer == expected, (ask, streamed)
+
+
+def test_ollama_gives_the_same_whole_answer_as_chat(clients_without_switch: Clients) -> None:
+    for name in OUTPUTS:
+        expected = strip_texts(ask_chat(clients_without_switch, name, streamed=False))
+        for streamed in (False, True):
+            answer = strip_texts(ask_ollama(clients_without_switch, name, streamed))
+            assert answer == expected, (name, streamed)
