@@ -48,6 +48,8 @@ ALLOWED: dict[str, set[str]] = {
     "protocols": set(),
     "presets": {"engines", "protocols"},
     "store": set(),
+    "files": {"store"},
+    "batches": {"files", "protocols", "store"},
     "telemetry": set(),
     "mcp": {"telemetry"},
     "media": {"mcp", "processes"},
@@ -76,10 +78,12 @@ ALLOWED: dict[str, set[str]] = {
     },
     "runtime": {"telemetry", "config", "engines", "grammar", "mcp", "models", "pipeline", "replay"}
     | {"keys", "media", "presets"}
-    | {"responses", "signing", "store"},
+    | {"responses", "signing", "store", "files"},
     "http": {
         "telemetry",
+        "batches",
         "config",
+        "files",
         "grammar",
         "models",
         "pipeline",

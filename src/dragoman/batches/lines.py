@@ -25,17 +25,13 @@ class LineSplitter:
     """Splits one file."""
 
     def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes  # of one line
+        self._max_bytes = max_bytes  # of one line, with its end
         self._number = 1  # of the line that has not ended
         self._parts: list[bytes] = []  # of that line
         self._size = 0
-        self._is_first = True
 
     def feed(self, chunk: bytes) -> list[FileLine]:
         """Return the lines that end in this chunk."""
-        if self._is_first:
-            self._is_first = False
-            chunk = chunk.removeprefix(BOM)
         lines: list[FileLine] = []
         start = chunk.find(b"\n") + 1
         if start == 0:
@@ -48,7 +44,9 @@ class LineSplitter:
         for match in _CONTENT.finditer(chunk, start, end):
             self._number += chunk.count(b"\n", counted, match.start())
             counted = match.start()
-            lines.append(self._make_line(match[0]))
+            line_start = chunk.rfind(b"\n", 0, match.start()) + 1
+            is_long = match.end() + 1 - line_start > self._max_bytes
+            lines.append(FileLine(self._number, None if is_long else match[0]))
         self._number += chunk.count(b"\n", counted, end)
         self._hold(chunk[end:])
         return lines
@@ -66,11 +64,10 @@ class LineSplitter:
     def _take_line(self) -> list[FileLine]:
         """Return the unfinished line, which ends, if it has content."""
         data = b"".join(self._parts).strip()
+        if self._number == 1:
+            data = data.removeprefix(BOM)
         is_long = self._size > self._max_bytes
         line = FileLine(self._number, None if is_long else data)
         self._number += 1
         self._parts, self._size = [], 0
         return [line] if is_long or data else []
-
-    def _make_line(self, data: bytes) -> FileLine:
-        return FileLine(self._number, None if len(data) > self._max_bytes else data)

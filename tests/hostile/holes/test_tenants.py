@@ -101,8 +101,8 @@ def test_hole_72_names_of_models_never_become_paths(
     count_cases(count)
 
 
-def test_hole_86_no_route_takes_an_upload(server: HostileServer) -> None:
-    """Every body is JSON; no field of a path or of a body becomes the name of a file."""
+def test_hole_86_no_other_route_takes_an_upload(server: HostileServer) -> None:
+    """Every body but those of uploads is JSON; an upload never becomes the name of a file."""
     for route in HTTP_ROUTES:
         if not takes_body(route):
             continue
