@@ -8,12 +8,13 @@ have the fewest tensors that the engine accepts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gguf
 import numpy as np
+from numpy.typing import NDArray
 
 WIDTH = 32  # of embeddings, of text and media alike
 PATCH, SIDE = 8, 16  # pixels of a patch, and of a side of the picture that `mlp` sees
@@ -77,6 +78,17 @@ def _list_byte_tokens() -> list[str]:
     return [known[byte] for byte in range(256)]
 
 
+class Changes(NamedTuple):
+    """What is different in a file that a test damages."""
+
+    without: str = ""  # a tensor or a key
+    shapes: Mapping[str, tuple[int, ...]] = {}
+    texts: Mapping[str, str] = {}
+
+
+NO_CHANGES = Changes()
+
+
 class WeightWriter:
     """Writes a GGUF file of random tensors."""
 
@@ -85,17 +97,26 @@ class WeightWriter:
         self.path = path
         self.file = gguf.GGUFWriter(str(path), architecture)
         self._random = np.random.default_rng(seed)
+        self._tensors: dict[str, NDArray[Any]] = {}
 
     def add(self, name: str, *shape: int, scale: float = 0.5, half: bool = False) -> None:
-        values = self._random.normal(0, scale, shape).astype(np.float16 if half else np.float32)
-        self.file.add_tensor(name, values)
+        values = self._random.normal(0, scale, shape)
+        self._tensors[name] = values.astype(np.float16 if half else np.float32)
 
     def add_norm(self, name: str, width: int = WIDTH, bias: bool = False) -> None:
-        self.file.add_tensor(f"{name}.weight", np.ones(width, np.float32))
+        self._tensors[f"{name}.weight"] = np.ones(width, np.float32)
         if bias:
-            self.file.add_tensor(f"{name}.bias", np.zeros(width, np.float32))
+            self._tensors[f"{name}.bias"] = np.zeros(width, np.float32)
 
-    def close(self) -> Path:
+    def close(self, changes: Changes = NO_CHANGES) -> Path:
+        for name, values in self._tensors.items():
+            if name != changes.without:
+                shape = changes.shapes.get(name, values.shape)
+                self.file.add_tensor(name, np.resize(values, shape))
+        self.file.kv_data[0].pop(changes.without, None)
+        for key, text in changes.texts.items():
+            self.file.kv_data[0].pop(key, None)
+            self.file.add_string(key, text)
         self.file.write_header_to_file()
         self.file.write_kv_data_to_file()
         self.file.write_tensors_to_file()
@@ -173,26 +194,19 @@ def _start_projector(path: Path, kind: str, modality: str = "vision") -> WeightW
         file.add_array("clip.vision.image_mean", [0.5, 0.5, 0.5])
         file.add_array("clip.vision.image_std", [0.5, 0.5, 0.5])
         writer.add("v.patch_embd.weight", WIDTH, 3, PATCH, PATCH)
-        writer.add("v.position_embd.weight", MLP_TOKENS, WIDTH)
+        if kind != "qwen2vl_merger":
+            writer.add("v.position_embd.weight", MLP_TOKENS, WIDTH)
     return writer
 
 
-def write_mlp_projector(path: Path, without: Sequence[str] = ()) -> Path:
-    """Write the smallest projector, of LLaVA; `without` are tensors and keys to leave out."""
+def write_mlp_projector(path: Path, changes: Changes = NO_CHANGES) -> Path:
+    """Write the smallest projector, of LLaVA."""
     writer = _start_projector(path, "mlp")
     writer.file.add_uint32("clip.vision.block_count", 0)
     for name in ("mm.0", "mm.2"):
         writer.add(f"{name}.weight", WIDTH, WIDTH)
         writer.add(f"{name}.bias", WIDTH, scale=0.1)
-    remove_parts(writer, without)
-    return writer.close()
-
-
-def remove_parts(writer: WeightWriter, names: Sequence[str]) -> None:
-    """Leave tensors and keys out of a file that is not yet written."""
-    for name in names:
-        writer.file.tensors[0].pop(name, None)
-        writer.file.kv_data[0].pop(name, None)
+    return writer.close(changes)
 
 
 def _add_blocks(writer: WeightWriter, prefix: str, without_bias: Sequence[str] = ()) -> None:
@@ -208,7 +222,7 @@ def _add_blocks(writer: WeightWriter, prefix: str, without_bias: Sequence[str] =
     writer.add_norm(f"{prefix}.blk.0.ln2", bias=True)
 
 
-def write_idefics3_projector(path: Path) -> Path:
+def write_idefics3_projector(path: Path, changes: Changes = NO_CHANGES) -> Path:
     """Write the projector of SmolVLM, which cuts large pictures into tiles."""
     writer = _start_projector(path, "idefics3")
     file = writer.file
@@ -220,10 +234,10 @@ def write_idefics3_projector(path: Path) -> Path:
     _add_blocks(writer, "v")
     writer.add_norm("v.post_ln", bias=True)
     writer.add("mm.model.fc.weight", WIDTH, 4 * WIDTH)
-    return writer.close()
+    return writer.close(changes)
 
 
-def write_qwen2vl_projector(path: Path) -> Path:
+def write_qwen2vl_projector(path: Path, changes: Changes = NO_CHANGES) -> Path:
     """Write the projector of Qwen2-VL, whose number of tokens depends on the picture's size."""
     writer = _start_projector(path, "qwen2vl_merger")
     file = writer.file
@@ -235,10 +249,10 @@ def write_qwen2vl_projector(path: Path) -> Path:
     writer.add("mm.0.bias", 4 * WIDTH, scale=0.1)
     writer.add("mm.2.weight", WIDTH, 4 * WIDTH)
     writer.add("mm.2.bias", WIDTH, scale=0.1)
-    return writer.close()
+    return writer.close(changes)
 
 
-def write_ultravox_projector(path: Path) -> Path:
+def write_ultravox_projector(path: Path, changes: Changes = NO_CHANGES) -> Path:
     """Write an audio projector."""
     writer = _start_projector(path, "ultravox", "audio")
     file = writer.file
@@ -255,9 +269,4 @@ def write_ultravox_projector(path: Path) -> Path:
     writer.add("mm.a.mlp.2.weight", WIDTH, WIDTH)
     writer.add_norm("mm.a.norm_pre", 4 * WIDTH)
     writer.add_norm("mm.a.norm_mid")
-    return writer.close()
-
-
-def describe_file(path: Path) -> dict[str, Any]:
-    """Return the tensors of a file and their shapes, for a test that fails."""
-    return {tensor.name: tensor.shape for tensor in gguf.GGUFReader(str(path)).tensors}
+    return writer.close(changes)

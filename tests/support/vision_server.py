@@ -31,11 +31,12 @@ def write_models(root: Path, template: str = models.CHATML) -> Path:
 
 
 @contextmanager
-def serve_models(root: Path, **options: Any) -> Iterator[RunningServer]:
+def serve_models(root: Path, model: str = "eyes", **options: Any) -> Iterator[RunningServer]:
+    """Serve all models in a directory; one of them is the default."""
     settings = config.load(
         {"port": 0, "store": "sqlite://", "models_dir": str(root), "threads": 1} | options
     )
-    built = runtime.build_runtime(runtime.build_models(settings, "eyes"), settings)
+    built = runtime.build_runtime(runtime.build_models(settings, model), settings)
     with run_app(make_app(built, local=True)) as server:
         yield server
 

@@ -21,7 +21,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 
 from dragoman.engines.llamacpp.loading.settings import check_options
-from dragoman.engines.llamacpp.media.projector import OFF
+from dragoman.engines.llamacpp.media.projector import NONE
 from dragoman.models.output_format import check_names
 from dragoman.options import Setting, parse_options
 from dragoman.options.yaml_file import YamlFile, YamlFileError, read_yaml_file
@@ -231,7 +231,7 @@ def _parse_entry(value: object, directory: Path) -> tuple[Path, ModelOptions]:
     if draft is not None and (draft.endswith(".gguf") or "/" in draft):  # otherwise it is a name
         draft = os.path.realpath(_parse_path(draft, directory, "draft_model"))
         options = msgspec.structs.replace(options, draft_model=draft)
-    if options.mmproj is not None and options.mmproj != OFF:
+    if options.mmproj is not None and options.mmproj != NONE:
         projector = os.path.realpath(_parse_path(options.mmproj, directory, "mmproj"))
         options = msgspec.structs.replace(options, mmproj=projector)
     lora = {

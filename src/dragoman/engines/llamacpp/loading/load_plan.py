@@ -62,7 +62,7 @@ def choose_projector(settings: LlamaCppSettings, shape: ModelShape) -> Projector
         if getattr(settings, name):
             raise ModelBroken(
                 f"`{name}` cannot be combined with a projector (`mmproj`), with which the model "
-                "reads pictures or sound. Set `mmproj: off` to serve text only."
+                "reads pictures or sound. Set `mmproj: none` to serve text only."
             )
     return read_projector(path, shape.embedding or None)
 

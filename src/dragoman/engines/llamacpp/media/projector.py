@@ -22,7 +22,7 @@ from dragoman.engines.llamacpp import gguf
 from dragoman.engines.llamacpp.media.projector_rules import check_rules
 from dragoman.errors import ModelBroken
 
-OFF = "off"  # the value of the setting that uses no projector
+NONE = "none"  # the value of the setting that uses no projector
 MARK = "mmproj"
 PRECISIONS = ("f16", "bf16", "f32", "q8_0")  # of projectors, the preferred one first
 MODALITIES = {"vision": "image", "audio": "audio"}
@@ -43,7 +43,7 @@ class Projector(Struct, frozen=True):
 
 def find_projector(model: Path, setting: str | None = None) -> Path | None:
     """Return the projector file of a model: the one that is set, or else the one beside it."""
-    if setting == OFF:
+    if setting == NONE:
         return None
     if setting is not None:
         return Path(setting)
@@ -90,7 +90,7 @@ def read_projector(path: Path, width: int | None) -> Projector:
     except ModelBroken as error:
         raise ModelBroken(
             f"Its projector (`mmproj`) cannot be used. {error.message} Replace the file, or set "
-            "`mmproj: off` to serve text only."
+            "`mmproj: none` to serve text only."
         ) from None
     modalities = tuple(name for part, name in MODALITIES.items() if _has_encoder(header, part))
     return Projector(path, header.size, kinds, modalities)

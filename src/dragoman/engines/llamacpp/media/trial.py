@@ -41,7 +41,7 @@ def open_media_prompts(
         return None
     if vocabulary.pieces is None:
         raise ModelBroken(
-            "Pictures and sound need a vocabulary that can be rebuilt. Set `mmproj: off` to serve "
+            "Pictures and sound need a vocabulary that can be rebuilt. Set `mmproj: none` to serve "
             "text only."
         )
     trial = make_trial_items(projector.modalities)
@@ -82,7 +82,7 @@ async def _try_item(
     if status != 200:
         raise ModelBroken(
             "Its projector (`mmproj`) and its vocabulary do not belong together: the engine cannot "
-            "read a picture or sound with them. Set `mmproj: off` to serve text only."
+            "read a picture or sound with them. Set `mmproj: none` to serve text only."
         )
     tokens = (await prompts.count([*make_media_ids(item.digest), 0], [item])).tokens
     prompts.token_seconds = max(prompts.token_seconds, seconds / max(1, tokens))
