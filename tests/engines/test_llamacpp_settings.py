@@ -11,6 +11,7 @@ from dragoman.engines.llamacpp import create
 from dragoman.engines.llamacpp.loading.load_plan import make_load_plan
 from dragoman.engines.llamacpp.loading.native_params import build_embedding_params, build_params
 from dragoman.engines.llamacpp.loading.settings import parse_settings
+from dragoman.engines.llamacpp.pooling.batches import MAX_INPUTS
 from dragoman.errors import ModelBroken
 from tests.support.tokenizer_oracle import train_byte_level_vocabulary, write_tiny_model
 
@@ -147,10 +148,13 @@ def test_a_draft_model_with_another_vocabulary_is_rejected(
         create(path=str(default_model), draft_model=str(draft))
 
 
-def test_the_server_for_embeddings_has_one_slot_and_no_prompt_cache(default_model: Path) -> None:
+def test_the_server_for_embeddings_shares_one_context_and_has_no_prompt_cache(
+    default_model: Path,
+) -> None:
     lib = pytest.importorskip("xllamacpp")
     settings = parse_settings({"path": str(default_model), "context": 1024, "context_shift": True})
     params = build_embedding_params(lib, make_load_plan(settings))
-    assert (params.n_ctx, params.n_parallel, params.cache_ram_mib) == (1024, 1, 0)
+    assert (params.n_ctx, params.n_parallel, params.cache_ram_mib) == (1024, MAX_INPUTS, 0)
+    assert params.kv_unified  # with a context for each slot, longer inputs would be cut
     assert params.embedding
     assert not params.ctx_shift

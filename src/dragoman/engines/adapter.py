@@ -93,7 +93,12 @@ def _check_declarations(engine: object, name: str) -> None:
             f"`capabilities` of {name} list {unknown[0]!r} in `sampling`, which is not a field of "
             f"`Sampling`.{suggest(unknown[0], Sampling.__struct_fields__)}"
         )
-    for method, is_promised in (("embed", declared.embeddings), ("tokenize", declared.tokenize)):
+    promises = {
+        "embed": declared.embeddings,
+        "score": declared.scores,
+        "tokenize": declared.tokenize,
+    }
+    for method, is_promised in promises.items():
         if is_promised and not callable(getattr(engine, method, None)):
             raise TypeError(f"`capabilities` of {name} promise `{method}`, which it does not have")
 

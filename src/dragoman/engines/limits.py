@@ -31,6 +31,13 @@ def check_adapters(adapters: Sequence[Adapter], known: Collection[str]) -> None:
             )
 
 
+def check_generates(capabilities: Capabilities) -> None:
+    """Reject a job for a model that only embeds or scores texts."""
+    if not capabilities.generates:
+        purpose = "scores texts for reranking" if capabilities.scores else "embeds texts"
+        raise Unsupported(f"This model {purpose}; it does not generate.", param="model")
+
+
 def check_prompt_length(tokens: int, capabilities: Capabilities, param: str = "messages") -> None:
     """Reject a prompt that leaves no room for an answer in the context."""
     context = capabilities.context

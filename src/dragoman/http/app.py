@@ -37,6 +37,7 @@ from dragoman.http.routes import (
     models,
     ollama,
     ollama_models,
+    rerank,
     responses,
     tokenize,
 )
@@ -62,6 +63,7 @@ ROUTE_MAKERS = (
     completions.make_routes,
     infill.make_routes,
     embeddings.make_routes,
+    rerank.make_routes,
     messages.make_routes,
     responses.make_routes,
     conversations.make_routes,

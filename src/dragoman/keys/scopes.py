@@ -17,6 +17,7 @@ from dragoman.options import suggest
 
 EVERYTHING = "*"
 ADMIN_GROUP = "admin"
+_VERSION = re.compile(r"^/v\d+(?=/)")
 _METHOD = re.compile(r"([A-Z]+) +(\S.*)")
 
 
@@ -29,7 +30,7 @@ class RouteName(Struct, frozen=True):
     @property
     def group(self) -> str:
         """The first segment of the path, after the version."""
-        return self.path.removeprefix("/v1").strip("/").partition("/")[0]
+        return _VERSION.sub("", self.path).strip("/").partition("/")[0]
 
     @property
     def paths(self) -> tuple[str, str]:

@@ -9,6 +9,7 @@ from dragoman.detection import detect
 from dragoman.detection.sources import read_template_source
 from dragoman.engines.llamacpp import gguf
 from dragoman.engines.llamacpp.loading.memory_plan import MemoryPlan
+from dragoman.engines.llamacpp.pooling.head import read_head
 from dragoman.errors import ModelBroken
 from dragoman.models.catalog import ModelSource
 from dragoman.models.loaders.assemble import choose_chat_template
@@ -157,13 +158,15 @@ def _list_capabilities(
     source: ModelSource, header: gguf.GgufHeader, formats: tuple[str | None, str | None, str | None]
 ) -> tuple[str, ...]:
     tools, reasoning, template = formats
-    has_pooling = header.get_number(f"{header.architecture}.pooling_type") is not None
+    head = read_head(header)
+    embeds = bool(source.options.embeddings) or not head.generates
     supported = {
-        "completion": True,
-        "chat": template is not None,
+        "completion": head.generates,
+        "chat": head.generates and template is not None,
         "tools": tools is not None,
         "thinking": reasoning is not None,
-        "embedding": bool(source.options.embeddings) or has_pooling,
+        "embedding": embeds and head.embeds,
+        "rerank": head.ranks,
         "infill": vocabulary_from_gguf(header.metadata).infill is not None,
         "lora": bool(source.options.lora),
     }

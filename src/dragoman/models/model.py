@@ -180,14 +180,15 @@ def list_capabilities(
 ) -> tuple[str, ...]:
     """List what a model can do, under the names that clients look for."""
     supported = {
-        "completion": True,
-        "chat": template is not None,
+        "completion": capabilities.generates,
+        "chat": capabilities.generates and template is not None,
         "tools": template is not None and output_format.tools is not None,
         "thinking": output_format.reasoning is not None,
         "embedding": capabilities.embeddings > 0,
+        "rerank": capabilities.scores,
         "infill": getattr(tokenizer, "infill", None) is not None,
-        "grammar": capabilities.grammars,
-        "logprobs": capabilities.logprobs >= 0,
+        "grammar": capabilities.generates and capabilities.grammars,
+        "logprobs": capabilities.generates and capabilities.logprobs >= 0,
         "lora": bool(capabilities.lora),
     }
     return tuple(name for name, is_supported in supported.items() if is_supported)

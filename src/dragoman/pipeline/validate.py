@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from dragoman.engines.limits import (
     check_adapters,
+    check_generates,
     check_logprobs,
     check_prompt_length,
 )
@@ -34,6 +35,7 @@ BUDGET_UNSUPPORTED = "This model's reasoning cannot be limited."
 
 def validate_request(request: Request, model: Model, limits: KeyLimits = NO_LIMITS) -> None:
     """Reject what this model's engine cannot honour, and chats that are not valid."""
+    check_generates(model.capabilities)
     for prompt in request.prompts:
         if isinstance(prompt, Chat):
             model.make_prompt_limit("messages").check_chat(prompt)

@@ -30,6 +30,7 @@ OPERATIONS = {
     "embeddings": "embeddings",
     "infill": "text_completion",
     "messages": "chat",
+    "rerank": "rerank",
     "responses": "chat",
 }
 # Attributes of a request, by the names of our sampling fields.

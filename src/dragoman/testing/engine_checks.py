@@ -18,6 +18,7 @@ from dragoman.engines.invalid_steps import NO_FINISH, find_problem
 from dragoman.errors import BadRequest, ContextOverflow
 from dragoman.testing.cache_checks import keeps_cache_scopes_apart
 from dragoman.testing.delivery_checks import delivers_what_it_yields
+from dragoman.testing.pooling_checks import embeds, scores
 from dragoman.testing.subject import (
     PROMPTS,
     CheckSkipped,
@@ -345,27 +346,8 @@ async def rejects_unknown_adapters(subject: EngineUnderTest) -> None:
     raise AssertionError("an adapter that does not exist was admitted")
 
 
-@check
-async def embeds(subject: EngineUnderTest) -> None:
-    """One vector of the promised length for each input, in order, the same for the same input."""
-    size = subject.capabilities.embeddings
-    if not size:
-        raise CheckSkipped("the engine does not embed")
-    embed = getattr(subject.engine, "embed", None)
-    assert embed is not None, "`capabilities` promise embeddings, but there is no `embed`"
-    inputs = [await subject.make_prompt(PROMPTS[index]) for index in (0, 1, 0)]
-    vectors = await subject.wait(embed(inputs), "`embed` did not return")
-    lengths = [len(vector) for vector in vectors]
-    assert lengths == [size] * 3, (
-        f"3 inputs gave vectors of {lengths} numbers; `capabilities` promise {size}"
-    )
-    assert all(math.isfinite(value) for vector in vectors for value in vector), (
-        "a vector holds something that is not a finite number"
-    )
-    distances = [math.dist(vectors[0], vector) for vector in vectors]
-    assert distances[2] < 1e-2 * max(distances[1], 1e-6), (
-        "the same input twice gave two different vectors"
-    )
+check(embeds)
+check(scores)
 
 
 @check

@@ -20,6 +20,7 @@ from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from dragoman.tokenizers.pretokenizers import PRETOKENIZERS, Pretokenizer
+from dragoman.tokenizers.text_format import format_from_gguf
 from dragoman.tokenizers.vocabulary import (
     BYTE_CHARACTERS,
     INFILL_TEXTS,
@@ -90,6 +91,7 @@ def vocabulary_from_gguf(metadata: Metadata) -> Vocabulary:
         rstrip=_find_stripping(metadata, specials),
         source="gguf",
         infill=_find_infill_tokens(metadata, tokens),
+        text_format=format_from_gguf(metadata, bos is not None and _adds_bos(metadata)),
     )
 
 

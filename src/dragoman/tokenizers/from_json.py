@@ -20,6 +20,7 @@ from msgspec import Struct
 from tokenizers import Tokenizer as Backend
 
 from dragoman.errors import ModelBroken
+from dragoman.tokenizers.text_format import format_from_json
 from dragoman.tokenizers.vocabulary import (
     Vocabulary,
     decode_byte_level,
@@ -72,6 +73,7 @@ def make_vocabulary(files: TokenizerFiles) -> Vocabulary:
     bos = words.get(variables.get("bos_token", ""), find_bos_id(specials))
     eos = words.get(variables.get("eos_token", ""))
     stops = find_stop_ids([*files.stop_ids, eos], specials)
+    adds_bos = bos is not None and _adds_bos(config, file, bos)
     return Vocabulary(
         pieces=_make_pieces(file, words, added),
         specials=specials,
@@ -79,7 +81,7 @@ def make_vocabulary(files: TokenizerFiles) -> Vocabulary:
         bos_id=bos,
         eos_id=eos if eos is not None else min(stops, default=None),
         eos_ids=stops,
-        add_bos=bos is not None and _adds_bos(config, file, bos),
+        add_bos=adds_bos,
         variables=variables,
         rstrip=frozenset(
             entry["id"]
@@ -88,6 +90,7 @@ def make_vocabulary(files: TokenizerFiles) -> Vocabulary:
         ),
         source="tokenizer.json",
         infill=find_infill_tokens({}, words),
+        text_format=format_from_json(file, (bos,) if bos is not None and adds_bos else ()),
     )
 
 

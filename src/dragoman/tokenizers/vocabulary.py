@@ -17,6 +17,8 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
+from dragoman.tokenizers.text_format import TextFormat
+
 # texts that end an answer if they are special tokens
 STOP_TEXTS = frozenset(
     {
@@ -133,6 +135,14 @@ class Vocabulary(Struct, kw_only=True):
     rstrip: frozenset[int] = frozenset()  # specials that strip the white space after them
     source: str = ""
     infill: InfillTokens | None = None
+    text_format: TextFormat | None = None  # of texts to embed or score
+
+    def get_text_format(self) -> TextFormat:
+        """Return what is put around a text to embed or score: BOS, where nothing says more."""
+        if self.text_format is not None:
+            return self.text_format
+        start = (self.bos_id,) if self.add_bos and self.bos_id is not None else ()
+        return TextFormat(start=start, pair_start=start)
 
 
 def is_markup(text: str) -> bool:

@@ -338,8 +338,10 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     logprobs: int = -1  # maximum number of alternatives; -1 is no logprobs at all
     prompt_logprobs: bool = False
     grammars: bool = False
+    generates: bool = True  # False: the model only embeds or scores texts
     embeddings: int = 0  # vector length; 0 is no embeddings
     embedding_context: int | None = None  # tokens of one input to embed; None is the context
+    scores: bool = False  # scores pairs of texts, for reranking
     lora: tuple[str, ...] = ()
     tokenize: bool = False
     cache_scopes: bool = False  # reuses cached prefixes within one `Job.cache_scope` only
@@ -355,10 +357,10 @@ class Engine(Protocol):
     """Prompt in, tokens out. Knows nothing of HTTP, chat, tools or JSON.
 
     An engine may also have `capabilities` (a `Capabilities`), `embed(inputs, adapters)`,
-    `tokenize(text, special)`, `probe()` and `aclose()`; `engines.adapter` fills in the missing
-    ones. One with `should_trace(level)` is asked whether it traces itself (`Job.trace`,
-    `Step.trace`). `probe()` returns once the thread that generates has answered, and how long one
-    step of it takes, in seconds; see `engines.subprocess.progress`.
+    `score(pairs)` (see `text_pair`), `tokenize(text, special)`, `probe()` and `aclose()`;
+    `engines.adapter` fills in the missing ones. One with `should_trace(level)` is asked whether it
+    traces itself (`Job.trace`, `Step.trace`). `probe()` returns once the thread that generates has
+    answered, and how long one step of it takes, in seconds; see `engines.subprocess.progress`.
     """
 
     async def admit(self, job: Job) -> None:

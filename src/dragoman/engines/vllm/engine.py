@@ -16,6 +16,7 @@ from pathlib import Path
 
 from dragoman.engines.grammar import allow_ends, check_grammar, check_tokens_allowed
 from dragoman.engines.limits import (
+    check_generates,
     check_grammar_sampling,
     check_logprobs,
     check_prompt_length,
@@ -127,8 +128,7 @@ class VllmEngine:
     def _check_job(self, job: Job, ids: Sequence[int]) -> None:
         if not ids:
             raise BadRequest("The prompt is empty.", param="prompt")
-        if self._pooling.size:
-            raise Unsupported("This model embeds texts; it does not generate.", param="model")
+        check_generates(self.capabilities)
         check_token_ids(ids, self._vocabulary_size, "prompt")
         check_prompt_length(len(ids), self.capabilities)
         if not 1 <= job.n <= MAX_CHOICES:

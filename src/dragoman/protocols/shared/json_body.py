@@ -66,6 +66,7 @@ UNSUPPORTED_FIELDS = frozenset(
 MAX_DEPTH = 256  # of JSON that is stored as sent: it is encoded again from deeper call stacks
 TEXT_FIELDS = frozenset(
     {"messages", "prompt", "input", "instructions", "items", "system", "tokens", "content"}
+    | {"query", "documents", "queries", "text_1", "text_2", "data_1", "data_2"}
     | {"suffix", "input_prefix", "input_suffix", "input_extra", "images", "context"}
 )
 _EXPECTED = re.compile(r"^Expected `(?P<expected>[^`]+)`, got `(?P<got>[^`]+)`")
