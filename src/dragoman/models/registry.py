@@ -72,6 +72,7 @@ class ModelEntry(Struct, frozen=True, kw_only=True):
     error: str | None = None  # why loading failed
     model: Model | None = None  # if it is loaded
     expires_at: float | None = None  # when it is unloaded if it stays idle; None: it is not
+    keep_alive: float | None = None  # seconds that it stays loaded when it is idle; -1 is forever
 
 
 class ModelRegistry:
@@ -86,10 +87,10 @@ class ModelRegistry:
         planner: MemoryPlanner | None = None,
     ) -> None:
         self.policy = policy or ModelPolicy()
-        self._catalog = catalog
+        self.catalog = catalog
         self._loader = loader
         self._listener = listener
-        self._planner = planner  # None: a model needs as much memory as its files
+        self.planner = planner  # None: a model needs as much memory as its files
         # called with the id of a model and the seconds that it took to load
         self.on_loaded: Callable[[str, float], None] = lambda model, seconds: None
         self.names = ModelNames(catalog, self.policy.any_model, self._is_loaded)
@@ -165,6 +166,20 @@ class ModelRegistry:
                 await asyncio.shield(closing)
         return self._make_entry(slot)
 
+    def unload_removed(self) -> None:
+        """Unload models that are no longer in the catalog, once their requests are finished."""
+        keys = {source.key for source in self.catalog.list_sources()}
+        for loaded in self._residency.list_serving():
+            if loaded.owned and loaded.slot.source.key not in keys:
+                self._residency.retire(loaded)
+
+    def get_source(self, name: str, owner: str = "") -> ModelSource:
+        """Return the model that a request means, or raise `ModelNotFound`."""
+        source = self.names.find(name, owner)
+        if source is None:
+            raise self.names.make_not_found(name, owner)
+        return source
+
     async def load_adapter(self, name: str, adapter: str, path: str, *, owner: str = "") -> None:
         """Load a LoRA adapter into a model that is loaded, if its engine can."""
         await self._change_adapters(name, owner, "load_adapter", adapter, path)
@@ -192,8 +207,8 @@ class ModelRegistry:
         try:
             self._start_refresh()
         except RuntimeError:
-            self._catalog.refresh()
-        slots = dict.fromkeys(map(self._get_slot, self._catalog.list_sources()))
+            self.catalog.refresh()
+        slots = dict.fromkeys(map(self._get_slot, self.catalog.list_sources()))
         slots |= dict.fromkeys(loaded.slot for loaded in self._residency.list_serving())
         return [self._make_entry(slot) for slot in slots if self.names.allows(owner, slot.source)]
 
@@ -245,6 +260,9 @@ class ModelRegistry:
             slot = self._slots[source.key] = ModelSlot(source)
         elif not slot.active:
             slot.source = source
+        elif slot.loaded is not None and slot.source.stamp == source.stamp:  # its names may differ
+            slot.source, model = source, slot.loaded.model
+            model.id, model.aliases = source.id, source.aliases
         return slot
 
     async def _refresh(self) -> None:
@@ -257,7 +275,7 @@ class ModelRegistry:
 
     async def _refresh_catalog(self) -> None:
         try:
-            await asyncio.to_thread(self._catalog.refresh)
+            await asyncio.to_thread(self.catalog.refresh)
         except Exception:
             log.exception("cannot read the models directory")
         finally:
@@ -267,7 +285,7 @@ class ModelRegistry:
         source, state = slot.source, slot.state
         error = slot.error.message if slot.error is not None else source.broken
         info = (
-            slot.loaded.model.info if slot.loaded is not None else make_info(source, self._planner)
+            slot.loaded.model.info if slot.loaded is not None else make_info(source, self.planner)
         )
         return ModelEntry(
             id=source.id,
@@ -278,6 +296,7 @@ class ModelRegistry:
             error=error if state == "failed" else None,
             model=slot.loaded.model if slot.loaded is not None else None,
             expires_at=slot.loaded.expires_at if slot.loaded is not None else None,
+            keep_alive=self._residency.get_keep_alive(slot.loaded) if slot.loaded else None,
         )
 
     async def _wait_until_loaded(self, slot: ModelSlot, wait: float) -> LoadedModel:
@@ -339,8 +358,8 @@ class ModelRegistry:
 
     def _plan(self, source: ModelSource) -> ModelSource:
         """Return the model with its plan, or raise a `ModelBroken` if it does not fit."""
-        source = self._catalog.resolve_draft(source)
-        plan = None if self._planner is None else self._planner.plan(source)
+        source = self.catalog.resolve_draft(source)
+        plan = None if self.planner is None else self.planner.plan(source)
         return replace(source, plan=plan)
 
     def _adopt(self, slot: ModelSlot, model: Model, owned: bool) -> None:

@@ -178,10 +178,14 @@ class Residency:
         elif not loaded.users:
             self._schedule_close(loaded)
 
+    def get_keep_alive(self, loaded: LoadedModel) -> float:
+        """Return how many seconds a model stays loaded when it is idle."""
+        choices = (loaded.keep_alive, loaded.slot.source.options.keep_alive)
+        return next((choice for choice in choices if choice is not None), self.keep_alive)
+
     def start_idle_timer(self, loaded: LoadedModel) -> None:
         """Start the timer that unloads an idle model."""
-        choices = (loaded.keep_alive, loaded.slot.source.options.keep_alive)
-        seconds = next((choice for choice in choices if choice is not None), self.keep_alive)
+        seconds = self.get_keep_alive(loaded)
         loaded.stop_timer()
         if seconds >= 0 and loaded.is_evictable:
             loaded.timer = asyncio.get_running_loop().call_later(seconds, self._expire, loaded)

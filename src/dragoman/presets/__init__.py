@@ -12,6 +12,20 @@ recommended by the model's author, ours.
 """
 
 from dragoman.presets.options import PresetValue, SharedOptions
-from dragoman.presets.preset import Preset, PresetError, expand_preset, parse_preset
+from dragoman.presets.preset import (
+    ExampleMessage,
+    Preset,
+    PresetError,
+    expand_preset,
+    parse_preset,
+)
 
-__all__ = ["Preset", "PresetError", "PresetValue", "SharedOptions", "expand_preset", "parse_preset"]
+__all__ = [
+    "ExampleMessage",
+    "Preset",
+    "PresetError",
+    "PresetValue",
+    "SharedOptions",
+    "expand_preset",
+    "parse_preset",
+]

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from dragoman.presets.preset import Preset
 from dragoman.presets.sampling import PresetSampling, add_values, combine
-from dragoman.types import Chat, Message, Request, text_content
+from dragoman.types import Adapter, Chat, Message, Request, text_content
 
 SYSTEM_ROLES = ("system", "developer")
 
@@ -30,6 +30,7 @@ def apply_sampling(request: Request, preset: Preset) -> Request:
         text_biases=combined.text_biases,
         banned_strings=combined.banned_strings or (),
         stop=stop,
+        lora=tuple(map(Adapter, preset.lora)) or None if request.lora is None else request.lora,
         warnings=(*request.warnings, *(make_warning(names.get(name, name)) for name in ignored)),
     )
 
@@ -65,8 +66,22 @@ def apply_to_chat(chat: Chat, preset: Preset) -> tuple[Chat, list[str]]:
     if preset.system and (preset.system_rule != "default" or not _has_system_prompt(chat)):
         system = Message(role="system", content=text_content(preset.system))
         messages = (system, *messages)
+    messages = _insert_examples(messages, preset)
     chat = replace(chat, messages=messages, template_kwargs=variables)
     return chat, [make_warning(name) for name in ignored]
+
+
+def _insert_examples(messages: tuple[Message, ...], preset: Preset) -> tuple[Message, ...]:
+    """Put the messages of the preset after the system prompt, where templates expect it."""
+    if not preset.messages:
+        return messages
+    roles = [message.role for message in messages]
+    start = next((i for i, role in enumerate(roles) if role not in SYSTEM_ROLES), len(roles))
+    examples = (
+        Message(role=example.role, content=text_content(example.content))
+        for example in preset.messages
+    )
+    return (*messages[:start], *examples, *messages[start:])
 
 
 def make_warning(name: str) -> str:

@@ -24,6 +24,13 @@ class PresetError(ValueError):
     """An option of a preset is not valid. The message is one clause for the operator."""
 
 
+class ExampleMessage(Struct, frozen=True, forbid_unknown_fields=True):
+    """A message before those of every conversation."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
 class Preset(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The operator's values for the requests of one model."""
 
@@ -38,6 +45,8 @@ class Preset(Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_tool_calls: int = DEFAULT_MAX_TOOL_CALLS
     lenient_tools: bool = False  # tool results may answer no call
     additive: frozenset[str] = frozenset()  # fields of `sampling` to which the client's are added
+    messages: tuple[ExampleMessage, ...] = ()  # before those of the client, after its system prompt
+    lora: tuple[str, ...] = ()  # adapters of requests that name none
 
     def get_sampling(self, defaults: Sampling) -> Sampling:
         """Return the sampling of a request that asks for nothing, with the model's defaults."""

@@ -74,7 +74,7 @@ def install(arguments: argparse.Namespace, settings: Settings) -> None:
     )
     progress = ProgressBar(sys.stderr)
     try:
-        record = environments.install_engine(arguments.engine_name, root, progress, options)
+        record = environments.install_engine(arguments.engine_name, root, progress.report, options)
     finally:
         progress.close()
     print(f"{arguments.engine_name} {record.version} ({record.device}) is installed.")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import logging
 import os
 import re
 import shutil
@@ -20,6 +21,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dragoman.errors import BadRequest, InvalidValue, TooLarge, Unavailable
+
+log = logging.getLogger("dragoman.models")
 
 DIRECTORY = "blobs"  # in the models directory
 TEMPORARY = ".part-"
@@ -48,6 +51,7 @@ def report_disk_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        log.warning("cannot change the models on disk: %s", error)
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise Unavailable("There is no space left on the disk.") from error
         raise Unavailable("The models directory is not writable.") from error
@@ -160,7 +164,7 @@ class BlobStore:
 
     def remove(self, path: Path) -> None:
         """Remove a blob that its last model used."""
-        if path.parent == self.directory:
+        if path.parent == Path(os.path.realpath(self.directory)):
             path.unlink(missing_ok=True)
 
     def _remove_abandoned(self) -> None:

@@ -1,4 +1,4 @@
-"""Encode what Ollama's API tells about models: lists, descriptions, and the progress of changes.
+"""Encode what Ollama's API shows of models: lists, descriptions, and the progress of changes.
 
 Clients parse times as RFC 3339, and some need every text of `details`, so none of them is null.
 """
@@ -13,7 +13,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from dragoman.types import Json
 
-# what a capability of ours is called in this API; others are not told
+# what a capability of ours is called in this API; others have no name there
 CAPABILITIES = {
     "completion": "completion",
     "tools": "tools",

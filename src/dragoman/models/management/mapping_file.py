@@ -21,6 +21,7 @@ from dragoman.errors import BadRequest
 from dragoman.types import Json
 
 NESTED = "models"  # the key that may hold the entries
+NOT_IN_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 PLAIN_NAME = re.compile(r"[A-Za-z][\w./-]*", re.ASCII)
 
 
@@ -31,6 +32,20 @@ def add_entry(file: Path, name: str, value: Json) -> None:
         entries[name] = value
 
     _edit(file, lambda text, node: _insert(text, node, _format_entry(name, value)), change)
+
+
+def replace_entry(file: Path, old_name: str, name: str, value: Json) -> None:
+    """Put another entry in the place of one, in one step."""
+
+    def edit(text: str, node: yaml.MappingNode | None) -> str:
+        rest = _delete(text, node, old_name)
+        return _insert(rest, _find_mapping(rest), _format_entry(name, value))
+
+    def change(entries: dict[Json, Json]) -> None:
+        del entries[old_name]
+        entries[name] = value
+
+    _edit(file, edit, change)
 
 
 def remove_entry(file: Path, name: str) -> None:
@@ -61,7 +76,7 @@ def _edit(
     except yaml.YAMLError:
         is_expected = False
     if not is_expected:
-        raise BadRequest(f"{file} cannot be changed safely; edit it by hand.")
+        raise BadRequest(f"{file.name} cannot be changed safely; edit it by hand.")
     _write(file, edited)
 
 
@@ -73,11 +88,11 @@ def _parse(file: Path, text: str) -> dict[Json, Json]:
     try:
         content = yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError):
-        raise BadRequest(f"{file} is not valid YAML; edit it by hand.") from None
+        raise BadRequest(f"{file.name} is not valid YAML; edit it by hand.") from None
     if content is None:
         return {}
     if not isinstance(content, dict):
-        raise BadRequest(f"{file} is not a mapping of names; edit it by hand.")
+        raise BadRequest(f"{file.name} is not a mapping of names; edit it by hand.")
     return content
 
 
@@ -100,7 +115,13 @@ def _find_mapping(text: str) -> yaml.MappingNode | None:
 def _format_entry(name: str, value: Json) -> str:
     is_plain = PLAIN_NAME.fullmatch(name) and yaml.safe_load(name) == name  # `true` is not
     key = name if is_plain else json.dumps(name, ensure_ascii=False)
-    return f"{key}: {json.dumps(value, ensure_ascii=False)}"
+    return f"{key}: {_to_json(value)}"
+
+
+def _to_json(value: Json) -> str:
+    """Return JSON that is YAML, too: without characters that YAML does not take, or folds."""
+    text = json.dumps(value, ensure_ascii=False)
+    return NOT_IN_YAML.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def _insert(text: str, node: yaml.MappingNode | None, entry: str) -> str:
