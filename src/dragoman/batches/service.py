@@ -71,7 +71,7 @@ class BatchService:
         self._tasks: set[asyncio.Task[None]] = set()
         self._polling: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
-        self._is_draining = False
+        self._stopping: asyncio.Task[None] | None = None
 
     # for clients
 
@@ -126,27 +126,29 @@ class BatchService:
 
     def start(self, *, is_needed: bool = False) -> None:
         """Begin to look for batches, where there may be some. Doing so twice is harmless."""
-        if self._polling is None and (is_needed or self._options.is_persistent):
+        if self._polling is not None or self._stopping is not None:
+            return
+        if is_needed or self._options.is_persistent:
             self._polling = asyncio.get_running_loop().create_task(self._poll())
 
     def drain(self) -> None:
-        """Claim no more batches: the server is stopping."""
-        self._is_draining = True
+        """Stop at once: what is not finished is left to other servers, or to the next start."""
+        if self._stopping is None:
+            self._stopping = asyncio.get_running_loop().create_task(self._stop())
 
     async def aclose(self) -> None:
-        """Stop, and let other servers take over what is not finished."""
-        self._is_draining = True
+        self.drain()
+        if self._stopping is not None:
+            await self._stopping
+
+    async def _stop(self) -> None:
         tasks = [task for task in (self._polling, *self._tasks) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if self._polling is not None:
-            with suppress(DragomanError):
-                await self._release_all(await self._get_store())
-
-    async def _release_all(self, store: Store) -> None:
-        for batch in list(self._runs):
-            await _release(store, batch)
+        with suppress(DragomanError):  # then the others see that this server is gone
+            for batch in list(self._runs):
+                await _release(await self._get_store(), batch)
 
     async def _poll(self) -> None:
         """Claim batches and notice cancellations, for ever."""
@@ -167,8 +169,6 @@ class BatchService:
                     await self._wake.wait()
 
     async def _claim(self) -> None:
-        if self._is_draining:
-            return
         store = await self._get_store()
         counts = Counter(run.batch.owner for run in self._runs.values())
         if not await store.read(lambda tx: tx.batches.has_free(tx.servers.list_alive())):
@@ -201,7 +201,7 @@ class BatchService:
         except Exception:
             log.exception("batch %s failed", batch.id)
             await self._fail(batch, store)
-        del self._runs[batch.id]  # kept if cancelled, for `aclose` to release
+        del self._runs[batch.id]  # kept if cancelled, to be released
         self._wake.set()
 
     async def _fail(self, batch: StoredBatch, store: Store) -> None:
