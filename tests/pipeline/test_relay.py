@@ -249,9 +249,8 @@ def test_openai_and_anthropic_clients(servers: Pair) -> None:
     script(servers, *deltas, finish="tool_calls")
     url = servers[1].url
     client = openai.OpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0)
-    response = client.responses.create(
-        model="gpt", input="Hi", tools=[{"type": "function", **TOOL, "strict": False}]
-    )
+    function: Any = {"type": "function", **TOOL, "strict": False}
+    response = client.responses.create(model="gpt", input="Hi", tools=[function])
     kinds = [item.type for item in response.output]
     assert kinds == ["reasoning", "message", "function_call"]
     messages = anthropic.Anthropic(base_url=url, api_key="x", max_retries=0)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from dragoman.cli.console.flags import COMMON, add_command, add_flags, list_model_settings
 from dragoman.cli.console.table import format_size, print_json, print_table
 from dragoman.config import Settings
+from dragoman.options import mask_password
 from dragoman.types import Json
 
 if TYPE_CHECKING:
@@ -57,10 +58,18 @@ def make_row(source: ModelSource, info: ModelInfo) -> tuple[str, ...]:
         source.architecture or "-",
         source.quantization or "-",
         context,
-        format_size(source.size),
+        format_size(source.size) if source.kind != "remote" else "-",
         "-" if info.memory is None else format_size(info.memory),
-        f"broken: {source.broken}" if source.broken else f"also {names}" if names else "",
+        describe_state(source, names),
     )
+
+
+def describe_state(source: ModelSource, names: str) -> str:
+    """Say what else is known: why a model is broken, where it runs, its other names."""
+    if source.broken:
+        return f"broken: {source.broken}"
+    notes = [f"at {mask_password(source.options.upstream)}"] if source.options.upstream else []
+    return ", ".join([*notes, *([f"also {names}"] if names else [])])
 
 
 def describe_plan(info: ModelInfo) -> dict[str, Json]:
@@ -77,7 +86,8 @@ def describe_source(source: ModelSource) -> dict[str, Json]:
     return {
         "name": source.id,
         "aliases": list(source.aliases),
-        "path": str(source.path),
+        "path": None if source.kind == "remote" else str(source.path),
+        "upstream": source.options.upstream and mask_password(source.options.upstream),
         "format": source.kind,
         "architecture": source.architecture,
         "parameters": source.parameters,

@@ -13,7 +13,7 @@ from dragoman.cli.console.flags import CLIENT, add_command, add_flags
 from dragoman.cli.console.table import format_duration, format_size, print_json, print_table
 from dragoman.config import Settings
 
-HEADINGS = ("NAME", "STATUS", "MEMORY", "CONTEXT", "SLOTS BUSY", "WAITING", "UNTIL")
+HEADINGS = ("NAME", "STATUS", "MEMORY", "CONTEXT", "SLOTS BUSY", "WAITING", "UNTIL", "")
 
 
 def add_parser(
@@ -52,7 +52,16 @@ def make_row(model: ServedModel) -> tuple[str, ...]:
         f"{busy} of {model.slots}" if model.slots else busy,
         str(model.requests_waiting or 0),
         describe_expiry(model),
+        describe_upstream(model),
     )
+
+
+def describe_upstream(model: ServedModel) -> str:
+    """Say which other server runs a model, and through which API."""
+    upstream = model.upstream
+    if upstream is None:
+        return ""
+    return f"on {upstream.server} {upstream.version}".rstrip() + f", {upstream.api} API"
 
 
 def describe_expiry(model: ServedModel) -> str:

@@ -32,6 +32,7 @@ def add_parser(
             "dragoman serve",
             "dragoman serve ./model.gguf --context 16k --port 8080",
             "dragoman serve qwen3 --host 0.0.0.0 --api-key SECRET",
+            "dragoman serve --upstream http://127.0.0.1:8080",
         ),
     )
     parser.add_argument(

@@ -15,7 +15,9 @@ from dragoman.cli.console.flags import COMMON, REMOTE, add_command, add_flags, l
 from dragoman.cli.console.table import format_size, print_fields, print_json
 from dragoman.cli.console.text import print_text
 from dragoman.cli.list import describe_source
+from dragoman.cli.ps import describe_upstream
 from dragoman.config import Settings
+from dragoman.options import mask_password
 from dragoman.types import Json
 
 if TYPE_CHECKING:
@@ -64,7 +66,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
         show_served(arguments, settings)
         return
     source = open_catalog(settings, arguments.model).added[0]
-    description = describe_model(source, MemoryPlanner(settings.memory))
+    description = describe_model(source, MemoryPlanner(settings.memory), settings.upstream_key)
     if arguments.part is not None:
         show_part(description, arguments.part, is_json=arguments.json)
     elif arguments.json:
@@ -114,12 +116,13 @@ def list_fields(description: ModelDescription) -> Iterator[tuple[str, str]]:
     rows: dict[str, object] = {
         "model": source.id,
         "also named": ", ".join(source.aliases),
-        "file": source.path,
+        "file": None if source.kind == "remote" else source.path,
+        **list_upstream_fields(description),
         "error": description.error,
         "architecture": source.architecture,
         "parameters": source.parameters,
         "quantization": source.quantization,
-        "size": format_size(source.size),
+        "size": format_size(source.size) if source.size else None,
         "context": describe_context(description),
         "memory": description.plan.memory.describe() if description.plan else None,
         "layers": description.layers,
@@ -136,6 +139,23 @@ def list_fields(description: ModelDescription) -> Iterator[tuple[str, str]]:
         "license": description.license,
     }
     yield from ((name, str(value)) for name, value in rows.items() if value)
+
+
+def list_upstream_fields(description: ModelDescription) -> dict[str, object]:
+    """Return what is known about the server that runs a model, if it is another one."""
+    found, url = description.upstream, description.source.options.upstream
+    if url is None:
+        return {}
+    address: dict[str, object] = {"upstream": mask_password(url)}
+    if found is None:
+        return address
+    info = found.info
+    return {
+        "upstream": f"{info.name} {info.version}".rstrip() + f" at {mask_password(url)}",
+        "model there": info.model,
+        "API": f"{found.api}{f' ({found.reason})' if found.reason else ''}",
+        "adapters": ", ".join(info.adapters),
+    }
 
 
 def describe_context(description: ModelDescription) -> str | None:
@@ -174,6 +194,7 @@ def list_served_fields(model: ServedModel) -> Iterator[tuple[str, str]]:
         "context": model.context_length and f"{model.context_length} tokens",
         "capabilities": ", ".join(model.capabilities),
         "reads": ", ".join(model.modalities),
+        "runs": describe_upstream(model),
     }
     yield from ((name, str(value)) for name, value in rows.items() if value)
 

@@ -10,7 +10,7 @@ from dragoman.detection.sources import read_template_source
 from dragoman.engines.llamacpp import gguf
 from dragoman.engines.llamacpp.loading.memory_plan import MemoryPlan
 from dragoman.engines.llamacpp.pooling.head import read_head
-from dragoman.errors import ModelBroken
+from dragoman.errors import DragomanError, ModelBroken
 from dragoman.models.catalog import ModelSource
 from dragoman.models.loaders.assemble import choose_chat_template
 from dragoman.models.loaders.gguf import (
@@ -22,6 +22,7 @@ from dragoman.models.memory import MemoryPlanner
 from dragoman.models.output_format import apply_override, resolve_overrides
 from dragoman.models.projectors import list_modalities
 from dragoman.models.recommended_sampling import find_recommended_sampling
+from dragoman.models.upstream.discover import Discovery, discover
 from dragoman.presets import ExampleMessage, parse_preset
 from dragoman.tokenizers.from_gguf import vocabulary_from_gguf
 from dragoman.types import Json
@@ -51,10 +52,16 @@ class ModelDescription(Struct, frozen=True, kw_only=True):
     messages: tuple[ExampleMessage, ...] = ()  # before those of each conversation
     plan: MemoryPlan | None = None  # context, slots and memory when it is loaded here
     error: str | None = None  # why it cannot be loaded
+    upstream: Discovery | None = None  # the server that runs it, if it is another one
 
 
-def describe_model(source: ModelSource, planner: MemoryPlanner) -> ModelDescription:
-    """Describe a model; one that cannot be loaded is described as far as possible."""
+def describe_model(source: ModelSource, planner: MemoryPlanner, key: str = "") -> ModelDescription:
+    """Describe a model; one that cannot be loaded is described as far as possible.
+
+    A server that runs the model is asked, with `key` if it has no key file of its own.
+    """
+    if source.kind == "remote":
+        return describe_upstream_model(source, key)
     if source.broken is not None or source.kind not in ("gguf", "safetensors"):
         return ModelDescription(source=source, error=source.broken, license=source.options.license)
     if source.kind == "safetensors":
@@ -133,6 +140,35 @@ def read_metadata(source: ModelSource, *, with_lists: bool) -> dict[str, Json]:
         items = list(value) if hasattr(value, "__iter__") else [str(value)]
         metadata[key] = items if with_lists or len(items) <= MAX_LISTED else []
     return metadata | {"general.parameter_count": header.tensors.parameters}
+
+
+def describe_upstream_model(source: ModelSource, key: str = "") -> ModelDescription:
+    """Describe a model that another server runs, as that server and its tokenizer describe it."""
+    try:
+        found = discover(source.options, key)
+        template = choose_chat_template(source, found.template)
+    except DragomanError as error:
+        return ModelDescription(source=source, error=error.message)
+    info, tools, reasoning = found.info, None, None
+    if template is not None and found.api != "chat":
+        specials = frozenset() if found.tokenizer is None else frozenset(found.tokenizer.specials)
+        detected = detect(template, specials)
+        tools, reasoning = detected.tools, detected.reasoning
+    described = msgspec.structs.replace(
+        source,
+        parameters=info.parameters,
+        quantization=info.quantization,
+        context=info.trained_context or info.context,
+    )
+    return ModelDescription(
+        source=described,
+        upstream=found,
+        template=template,
+        tool_format=tools,
+        reasoning_format=reasoning,
+        vocabulary=info.vocabulary_size,
+        modalities=("text",),
+    )
 
 
 def _plan(source: ModelSource, planner: MemoryPlanner) -> tuple[MemoryPlan | None, str | None]:
