@@ -100,7 +100,7 @@ class AnswerReader:
             try:
                 if not 0 <= step.choice < len(feeds):
                     raise EngineFailed("The engine answered with a choice that was not requested.")
-                if step.prompt_tokens is not None or step.prompt_logprobs:
+                if step.prompt_tokens is not None or step.prompt_logprobs or step.cached_tokens:
                     self._count_prompt(step)
                 deltas = feeds[step.choice](step)
             except STEP_ERRORS as error:

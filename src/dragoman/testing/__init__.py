@@ -7,6 +7,13 @@ server without a model. It can fail in every way a real engine fails:
     engine = ScriptedEngine(Reply("Half an ans", raise_at=2))
     dragoman.serve(engine)
 
+`ScriptedWorker` plays such a script as an upstream server, over HTTP: llama-server, vLLM or SGLang.
+It has faults of its own, those of servers and networks:
+
+    async with ScriptedWorker("vllm", "It rains.") as worker:
+        worker.set_faults(WorkerFaults(close_at=2))
+        ... dragoman serve --upstream, with worker.url
+
 `check_engine` runs every check that the server relies on over your own engine. It raises
 `NotConformant`, with a line for each check that failed, or returns a `CheckResult` for each:
 
@@ -32,6 +39,7 @@ from dragoman.testing.cuts import every_cut
 from dragoman.testing.format_checks import ParsedOutput, check_format
 from dragoman.testing.replies import Reply
 from dragoman.testing.scripted import ScriptedEngine
+from dragoman.testing.upstream.worker import ScriptedWorker, WorkerFaults
 
 __all__ = [
     "ByteTokenizer",
@@ -40,6 +48,8 @@ __all__ = [
     "ParsedOutput",
     "Reply",
     "ScriptedEngine",
+    "ScriptedWorker",
+    "WorkerFaults",
     "check_engine",
     "check_format",
     "every_cut",

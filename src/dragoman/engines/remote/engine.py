@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Generator, Sequence
 from typing import NoReturn
 
 import msgspec
@@ -91,10 +91,12 @@ class RemoteEngine:
         self._masker = TokenMasker(vocabulary.pieces, vocabulary.eos_ids, vocabulary.control)
         self._size = max(upstream.vocabulary_size or 0, len(vocabulary.pieces))
         self._watch = StallWatch(settings.stall_timeout)
+        self.retries = 0  # requests that were sent once more
         self._identity: ServerIdentity | None = None
         self._verified_epoch = -1
         self._verified_at = float("-inf")
         self._verifying = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()  # of jobs
 
     @property
     def state(self) -> str:
@@ -112,6 +114,15 @@ class RemoteEngine:
     def running_requests(self) -> int:
         """Requests whose responses are being read."""
         return len(self._watch)
+
+    @property
+    def running_jobs(self) -> int:
+        return len(self._tasks)
+
+    @property
+    def paused_requests(self) -> int:
+        """Requests whose server has to wait for a slow reader."""
+        return self._watch.count_paused()
 
     async def prepare(self) -> None:
         """Check what this server returns; raise `ModelBroken` if it cannot be used."""
@@ -206,14 +217,14 @@ class RemoteEngine:
         self._api.check_job(job)
 
     async def generate(self, job: Job) -> AsyncGenerator[Step, None]:
-        async with self._start_job(job) as queue:
+        with self._start_job(job) as queue:
             while steps := await queue.take():
                 for step in steps:
                     yield step
 
     async def deliver_steps(self, job: Job, consumer: StepConsumer) -> None:
         """Run a job like `generate`, and call a consumer with its steps where they arrive."""
-        async with self._start_job(job) as queue:
+        with self._start_job(job) as queue:
             await queue.deliver(consumer)
 
     async def tokenize(self, text: str, special: bool = False) -> list[int]:
@@ -226,21 +237,25 @@ class RemoteEngine:
         return ids
 
     async def aclose(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.health.aclose()
         await self.client.aclose()
 
     # running jobs
 
-    @contextlib.asynccontextmanager
-    async def _start_job(self, job: Job) -> AsyncGenerator[StepQueue, None]:
+    @contextlib.contextmanager
+    def _start_job(self, job: Job) -> Generator[StepQueue, None, None]:
+        """Run a job inside this block; leaving it closes the job's connections."""
         queue = StepQueue()
         task = asyncio.create_task(self._run_job(job, queue))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         try:
             yield queue
         finally:
             task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
 
     async def _run_job(self, job: Job, queue: StepQueue) -> None:
         """Run all requests of a job; end the queue with the first error."""
@@ -278,6 +293,7 @@ class RemoteEngine:
                 log.warning("upstream server %s: %s; trying again", self._settings.url, failure)
                 if not is_stale:
                     may_retry = False
+                    self.retries += 1
                     await asyncio.sleep(self._settings.first_retry_delay)
                 fresh = True
 

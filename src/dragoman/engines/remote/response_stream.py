@@ -27,7 +27,7 @@ from dragoman.types import Step
 
 MAX_BACKLOG = 1 << 20  # bytes of frames whose steps wait for their reader
 MAX_TICK = 1.0  # seconds
-TICKS_PER_TIMEOUT = 10
+TICKS_PER_TIMEOUT = 20
 REST_SECONDS = 0.05  # for the rest of a response whose choices have all finished
 
 
@@ -97,9 +97,10 @@ class ResponseStream:
     def resume(self) -> None:
         """Read on, once the queue is empty."""
         self._backlog = 0
-        if self.is_paused and self._connection is not None:
+        if self.is_paused:
             self.is_paused = False
-            self._connection.resume()
+            if self._connection is not None and self._connection.is_answering(self):
+                self._connection.resume()
 
     def end(self) -> None:
         if self._status != 200:
@@ -115,7 +116,7 @@ class ResponseStream:
     def _end_with(self, error: Exception) -> None:
         """Fail, and close the connection: nothing that follows can be read."""
         self._set_error(error)
-        if self._connection is not None:
+        if self._connection is not None and self._connection.is_answering(self):
             self._connection.abort()
 
     def _set_error(self, error: Exception) -> None:
@@ -129,12 +130,11 @@ class ResponseStream:
     def close(self) -> None:
         """Cancel the request, unless nothing but the end of its response is missing."""
         connection = self._connection
-        if connection is None or (self.done.done() and connection.is_idle):
+        if connection is None or not connection.is_answering(self):
             return
         if self._reader.is_complete and connection.is_open:
             self.resume()
-            rest = ResponseRest(connection)
-            connection.detach(rest)
+            connection.detach(ResponseRest(connection))
         else:
             connection.abort()
 
@@ -172,6 +172,9 @@ class StallWatch:
     def __len__(self) -> int:
         return len(self._streams)
 
+    def count_paused(self) -> int:
+        return sum(stream.is_paused for stream in self._streams)
+
     @contextlib.contextmanager
     def watch(self, stream: ResponseStream) -> Generator[None, Any, None]:
         """Watch a response inside this block."""
@@ -192,7 +195,7 @@ class StallWatch:
 
     def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
         # a longer pause is one of this process
-        elapsed = min(loop.time() - self._last_tick, 2 * self._interval)
+        elapsed = min(loop.time() - self._last_tick, self._interval)
         has_progressed = any(stream.frames != stream.seen_frames for stream in self._streams)
         for stream in [*self._streams]:
             self._look(stream, elapsed, has_progressed)

@@ -231,6 +231,7 @@ class ScriptedWorker:
             request.send_json({"error": error}, faults.status, headers)
             return
         self.generating += 1
+        self._notify_watchers()
         try:
             await self._stream(request, self._make_api(path, body), faults)
         finally:

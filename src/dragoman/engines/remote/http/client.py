@@ -189,11 +189,15 @@ class UpstreamClient:
                 self.epoch += 1
                 self._all_lost.set()
 
+    async def wait_all_lost(self) -> None:
+        """Wait until there is no open connection."""
+        await self._all_lost.wait()
+
     async def aclose(self) -> None:
         self._is_closed = True
         for connection in [*self._open]:
             connection.abort()
-        await self._all_lost.wait()
+        await self.wait_all_lost()
 
 
 def create_tls_context(ca_file: str) -> ssl.SSLContext:

@@ -54,9 +54,9 @@ class UpstreamConnection(asyncio.Protocol):
     def is_open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
-    @property
-    def is_idle(self) -> bool:
-        return self._receiver is None
+    def is_answering(self, receiver: ResponseReceiver) -> bool:
+        """Whether the present response is this receiver's; the next one may be another's."""
+        return self._receiver is receiver
 
     def send(self, request: bytes, receiver: ResponseReceiver) -> None:
         """Send a request; the receiver takes its response."""

@@ -108,18 +108,20 @@ class VllmReader(Generic[L]):
     def _read_choice(self, new: StreamChoice[L]) -> list[Step]:
         if not 0 <= new.index < len(self._choices):
             raise InvalidFrame(f"there is no choice {new.index}")
-        if new.token_ids is None and (new.text or new.finish_reason is None):
-            raise InvalidFrame(NO_IDS)
-        choice, ids, logprobs = self._choices[new.index], new.token_ids or [], []
-        if self._parts.job.logprobs is not None and new.logprobs is not None:
-            logprobs = self._convert_logprobs(new.logprobs, self._parts.job.logprobs)
-            if len(logprobs) != len(ids):
-                raise InvalidFrame(f"{len(logprobs)} logprobs for {len(ids)} tokens")
         finish = None
         if new.finish_reason is not None:
             finish = FINISHES.get(new.finish_reason)
             if finish is None:
                 raise make_finish_error(new.finish_reason)
+        choice, ids, logprobs = self._choices[new.index], new.token_ids, []
+        if ids is None:
+            if new.text or finish is None or not choice.counted:
+                raise InvalidFrame(NO_IDS)
+            ids = []
+        if self._parts.job.logprobs is not None and new.logprobs is not None:
+            logprobs = self._convert_logprobs(new.logprobs, self._parts.job.logprobs)
+            if len(logprobs) != len(ids):
+                raise InvalidFrame(f"{len(logprobs)} logprobs for {len(ids)} tokens")
         step = choice.add(ids, logprobs, finish)
         if self._drops_token:
             step = replace(step, ids=[], tokens=0, logprobs=[], stop_id=None)
