@@ -15,12 +15,12 @@ from pathlib import Path
 
 from dragoman.config import Settings
 from dragoman.detection import DetectedFormats, ProbeTurn, RoundTripCheck, detect
+from dragoman.detection.placeholders import describe_media
 from dragoman.detection.sources import TemplateSource, read_template_source, read_text
 from dragoman.errors import ModelBroken
 from dragoman.formats import reasoning_formats, tool_formats
 from dragoman.output.library import collect_markers
 from dragoman.output.spec import GAP, ReasoningFormat, ToolFormat
-from dragoman.prompt.media_markers import find_placeholders
 
 ANSWER_POSITIONS = {
     "inside": "inside reasoning, which the template opens",
@@ -135,7 +135,7 @@ def build_report(source: TemplateSource) -> dict[str, object]:
             "markers": _list_markers(None, reasoning),
             **dataclasses.asdict(detected.reasoning_controls),
         },
-        "media": {"reads": list(source.modalities), "placeholders": _list_placeholders(source)},
+        "media": describe_media(source),
         "evidence": list(detected.reasons),
         "states": dict(_list_states(tools, reasoning)),
         "examples": _collect_examples(detected),
@@ -281,18 +281,10 @@ def _format_tools(detected: DetectedFormats, tools: ToolFormat | None) -> Iterat
         yield _format_line("", "the template does not render tool definitions")
 
 
-def _list_placeholders(source: TemplateSource) -> list[str]:
-    """List what the template writes for pictures and sound, by role."""
-    return [
-        f"{entry.role}: {entry.kind} as {entry.text}"
-        for entry in find_placeholders(source.template)
-    ]
-
-
 def _format_media(source: TemplateSource) -> Iterator[str]:
     if source.modalities != ("text",):
         yield from ("", _format_line("reads", ", ".join(source.modalities)))
-        yield from (_format_line("", text) for text in _list_placeholders(source))
+        yield from (_format_line("", text) for text in describe_media(source)["placeholders"])
 
 
 def _format_reasoning(

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dragoman.errors import BadRequest
-from dragoman.prompt.media_markers import find_placeholders
 from dragoman.prompt.renderer import PromptRenderer, RenderedPrompt
+from dragoman.prompt.template.media_markers import find_placeholders
 from dragoman.types import (
     AudioPart,
     Chat,

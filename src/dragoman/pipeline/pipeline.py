@@ -25,7 +25,6 @@ from dragoman.pipeline.answer import AnswerReader, Deliver
 from dragoman.pipeline.best_of import select_best
 from dragoman.pipeline.constrain import attribute_engine_errors, constrain, get_call_limits
 from dragoman.pipeline.detokenize import Detokenizer
-from dragoman.pipeline.media_prompt import count_prompt, count_reused_tokens, warn_about_text
 from dragoman.pipeline.merge import JobRunner
 from dragoman.pipeline.plan import (
     OutputReading,
@@ -48,6 +47,11 @@ from dragoman.pipeline.render import (
     make_replay_scope,
     prepend_context,
     render_with_replay,
+)
+from dragoman.pipeline.rendering.media_prompt import (
+    count_prompt,
+    count_reused_tokens,
+    warn_about_text,
 )
 from dragoman.pipeline.sampling import resolve_tokens, warn_about_unused
 from dragoman.pipeline.services import Services

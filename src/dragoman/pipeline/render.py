@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from dragoman.errors import BadRequest, ContextOverflow, Unsupported
 from dragoman.media.service import MediaReading, has_media
 from dragoman.models.model import Model
-from dragoman.pipeline.media_prompt import is_exact
+from dragoman.pipeline.rendering.media_prompt import is_exact
 from dragoman.pipeline.services import Services
 from dragoman.pipeline.validate import (
     BUDGET_UNSUPPORTED,
@@ -31,7 +31,7 @@ from dragoman.pipeline.validate import (
 )
 from dragoman.presets.apply import apply_to_chat, make_warning
 from dragoman.prompt.infill import encode_infill
-from dragoman.prompt.renderer import RenderedPrompt
+from dragoman.prompt.renderer import RenderedPrompt as RenderedPrompt
 from dragoman.prompt.tokens.limit import PromptLimit
 from dragoman.replay import NO_ROOM, REREAD, ReplayedPrompt, ReplayScope, ReplayService
 from dragoman.telemetry.record import get_record

@@ -25,13 +25,13 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.prompt import generic_tools
-from dragoman.prompt.media_markers import make_marker
 from dragoman.prompt.special_tokens import join_texts
 from dragoman.prompt.template.capabilities import (
     TemplateCapabilities,
     TemplateMessage,
     TemplateTool,
 )
+from dragoman.prompt.template.media_markers import make_marker
 from dragoman.prompt.tool_results import match_results
 from dragoman.prompt.turn import Turn
 from dragoman.types import Content, ContentPart, Json, Message, TextPart, Tool, ToolCall

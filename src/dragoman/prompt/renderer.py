@@ -27,27 +27,16 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from dragoman.errors import BadRequest, TemplateRejected, TemplateTooCostly, Unsupported
-from dragoman.prompt.chat_checks import (
-    check_ids,
-    check_messages,
-    estimate_cost,
-    make_empty_error,
-)
 from dragoman.prompt.conversation import (
     arrange_messages,
     prepare_messages,
     prepare_tools,
     to_template_message,
 )
-from dragoman.prompt.media_markers import (
-    MediaWriter,
-    check_no_media,
-    find_placeholders,
-    insert_media,
-)
 from dragoman.prompt.open_message import append_prompt_end, cut_prompt
 from dragoman.prompt.opening import find_opening
 from dragoman.prompt.pieces import PromptPieces, Splicer, join_pieces
+from dragoman.prompt.pieces import RenderedPrompt as RenderedPrompt
 from dragoman.prompt.reasoning_options import (
     ReasoningOptions,
     effort_error,
@@ -55,7 +44,6 @@ from dragoman.prompt.reasoning_options import (
     reasoning_variables,
     rename_switch,
 )
-from dragoman.prompt.rendered_prompt import RenderedPrompt as RenderedPrompt
 from dragoman.prompt.special_tokens import MarkedText, SpecialTokenGuard, remove_breaks
 from dragoman.prompt.stop_strings import find_stop_strings
 from dragoman.prompt.template.budget import DEFAULT_LIMITS, RenderBudget, RenderLimits
@@ -64,7 +52,19 @@ from dragoman.prompt.template.capabilities import (
     make_tools_variable,
     probe_capabilities,
 )
+from dragoman.prompt.template.media_markers import (
+    MediaWriter,
+    check_no_media,
+    find_placeholders,
+    insert_media,
+)
 from dragoman.prompt.template.template import ChatTemplate, compile_template
+from dragoman.prompt.tokens.chat_checks import (
+    check_ids,
+    check_messages,
+    estimate_cost,
+    make_empty_error,
+)
 from dragoman.prompt.tokens.encoding import encode_pieces
 from dragoman.prompt.tokens.limit import (
     DEFAULT_LIMIT,

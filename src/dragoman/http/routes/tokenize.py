@@ -10,8 +10,7 @@ from dragoman.http.router import Route, RouteGroup
 from dragoman.http.routes.context import RouteContext
 from dragoman.models.model import Model
 from dragoman.models.residency import Lease
-from dragoman.pipeline.render import render_unanswered
-from dragoman.prompt.renderer import RenderedPrompt
+from dragoman.pipeline.render import RenderedPrompt, render_unanswered
 from dragoman.protocols import chat
 from dragoman.protocols.dialect import pass_strict
 from dragoman.protocols.shared.openai import encode

@@ -47,7 +47,7 @@ class _Tokens(Struct):
     tokens: list[int]
 
 
-class _TokenCount(Struct):
+class _CountedChat(Struct):
     input_tokens: int
 
 
@@ -156,7 +156,7 @@ class MediaPrompts:
         status, answer = await self._client.post(COUNT_PATH, body)
         if status != 200:
             raise BadRequest(UNREADABLE, param="messages")
-        return msgspec.json.decode(answer, type=_TokenCount).input_tokens
+        return msgspec.json.decode(answer, type=_CountedChat).input_tokens
 
 
 def _make_part(item: MediaItem) -> Json:

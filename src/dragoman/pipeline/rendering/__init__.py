@@ -1,0 +1,1 @@
+"""What rendering a prompt needs besides the renderer."""
