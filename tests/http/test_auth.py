@@ -95,7 +95,7 @@ def is_allowed(name: str, route: Route) -> bool:
         case _:
             return (
                 not admin
-                and re.fullmatch(rf"(/v1)?/{re.escape(name)}(/.*)?", route.path) is not None
+                and re.fullmatch(rf"(/v\d+)?/{re.escape(name)}(/.*)?", route.path) is not None
             )
 
 

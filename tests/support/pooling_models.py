@@ -6,11 +6,18 @@ embedding model has none. Weights come from a fixed seed, so that results are th
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from gguf import GGUFWriter
 from msgspec import Struct
+
+from dragoman import config, runtime
+from dragoman.http.server import make_app
+from tests.support.serving import RunningServer, run_app
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CLS, SEP = 2, 3
@@ -50,6 +57,16 @@ def write_encoder(path: Path, pooling: int, shape: EncoderShape = SMALL) -> Path
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+@contextmanager
+def serve_file(path: Path, **options: Any) -> Iterator[RunningServer]:
+    """Serve a model file, which is loaded."""
+    settings = config.load({"port": 0, "store": "sqlite://", "threads": 1} | options)
+    models = runtime.build_models(settings, str(path))
+    with run_app(make_app(runtime.build_runtime(models, settings), local=True)) as server:
+        server.run_coroutine(models.load(path.stem))
+        yield server
 
 
 def _add_metadata(writer: GGUFWriter, tokens: list[str], pooling: int, shape: EncoderShape) -> None:

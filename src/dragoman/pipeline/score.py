@@ -144,7 +144,9 @@ class PairReader:
             tokens = most if tokens is None else min(tokens, most)
         try:
             if tokens is None:
-                return await encode_plain(text.text, self._model, limit)
+                ids = await encode_plain(text.text, self._model, limit)
+                limit.check_tokens(0 if isinstance(ids, str) else len(ids), is_whole=True)
+                return ids
             return await encode_first_tokens(text.text, self._model, limit, tokens)
         except BadRequest as error:
             error.param = text.param
