@@ -178,7 +178,8 @@ def add_context(delta: Delta, readers: list[Reader], plan: Plan) -> Delta:
     if isinstance(prompt, str) or (not answer and readers[delta.choice].completion_tokens):
         return delta
     end = [delta.stop] if isinstance(delta.stop, int) else []
-    return replace(delta, context=[*prompt, *answer, *end])
+    text = [token for token in prompt if token >= 0]  # media cannot be sent back as ids
+    return replace(delta, context=[*text, *answer, *end])
 
 
 def share_prompt_counts(step: Step, readers: list[Reader], choices: int) -> None:

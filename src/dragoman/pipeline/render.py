@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from dragoman.errors import BadRequest, ContextOverflow, Unsupported
 from dragoman.media.service import MediaReading, has_media
 from dragoman.models.model import Model
-from dragoman.pipeline.rendering.media_prompt import is_exact
+from dragoman.pipeline.rendering.media_prompt import count_prompt
 from dragoman.pipeline.services import Services
 from dragoman.pipeline.validate import (
     BUDGET_UNSUPPORTED,
@@ -185,15 +185,24 @@ async def _render(
             raise
         plain = await renderer.render(chat, splicer, limit)
         return turns.with_prompt(plain, (NO_ROOM,) * replays)
-    if rendered.replayed_turns and not await is_exact(rendered, scope.model):
-        plain = await renderer.render(chat, splicer, limit)
-        return turns.with_prompt(plain, (*rendered.skipped, *[REREAD] * rendered.replayed_turns))
-    if rendered.replayed_turns and not rendered.fits(context):
-        plain = await renderer.render(chat, splicer, limit)
-        if plain.fits(context):
-            skipped = (*rendered.skipped, *[NO_ROOM] * rendered.replayed_turns)
+    if rendered.replayed_turns:
+        fits, reason = await _check_replays(rendered, scope.model)
+        plain = rendered if fits else await renderer.render(chat, splicer, limit)
+        if not fits and (reason == REREAD or plain.fits(context)):
+            skipped = (*rendered.skipped, *[reason] * rendered.replayed_turns)
             return turns.with_prompt(plain, skipped)
     return turns.with_prompt(rendered, rendered.skipped)
+
+
+async def _check_replays(rendered: RenderedPrompt, model: Model) -> tuple[bool, str]:
+    """Whether the engine takes a prompt with its replayed turns, and why not."""
+    count = await count_prompt(rendered.ids or [], rendered.media, model)
+    if count is None:
+        return True, ""
+    if not count.is_exact:
+        return False, REREAD
+    context = model.capabilities.context
+    return context is None or count.tokens < context, NO_ROOM
 
 
 async def encode_raw_prompt(

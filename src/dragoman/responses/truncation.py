@@ -58,11 +58,11 @@ async def _fits(request: Request, services: Services, already_admitted: bool) ->
 
 def _has_room(plan: Plan) -> bool:
     """Whether the context has room for an answer."""
-    prompt, context = plan.jobs[0].prompt, plan.model.capabilities.context
-    if context is None or isinstance(prompt, str):
+    tokens, context = plan.prompts[0].tokens, plan.model.capabilities.context
+    if context is None or tokens is None:
         return True
     wanted = plan.request.sampling.max_tokens or plan.model.defaults.max_tokens or DEFAULT_ANSWER
-    return context - len(prompt) >= min(wanted, context // 4)
+    return context - tokens >= min(wanted, context // 4)
 
 
 def _count_system_messages(chat: Chat) -> int:

@@ -36,14 +36,6 @@ async def count_prompt(
     return await method(prompt, media)
 
 
-async def is_exact(rendered: RenderedPrompt, model: Model) -> bool:
-    """Whether the engine reads a prompt as the ids that were rendered."""
-    if not rendered.media:
-        return True
-    count = await count_prompt(rendered.ids or [], rendered.media, model)
-    return count is None or count.is_exact
-
-
 def count_reused_tokens(
     reuse: PromptReuse, prompt: list[int], count: PromptCount | None
 ) -> PromptReuse:
