@@ -96,6 +96,7 @@ WITHOUT_OWNER = {
     "completions.add",
     "files.add",
     "files.read_chunks",
+    "files.delete_piece",
     "batches.add",
     "batches.claim",
     "batches.has_free",

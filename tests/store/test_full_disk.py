@@ -14,10 +14,12 @@ SCRIPT = """
 import asyncio, sys, pytest
 from pathlib import Path
 from dragoman.errors import StoreUnavailable
+from dragoman.files.upload import delete_file
 from tests.support.stores import *
 async def main(folder):
     store = await open_store(f"sqlite:///{folder}/store.db")
     await add_conversation(store, make_conversation("c"), make_items("a"))
+    await add_file(store, make_file("f"), [b"x" * 250_000] * 20)
     count = 0
     with pytest.raises(StoreUnavailable, match="no space left"):
         while True:
@@ -27,6 +29,7 @@ async def main(folder):
         Path(folder, "filler").write_bytes(b"x" * (64 << 20))
     assert count > 10
     assert not await store.delete(lambda tx: tx.delete_response("bob", "r0"))
+    assert await delete_file(store, "ann", "f")
     for number in range(count):
         assert await store.delete(lambda tx: tx.delete_response("ann", f"r{number}")), number
     assert await store.delete(lambda tx: tx.delete_conversation("ann", "c"))

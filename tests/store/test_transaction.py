@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from dragoman.store.batches.rows import LineResult
 from dragoman.store.rows import ROW, StoredItem, StoredTurn, StoreLimits
 from dragoman.store.store import Store
 from dragoman.store.transaction import Transaction
 from tests.store.operations import OWNED, WITHOUT_OWNER, WITHOUT_RESULT, list_methods
 from tests.support.stores import (
+    NOW,
     add_rows,
     finish_response,
     get_response,
     get_turns,
     list_frames,
     list_item_ids,
+    make_batch,
     make_completion,
     make_conversation,
+    make_file,
     make_items,
     make_response,
     put_turns,
@@ -94,7 +99,22 @@ def test_owners_can_use_the_same_key(url: str) -> None:
     run_scenario(url, scenario)
 
 
+def run_a_batch(tx: Transaction, *, end: bool) -> None:
+    """Claim a batch and record the results of its lines."""
+    [batch] = tx.claim_batches(Counter(), 9)
+    tx.batches.start(batch, 3, None, NOW + 1e6)
+    tx.batches.record_results(batch, [LineResult(1, b"one"), LineResult(3, b"three", failed=True)])
+    tx.batches.record_results(batch, [LineResult(1, b"again"), LineResult(2, b"")])
+    if end:
+        tx.batches.finish(batch, "completed", 1e6, b"[]")
+
+
 WRITES: dict[str, Callable[[Transaction], Any]] = {
+    "files.add": lambda tx: tx.files.add(make_file("h")),
+    "files.delete_piece": lambda tx: tx.files.delete_piece("f"),
+    "batches.add": lambda tx: tx.batches.add(make_batch("d", metadata=b"12")),
+    "batches.record_results": lambda tx: run_a_batch(tx, end=False),
+    "batches.finish": lambda tx: run_a_batch(tx, end=True),
     "add_response": lambda tx: tx.add_response(
         make_response("new", previous="r", conversation="c"),
         [StoredItem("i0", b"00", is_output=True), StoredItem("i3", b"three", is_output=True)],
@@ -137,6 +157,16 @@ WRITES: dict[str, Callable[[Transaction], Any]] = {
 
 # methods that change no counted row, or that `test_servers` tests
 NOT_COUNTED = {
+    "files.read_chunks",
+    "batches.start",  # with `record_results`
+    "batches.claim",
+    "batches.has_free",
+    "batches.release",
+    "batches.list_cancelling",
+    "batches.list_done",
+    "batches.finalize",
+    "claim_batches",
+    "servers.list_alive",
     "key_values.get_secret",
     "responses.list_cancel_requests",
     "responses.lock_running",

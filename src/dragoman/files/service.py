@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from dragoman.errors import NotFound
-from dragoman.files.upload import FileLimits, Upload
+from dragoman.files.upload import FileLimits, Upload, delete_file
 from dragoman.store.batches.rows import StoredFile
 from dragoman.store.rows import Page
 
@@ -50,7 +50,7 @@ class FileService:
     async def delete(self, owner: str, file: str) -> None:
         """Delete a file, or raise `NotFound`; `FileInUse` if a batch still reads it."""
         store = await self._get_store()
-        if not await store.delete(lambda tx: tx.files.delete(owner, file)):
+        if not await delete_file(store, owner, file):
             raise NotFound(f"There is no file `{file[:MAX_ID_IN_ERROR]}`.", param="file_id")
 
     async def read_chunks(self, file: str) -> AsyncIterator[bytes]:

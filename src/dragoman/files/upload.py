@@ -90,7 +90,7 @@ class Upload:
     async def abort(self) -> None:
         """Delete what was written."""
         if self._written:
-            await self._store.delete(lambda tx: tx.files.delete(self._owner, self.id))
+            await delete_file(self._store, self._owner, self.id)
 
     def _append(self, tx: Transaction, data: bytes) -> None:
         self._check_quota(tx, len(data))
@@ -118,3 +118,12 @@ class Upload:
             )
         if tx.files.sum_bytes() + size > self._limits.total:
             raise StoreUnavailable("The server has no space left for files.", retry_after=60)
+
+
+async def delete_file(store: Store, owner: str, file: str) -> bool:
+    """Delete a file piece by piece; False if there is none. It is invisible from the start."""
+    if not await store.delete(lambda tx: tx.files.delete(owner, file)):
+        return False
+    while not await store.delete(lambda tx: tx.files.delete_piece(file)):
+        pass
+    return True

@@ -44,7 +44,7 @@ class Transaction:
         self.files = FileRepository(connection, self._meter)
         self.batches = BatchRepository(connection, server.id, self._meter, self.files)
         self.servers = ServerRepository(connection, server)
-        self.maintenance = MaintenanceRepository(connection)
+        self.maintenance = MaintenanceRepository(connection, self.files)
 
     @property
     def bytes_written(self) -> Counter[str]:

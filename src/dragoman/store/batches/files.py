@@ -28,7 +28,9 @@ from dragoman.store.rows import ROW, Page
 from dragoman.store.tables import batches, chunks, current_time, files
 from dragoman.store.write_meter import WriteMeter
 
-MAX_CHUNKS = 512  # that are read at once
+MAX_CHUNKS = 512  # that are read or deleted at once
+PIECE_BYTES = 2 << 20  # of a file, that are deleted at once
+HIDDEN = {"complete": False, "batch": None, "expires": 0.0}  # columns of a file that is deleted
 
 
 class FileRepository:
@@ -97,13 +99,49 @@ class FileRepository:
         return [_to_stored(row) for row in rows]
 
     def delete(self, owner: str, file: str) -> bool:
-        """Delete a file with its content; `FileInUse` if a batch still reads it."""
-        owned = select(is_read_by_batch()).where(_is_owned(owner, file))
-        if self._connection.execute(owned).scalar():
+        """Make a file invisible and begin to delete it; `FileInUse` if a batch still reads it.
+
+        `delete_piece` deletes the rest of a large file; a sweep would do so, too.
+        """
+        is_owned = _is_owned(owner, file)
+        if self._connection.execute(select(is_read_by_batch()).where(is_owned)).scalar():
             raise FileInUse("A batch that has not ended reads this file. Cancel the batch first.")
         is_writing = and_(files.c.batch.is_not(None), files.c.complete.is_(False))
-        statement = delete(files).where(_is_owned(owner, file), not_(is_writing))
-        return self._connection.execute(statement).rowcount > 0
+        hidden = update(files).where(is_owned, not_(is_writing)).values(HIDDEN)
+        if not self._connection.execute(hidden).rowcount:
+            return False
+        self.delete_piece(file)
+        return True
+
+    def delete_piece(self, file: str) -> bool:
+        """Delete some content of an invisible file, and the file with the last; whether it is gone.
+
+        SQLite writes what it deletes, so a large file would not fit into what is left of a disk,
+        and other transactions would wait for it.
+        """
+        query = select(chunks.c.number, chunks.c.length).where(chunks.c.file == file)
+        numbers: list[int] = []
+        size = 0
+        for number, length in self._connection.execute(
+            query.order_by(chunks.c.number).limit(MAX_CHUNKS)
+        ):
+            if size + length > PIECE_BYTES and numbers:
+                break
+            numbers.append(number)
+            size += length
+        piece = and_(chunks.c.file == file, chunks.c.number.in_(numbers))
+        self._connection.execute(delete(chunks).where(piece))
+        rest = select(chunks.c.number).where(chunks.c.file == file).limit(1)
+        if self._connection.execute(rest).first() is None:
+            self._connection.execute(delete(files).where(files.c.id == file))
+            return True
+        shrunk = {
+            "bytes": files.c.bytes - size,
+            "size": files.c.size - size - ROW * len(numbers),
+            **HIDDEN,
+        }
+        self._connection.execute(update(files).where(files.c.id == file).values(shrunk))
+        return False
 
     def read_chunks(self, file: str, after: int, max_bytes: int) -> list[tuple[int, bytes]]:
         """Return chunks after a number, with their numbers: at least one, unless it was the last.

@@ -31,7 +31,7 @@ from sqlalchemy import (
     tuple_,
 )
 
-from dragoman.store.batches.files import is_read_by_batch
+from dragoman.store.batches.files import FileRepository, is_read_by_batch
 from dragoman.store.rows import StoreLimits
 from dragoman.store.tables import (
     batches,
@@ -44,7 +44,6 @@ from dragoman.store.tables import (
 )
 
 BATCH = 200
-BATCH_BYTES = 64 << 20  # after which a batch ends, whatever the number of its rows
 
 Key: TypeAlias = tuple[str, ...]
 AgeColumn: TypeAlias = Column[float] | Column[int]
@@ -62,8 +61,9 @@ TURN_SOURCES = (responses, completions)  # rows that own replayable turns
 class MaintenanceRepository:
     """Deletes rows by age and by size."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, stored_files: FileRepository) -> None:
         self._connection = connection
+        self._files = stored_files
 
     def delete_expired(self, ttl: float) -> int:
         """Delete rows that were not used for `ttl` seconds, and files that have expired."""
@@ -86,7 +86,6 @@ class MaintenanceRepository:
 
     def _evict(self, owner: str, excess: int) -> int:
         """Delete an owner's oldest rows, until this many bytes are gone or the batch is full."""
-        excess = min(excess, BATCH_BYTES)
         candidates = [
             row for table, column in DELETABLE for row in self._oldest(owner, table, column)
         ]
@@ -96,6 +95,8 @@ class MaintenanceRepository:
                 turns_size, deleted = self._delete(table, [key])
                 excess -= turns_size + size * deleted
                 count += deleted
+            if table is files:  # only a piece of it may be gone
+                break
         return count
 
     def _sum_sizes(self) -> Counter[str]:
@@ -115,21 +116,21 @@ class MaintenanceRepository:
         return [(row[0], row[1], table, tuple(row[2:])) for row in rows]
 
     def _delete_where(self, table: Table, column: AgeColumn, condition: ColumnElement[bool]) -> int:
-        query = select(table.c.size, *table.primary_key)
-        deletable = query.where(self._is_deletable(table), condition)
-        batch = deletable.order_by(column).limit(BATCH).with_for_update(skip_locked=True)
-        keys: list[Key] = []
-        size = 0
-        for row in self._connection.execute(batch):
-            if size < BATCH_BYTES:
-                keys.append(tuple(row[1:]))
-                size += row[0]
-        return self._delete(table, keys)[1]
+        query = select(*table.primary_key).where(self._is_deletable(table), condition)
+        batch = query.order_by(column).limit(BATCH).with_for_update(skip_locked=True)
+        rows = self._connection.execute(batch)
+        return self._delete(table, [tuple(row) for row in rows])[1]
 
     def _delete(self, table: Table, keys: list[Key]) -> tuple[int, int]:
-        """Delete rows with their turns: the bytes of the turns, and the number of rows."""
+        """Delete rows with their turns: the bytes of the turns, and the number of rows.
+
+        Of files, a piece of one is deleted, which counts as a row.
+        """
         if not keys:
             return 0, 0
+        if table is files:  # one piece in a transaction
+            self._files.delete_piece(keys[0][0])
+            return 0, 1
         turns_size = 0
         if table in TURN_SOURCES:
             owned_turns = memories.c.source.in_([row_id for (row_id,) in keys])
