@@ -16,7 +16,8 @@ from tests.support.server_process import DRAGOMAN
 pytestmark = pytest.mark.slow
 
 DATA = make_gguf(1, {})
-FILES = dict.fromkeys(["README.md", "m.Q2_K.gguf", "m.Q4_K_M.gguf"], DATA)
+PROJECTORS = ["mmproj-F16.gguf", "mmproj-F32.gguf"]  # with which the model reads pictures
+FILES = dict.fromkeys(["README.md", "m.Q2_K.gguf", "m.Q4_K_M.gguf", *PROJECTORS], DATA)
 
 
 def pull(name: str, hub: Mapping[str, str], home: Path) -> subprocess.CompletedProcess[str]:
@@ -41,6 +42,8 @@ def test_model_is_downloaded(name: str, tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "models" / "owner--repo" / file).read_bytes() == DATA
     assert file in result.stdout
+    pulled = sorted(path.name for path in (tmp_path / "models" / "owner--repo").glob("*.gguf"))
+    assert pulled == [file, PROJECTORS[0]]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from dragoman.engines.llamacpp.media.projector import choose_projector
 from dragoman.errors import BadRequest, DragomanError, NotFound, Unavailable
 from dragoman.models.pip_download import DownloadListener, ReportProgress
 
@@ -155,7 +156,7 @@ def pull_from_hub(
         siblings = info.siblings or ()
         if file is None:
             file = choose_file([sibling.rfilename for sibling in siblings], match["tag"])
-        for part in _list_parts(file):
+        for part in (*_list_parts(file), *_list_projectors(file, siblings)):
             bar: dict[str, Any] = {}
             if listener is not None:
                 listener.start_file(*_find_digest(siblings, part))
@@ -278,6 +279,16 @@ def _list_parts(file: str) -> list[str]:
         return [file]
     stem, count = file[: split.start()], int(split[1])
     return [f"{stem}-{part:05}-of-{count:05}.gguf" for part in range(1, count + 1)]
+
+
+def _list_projectors(file: str, siblings: Sequence[HubFile]) -> list[str]:
+    """List the file with which the model reads pictures or sound, if the repository has one."""
+    folder, _, name = file.rpartition("/")
+    prefix = f"{folder}/" if folder else ""
+    names = [sibling.rfilename for sibling in siblings if sibling.rfilename.startswith(prefix)]
+    beside = [name.removeprefix(prefix) for name in names]
+    projector = choose_projector(name, [other for other in beside if "/" not in other])
+    return [] if projector is None else [prefix + projector]
 
 
 def _explain_failure(error: Exception, repo: str) -> DragomanError:

@@ -13,7 +13,7 @@ quantizations. Of several such files, the one with the most precise weights is u
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from msgspec import Struct
@@ -48,33 +48,45 @@ def find_projector(model: Path, setting: str | None = None) -> Path | None:
     if setting is not None:
         return Path(setting)
     try:
-        names = [path for path in model.parent.iterdir() if path.suffix.lower() == ".gguf"]
+        names = [path.name for path in model.parent.iterdir()]
     except OSError:
         return None
-    candidates = [path for path in names if MARK in path.stem.lower() and path != model]
-    if not candidates or MARK in model.stem.lower():
+    chosen = choose_projector(model.name, names)
+    return None if chosen is None else model.parent / chosen
+
+
+def choose_projector(model: str, files: Iterable[str]) -> str | None:
+    """Return the projector of a model among the names of the files in its directory."""
+    names = [name for name in files if name.lower().endswith(".gguf")]
+    candidates = [name for name in names if MARK in name.lower()]
+    if not candidates or MARK in model.lower():
         return None
     own_name = _get_base_name(model)
-    named_alike = [path for path in candidates if _get_base_name(path) == own_name]
-    models = {_get_base_name(path) for path in names if MARK not in path.stem.lower()}
+    named_alike = [name for name in candidates if _get_base_name(name) == own_name]
+    models = {_get_base_name(name) for name in names if name not in candidates}
     usable = named_alike or (candidates if models == {own_name} else [])
     return min(usable, key=_rank_precision, default=None)
 
 
-def _get_base_name(path: Path) -> str:
+def _get_base_name(file: str) -> str:
     """Return the name of a file without its quantization, its part and the word `mmproj`."""
-    split = gguf.parse_split_name(path.stem)
-    stem = (split[0] if split else path.stem).lower()
+    stem = file[: -len(".gguf")]
+    split = gguf.parse_split_name(stem)
+    stem = (split[0] if split else stem).lower()
     for _ in range(2):  # the word may be on either side of the quantization
         stem = _QUANTIZATION.sub("", stem.strip(".-_ "))
         stem = stem.removeprefix(MARK).removesuffix(MARK)
     return _SEPARATORS.sub("-", stem.strip(".-_ "))
 
 
-def _rank_precision(path: Path) -> tuple[int, str]:
-    stem = path.stem.lower()
-    words = [index for index, word in enumerate(PRECISIONS) if re.search(rf"\b{word}\b", stem)]
-    return (words[0] if words else len(PRECISIONS)), stem
+def _rank_precision(file: str) -> tuple[int, str]:
+    name = file.lower()
+    ranks = [
+        index
+        for index, word in enumerate(PRECISIONS)
+        if re.search(rf"(?<![a-z0-9]){word}(?![a-z0-9])", name)
+    ]
+    return (ranks[0] if ranks else len(PRECISIONS)), name
 
 
 def read_projector(path: Path, width: int | None) -> Projector:
