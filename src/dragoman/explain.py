@@ -10,7 +10,7 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from dragoman.config import Settings
@@ -104,6 +104,11 @@ def _read_model_template(name: str, settings: Settings) -> TemplateSource:
         raise ModelBroken("The model has no chat template.")
     specials, modalities = read_special_tokens(header), list_modalities(model)
     return TemplateSource(template, str(override or model.path), specials, None, modalities)
+
+
+def make_source(template: str, place: str, special_tokens: Iterable[str]) -> TemplateSource:
+    """Make the source of a template that comes from no file."""
+    return TemplateSource(template, place, frozenset(special_tokens))
 
 
 # The report as data, for --json

@@ -37,7 +37,8 @@ from dragoman.pipeline.plan import (
 )
 from dragoman.pipeline.reader import ChatReader, Reader, ReaderOptions
 from dragoman.pipeline.reasoning_budget import extend_prompt, generate_within_budget
-from dragoman.pipeline.relay import RelayReader, prepare_relay
+from dragoman.pipeline.relay.delta_reader import RelayReader
+from dragoman.pipeline.relay.request import prepare_relay
 from dragoman.pipeline.render import (
     adapt_chat,
     count_public_tokens,

@@ -13,9 +13,8 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.config import Settings
-from dragoman.detection.sources import TemplateSource
 from dragoman.errors import DragomanError
-from dragoman.explain import build_report, format_report
+from dragoman.explain import build_report, format_report, make_source
 from dragoman.models.catalog import ModelSource
 from dragoman.models.loaders.loader import LoadSettings, load
 from dragoman.models.model import Model
@@ -39,13 +38,14 @@ class UpstreamReport(Struct, kw_only=True):
     error: str | None = None  # why it would not
 
     @property
-    def template(self) -> TemplateSource | None:
-        """The template of the model, with its special tokens, if it is rendered here."""
-        model = self.model
-        if model is None or model.template_source is None:
-            return None
-        specials = frozenset() if model.tokenizer is None else frozenset(model.tokenizer.specials)
-        return TemplateSource(model.template_source, self.url, specials)
+    def template(self) -> str | None:
+        """The template of the model, if it is rendered here."""
+        return None if self.model is None else self.model.template_source
+
+    @property
+    def special_tokens(self) -> list[str]:
+        tokenizer = None if self.model is None else self.model.tokenizer
+        return [] if tokenizer is None else list(tokenizer.specials)
 
 
 def inspect_upstream(source: ModelSource, settings: Settings) -> UpstreamReport:
@@ -84,7 +84,10 @@ def describe_report(report: UpstreamReport) -> dict[str, Json]:
             "not_honoured": list_unsupported(model),
             "tokenizer": None if model.tokenizer is None else model.tokenizer.source,
         }
-    return described | ({} if template is None else {"formats": build_report(template)})
+    if template is not None:
+        source = make_source(template, report.url, report.special_tokens)
+        described["formats"] = build_report(source)
+    return described
 
 
 def format_upstream_report(report: UpstreamReport, with_source: bool = False) -> str:
@@ -98,7 +101,8 @@ def format_upstream_report(report: UpstreamReport, with_source: bool = False) ->
         lines += [""] if number == 0 else []
         lines.append(("does not hold" if number == 0 else "").ljust(INDENT) + sentence)
     if report.template is not None:
-        lines += ["", format_report(report.template, with_source)]
+        source = make_source(report.template, report.url, report.special_tokens)
+        lines += ["", format_report(source, with_source)]
     return "\n".join(lines)
 
 

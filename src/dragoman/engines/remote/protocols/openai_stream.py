@@ -35,14 +35,14 @@ NOTHING = msgspec.Raw(b"")  # `Raw` cannot be one of several types
 EMPTY = (b"", b"null", b"{}")
 
 
-class CachedTokens(Struct):
+class TextPromptDetails(Struct):
     cached_tokens: int | None = None
 
 
 class TextUsage(Struct):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
-    prompt_tokens_details: CachedTokens | None = None
+    prompt_tokens_details: TextPromptDetails | None = None
 
 
 class TextChoice(Struct):

@@ -1,65 +1,28 @@
-"""Conversations that are passed on to a server which renders and parses them itself.
-
-A chat-only upstream takes the messages and tools of a request as they are, and answers with
-content, reasoning and tool calls. `write_chat` writes them as the prompt of a job, and
-`RelayReader` reads the deltas of the answer, so that everything between is as for any other engine.
-Nothing that the server does can be enforced here: a strict request is rejected, and others get a
-warning.
-"""
+"""Writes a conversation as the prompt of a job for a chat-only server."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.errors import EngineFailed, Unsupported
-from dragoman.events import Delta, Finish
+from dragoman.errors import Unsupported
 from dragoman.models.model import Model
-from dragoman.pipeline.detokenize import Detokenizer
 from dragoman.pipeline.plan import PreparedPrompt
-from dragoman.pipeline.reader import Reader, get_finish
 from dragoman.pipeline.render import adapt_chat
 from dragoman.types import (
     Chat,
     Constraint,
-    Job,
     Json,
     Message,
     Prompt,
     Request,
-    Step,
     TextPart,
     Tool,
 )
 
 NOT_ENFORCED = "is passed on, but not enforced: this model is served by another server's chat API."
-
-
-class CallFunction(Struct):
-    name: str | None = None
-    arguments: str | None = None
-
-
-class CallDelta(Struct):
-    index: int | None = None
-    id: str | None = None
-    function: CallFunction | None = None
-
-
-class RelayDelta(Struct):
-    """What a frame adds. Servers write reasoning under one of two names."""
-
-    content: str | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
-    refusal: str | None = None
-    tool_calls: list[CallDelta] | None = None
-
-
-decode = msgspec.json.Decoder(RelayDelta).decode
 
 
 def prepare_relay(prompt: Chat | Prompt, model: Model, request: Request) -> PreparedPrompt:
@@ -182,59 +145,3 @@ def write_response_format(constraint: Constraint) -> dict[str, Json]:
         "type": "json_schema",
         "json_schema": {"name": "answer", "schema": constraint.value},
     }
-
-
-class RelayReader(Reader):
-    """Reads a choice whose deltas another server has made."""
-
-    def __init__(self, index: int, job: Job, *, include_reasoning: bool, first: bool) -> None:
-        super().__init__(index, job, Detokenizer(None, frozenset(), (), False), "", first=first)
-        self._job_id = job.id
-        self._include_reasoning = include_reasoning
-        self._calls = 0  # so far
-
-    def feed(self, step: Step) -> list[Delta]:
-        if self._finished:
-            return []
-        self._count_tokens(step)
-        lines = filter(None, (step.text or "").split("\n"))
-        deltas = [delta for line in lines for delta in self._read(line)]
-        if step.finish is not None:
-            self._finished = True
-            finish: Finish = get_finish(step)
-            if finish == "stop" and self._calls:
-                finish = "tool_calls"
-            deltas.append(Delta(self._index, finish=finish, usage=self._make_usage(step)))
-        return deltas
-
-    def _read(self, line: str) -> Iterator[Delta]:
-        try:
-            delta = decode(line)
-        except msgspec.DecodeError:
-            raise EngineFailed("The upstream server returned an invalid answer.") from None
-        reasoning = delta.reasoning_content or delta.reasoning
-        if reasoning and self._include_reasoning:
-            yield Delta(self._index, reasoning, "reasoning")
-        text = delta.content or delta.refusal
-        if text:
-            yield Delta(self._index, text)
-        for call in delta.tool_calls or ():
-            yield from self._read_call(call)
-
-    def _read_call(self, call: CallDelta) -> Iterator[Delta]:
-        """Read a part of a call; some servers send calls without an index, each as a whole."""
-        function = call.function or CallFunction()
-        number = call.index
-        if number is None:
-            number = self._calls if function.name else self._calls - 1
-        if number == self._calls and function.name:
-            self._calls += 1
-            self.call_names.append(function.name)
-            unique_id = call.id or f"call_{self._job_id[-16:]}_{self._index}_{number}"
-            if not call.id:
-                self.generated_call_ids.add(unique_id)
-            yield Delta(self._index, function.name, "tool_name", number, id=unique_id)
-        if not 0 <= number < self._calls:
-            raise EngineFailed("The upstream server returned an invalid answer.")
-        if function.arguments:
-            yield Delta(self._index, function.arguments, "tool_args", number)
