@@ -157,3 +157,26 @@ def test_a_template_that_drops_pictures_is_an_error() -> None:
     drops = "{% for m in messages %}{{ m.content | replace('\ufdd3', '') }}{% endfor %}"
     with pytest.raises(BadRequest, match="does not write pictures"):
         render(drops, make_message("user", RED, "a"))
+
+
+@pytest.mark.parametrize("filter_name", ["tojson", "string"])
+def test_pictures_in_json_are_found(filter_name: str) -> None:
+    """Templates write results as JSON, in which the marker may be escaped."""
+    written = f"{{{{ m.content | {filter_name} }}}}"
+    template = "{% for m in messages %}" + written + " {% endfor %}"
+    escaped = "\\ufdd3" + "ab" * 32 + "\\ufdd3"  # no marker, but a text that looks like one
+    prompt = render(template, make_message("user", "a", RED, f"b{escaped}"))
+    assert prompt.media == (RED,)
+    assert "a[media]b" in prompt.text
+
+
+def test_a_template_that_rejects_parts_here_gets_text() -> None:
+    rejects = QWEN.replace(
+        "{% for m in messages %}",
+        "{% for m in messages %}{% if m.content is not string and messages | length > 1 %}"
+        "{{ raise_exception('only one message may have parts') }}{% endif %}",
+        1,
+    )
+    assert find_placeholders(rejects)
+    prompt = render(rejects, make_message("user", "a", RED), make_message("user", "b"))
+    assert prompt.media == (RED,)

@@ -301,7 +301,14 @@ class PromptRenderer:
         markers in them, breaks stay in the pieces, too, so that no client's text becomes a marker.
         """
         media = MediaWriter(chat, self._placeholders)
-        pieces = self._render_pieces(chat, limits, media)
+        try:
+            pieces = self._render_pieces(chat, limits, media)
+        except TemplateTooCostly:
+            raise
+        except TemplateRejected:
+            if not media.has_parts:
+                raise
+            pieces = None
         if pieces is None:  # the template does not write its placeholders as in the probe
             pieces = self._render_pieces(chat, limits, MediaWriter(chat, ()))
         if pieces is None:

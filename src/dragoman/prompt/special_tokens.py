@@ -38,7 +38,7 @@ VISIBLE_BREAK = "\u200b"  # a zero-width space, for prompts that an engine reads
 _CODE_POINTS = re.compile(f"[{BREAK}{PROMPT_END}{POSITION}{MEDIA}]")
 # a break as it is, and as `tojson` and `repr` write it
 _WRITTEN_BREAK = re.compile(rf"{BREAK}|\\[uU][fF][dD][dD]0")
-_ESCAPE = re.compile(r"\\(?=[uU][fF][dD][dD][02])")
+_ESCAPE = re.compile(r"\\(?=[uU][fF][dD][dD][023])")
 
 MAX_SPLIT = 1 << 16  # characters that are split at once
 # Words of the format of messages, tools and schemas: never changed as keys, roles or types

@@ -39,6 +39,8 @@ from dragoman.types import Chat, Json, MediaItem, TextPart
 from dragoman.types.media_ids import make_media_ids
 
 _MARKER = re.compile(f"{MEDIA}([0-9a-f]+){MEDIA}")
+_WRITTEN = r"\\[uU][fF][dD][dD]3"  # the code point as `tojson` and `repr` write it
+_WRITTEN_MARKER = re.compile(f"{_WRITTEN}([0-9a-f]+?){_WRITTEN}")
 # parts that stand for a media item in the content of a message, the usual one first
 PART_FORMS: dict[str, tuple[Json, ...]] = {
     "image": (
@@ -161,6 +163,11 @@ class MediaWriter:
     def has_media(self) -> bool:
         return bool(self._items)
 
+    @property
+    def has_parts(self) -> bool:
+        """Whether items are parts of the messages, which a template may reject."""
+        return bool(self._written)
+
     def write_parts(self, message: TemplateMessage) -> TemplateMessage:
         """Return a message whose markers are parts, if the template writes those for its role."""
         content = message.get("content")
@@ -201,6 +208,7 @@ class MediaWriter:
 
     def restore_markers(self, text: str) -> str | None:
         """Put markers in place of the placeholders; None if some item is not in the prompt."""
+        text = _WRITTEN_MARKER.sub(rf"{MEDIA}\1{MEDIA}", text)
         if self._written:
             texts = {entry.text for entry in self._by_role.values()}
             pattern = re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True))))
