@@ -54,6 +54,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
         root / "bare/bare.gguf", "{% for m in messages %}{{ m.content }}{% endfor %}"
     )
     models.write_mlp_projector(root / "bare/mmproj.gguf")
+    models.write_text_model(root / "pieces/pieces.gguf", has_pieces=True, add_bos=True)
+    models.write_mlp_projector(root / "pieces/mmproj.gguf")
     with serve_models(root) as running:
         yield running
 
@@ -151,6 +153,19 @@ def test_special_tokens_in_text_beside_a_picture_stay_text(server: RunningServer
     response = post(server, *ask_chat([f"{SPECIALS[0]} and"], "eyes"))
     assert "x-dragoman-warning" not in response.headers
     assert bytes(token for token in get_ids(response) if token < 256).count(b"<|endoftext|>") == 1
+
+
+def test_tokenizers_of_sentencepiece_read_text_beside_a_picture(server: RunningServer) -> None:
+    """They put spaces before texts, and BOS before all of it, in both ways to tokenize."""
+    parts: list[Part] = ["what is ab?", RED, " It é\n日本 ", BLUE, "<|im_end|>", "what"]
+    answer, again = ask(server, parts, "pieces"), ask(server, parts, "pieces")
+    plain = ask(server, [part for part in parts if isinstance(part, str)], "pieces")
+    count = answer["usage"]["prompt_tokens"]
+    assert count == len(drop_media(answer["debug"]["prompt_ids"])) + 2 * models.MLP_TOKENS
+    assert count > plain["usage"]["prompt_tokens"]
+    assert count_cached(again) == count - 1
+    bos = answer["debug"]["prompt_ids"][0]
+    assert answer["debug"]["prompt_ids"].count(bos) == 1
 
 
 def test_text_that_looks_like_media_is_text(server: RunningServer) -> None:

@@ -131,12 +131,14 @@ def write_text_model(
     architecture: str = "llama",
     context: int = 4096,
     add_bos: bool = False,
+    has_pieces: bool = False,
 ) -> Path:
-    """Write a text model: one layer, a token for each byte, and the special tokens."""
+    """Write a text model: one layer, a token for each byte, and the special tokens.
+
+    With `has_pieces` its tokenizer is one of SentencePiece, which puts a space before every text.
+    """
     writer = WeightWriter(path, architecture, seed=1)
     file = writer.file
-    tokens = [*_list_byte_tokens(), *SPECIALS, *USER_DEFINED, "ab", "ĊĊ"]
-    kinds = [1] * 256 + [3] * len(SPECIALS) + [4] * len(USER_DEFINED) + [1] * 2
     file.add_name(path.stem)
     file.add_context_length(context)
     file.add_embedding_length(WIDTH)
@@ -148,17 +150,39 @@ def write_text_model(
     file.add_rope_dimension_count(WIDTH // 2)
     if architecture == "qwen2vl":
         file.add_rope_dimension_sections([2, 3, 3, 0])
-    file.add_tokenizer_model("gpt2")
-    file.add_tokenizer_pre("default")
-    file.add_token_list(tokens)
-    file.add_token_types(kinds)
-    file.add_token_merges(["a b", "Ċ Ċ"])
+    tokens = _add_pieces(file) if has_pieces else _add_bytes(file)
     file.add_eos_token_id(tokens.index("<|im_end|>"))
     file.add_bos_token_id(tokens.index("<|endoftext|>"))
     file.add_add_bos_token(add_bos)
     file.add_chat_template(template)
     _add_text_tensors(writer, len(tokens), architecture)
     return writer.close()
+
+
+def _add_bytes(file: gguf.GGUFWriter) -> list[str]:
+    """Add a vocabulary of bytes; return its tokens."""
+    tokens = [*_list_byte_tokens(), *SPECIALS, *USER_DEFINED, "ab", "ĊĊ"]
+    file.add_tokenizer_model("gpt2")
+    file.add_tokenizer_pre("default")
+    file.add_token_list(tokens)
+    file.add_token_types([1] * 256 + [3] * len(SPECIALS) + [4] * len(USER_DEFINED) + [1] * 2)
+    file.add_token_merges(["a b", "Ċ Ċ"])
+    return tokens
+
+
+def _add_pieces(file: gguf.GGUFWriter) -> list[str]:
+    """Add a vocabulary of SentencePiece; return its tokens."""
+    letters = [chr(code) for code in range(97, 123)]
+    pieces = ["▁", *letters, *(f"▁{letter}" for letter in letters), "ab", "▁what", "▁is"]
+    tokens = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), *SPECIALS, *USER_DEFINED]
+    kinds = [2] + [6] * 256 + [3] * len(SPECIALS) + [4] * len(USER_DEFINED)
+    file.add_tokenizer_model("llama")
+    file.add_token_list([*tokens, *pieces])
+    file.add_token_scores([0.0] * len(tokens) + [-float(rank) for rank in range(len(pieces))])
+    file.add_token_types([*kinds, *[1] * len(pieces)])
+    file.add_unk_token_id(0)
+    file.add_add_space_prefix(True)
+    return [*tokens, *pieces]
 
 
 def _add_text_tensors(writer: WeightWriter, vocabulary: int, architecture: str) -> None:
