@@ -105,7 +105,7 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     mmproj: Annotated[
         str | None,
         Setting(
-            help="projector file with which the model reads pictures or sound; `none` turns them off",
+            help="projector file with which the model reads pictures or sound; or none",
             group=ENGINE,
             metavar="PATH",
             default="the one beside the model",
