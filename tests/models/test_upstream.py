@@ -14,8 +14,7 @@ from dragoman.models.upstream.discover import discover
 from dragoman.models.upstream.identify import identify
 from dragoman.models.upstream.limitations import list_limitations
 from dragoman.models.upstream.probe_client import ProbeClient
-from dragoman.models.upstream.server_info import ServerInfo
-from dragoman.models.upstream.sources import shorten_name
+from dragoman.models.upstream.server_info import ServerInfo, shorten_name
 from dragoman.models.upstream.tokenizer_files import find_tokenizer, open_place
 from dragoman.models.upstream.versions import list_ignored_fields, parse_version
 from dragoman.types import Capabilities
@@ -268,7 +267,7 @@ def test_keys_come_from_a_file_or_the_settings(tmp_path: Path) -> None:
             find_info(server.url, api_key="other")
     assert "other" not in error.value.message
     file.unlink()
-    with pytest.raises(ModelBroken, match="cannot read a key"):
+    with pytest.raises(ModelBroken, match="--upstream-key-file"):
         find_info(server.url, api_key_file=str(file))
 
 

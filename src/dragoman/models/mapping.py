@@ -22,6 +22,8 @@ import msgspec
 
 from dragoman.engines.llamacpp.loading.settings import check_options
 from dragoman.engines.llamacpp.media.projector import NONE
+from dragoman.engines.options import EngineOptions
+from dragoman.engines.remote.options import SHARED_FIELDS
 from dragoman.models.output_format import check_names
 from dragoman.options import Setting, parse_options
 from dragoman.options.yaml_file import YamlFile, YamlFileError, read_yaml_file
@@ -83,8 +85,9 @@ class ModelOptions(
 
         llama.cpp runs GGUF files and takes adapters as files; vLLM takes directories for both.
         """
-        if kind == "remote":
-            return msgspec.structs.replace(self, engine=None, lora={}, engine_arg={})
+        if kind == "remote":  # another server has its own options
+            local = dict.fromkeys(set(EngineOptions.__struct_fields__) - set(SHARED_FIELDS))
+            return msgspec.structs.replace(self, engine=None, lora={}, engine_arg={}, **local)
         is_gguf = kind == "gguf"
         other_engine = "vllm" if is_gguf else "llamacpp"
         lora = {name: path for name, path in self.lora.items() if is_gguf != os.path.isdir(path)}

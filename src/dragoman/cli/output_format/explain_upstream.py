@@ -21,8 +21,7 @@ from dragoman.models.model import Model
 from dragoman.models.upstream.discover import make_remote_settings
 from dragoman.models.upstream.identify import identify
 from dragoman.models.upstream.probe_client import ProbeClient
-from dragoman.models.upstream.server_info import ServerInfo
-from dragoman.models.upstream.sources import shorten_name
+from dragoman.models.upstream.server_info import ServerInfo, shorten_name
 from dragoman.options import mask_password
 from dragoman.types import Json, Sampling
 

@@ -73,7 +73,7 @@ class UpstreamOptions(EngineOptions, frozen=True, kw_only=True):
             help="send grammars to that server; a llama-server that was built without "
             "LLAMA_LLGUIDANCE ends when it gets one",
             group=GROUP,
-            default="on where a trial succeeds, off for llama-server",
+            default="on if a trial succeeds; off for llama.cpp, which is not tried",
         ),
     ] = None
     upstream_timeout: Annotated[
@@ -104,5 +104,7 @@ UPSTREAM_FIELDS = tuple(
     for name in UpstreamOptions.__struct_fields__
     if name not in EngineOptions.__struct_fields__
 )
+# options of engines that apply to models of other servers, too: they lower what the server has
+SHARED_FIELDS = ("context", "slots", "shared_cache")
 # of the model that `--upstream` names; the others apply to all models of other servers
 OWN_FIELDS = ("upstream", "upstream_model", "tokenizer")

@@ -13,7 +13,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from dragoman.engines.options import EngineOptions
 from dragoman.engines.remote.engine import connect
+from dragoman.engines.remote.options import SHARED_FIELDS
 from dragoman.engines.remote.settings import RemoteProtocol, Upstream
 from dragoman.errors import ModelBroken
 from dragoman.models.catalog import ModelSource
@@ -22,7 +24,7 @@ from dragoman.models.model import Model, UpstreamSummary, report_progress
 from dragoman.models.recommended_sampling import RecommendedSampling
 from dragoman.models.upstream.discover import Discovery, discover
 from dragoman.models.upstream.limitations import list_limitations
-from dragoman.models.upstream.sources import shorten_name
+from dragoman.models.upstream.server_info import shorten_name
 from dragoman.tokenizers.tokenizer import PROBES
 from dragoman.tokenizers.vocabulary import Vocabulary
 from dragoman.types import Capabilities, Sampling
@@ -42,7 +44,7 @@ async def load(source: ModelSource, key: str = "") -> Model:
     report_progress("connecting to the upstream server", 0.5)
     tokenizer = found.tokenizer
     vocabulary = Vocabulary(pieces=[]) if tokenizer is None else tokenizer.vocabulary
-    engine = await connect(found.settings, make_upstream(found), vocabulary)
+    engine = await connect(found.settings, make_upstream(source, found), vocabulary)
     try:
         details = make_details(source, found, engine.capabilities)
         model = await asyncio.to_thread(make_model, source, engine, found.tokenizer, details)
@@ -56,9 +58,12 @@ async def load(source: ModelSource, key: str = "") -> Model:
     return model
 
 
-def make_upstream(found: Discovery) -> Upstream:
-    """Return what the engine must know about the server."""
-    info = found.info
+def make_upstream(source: ModelSource, found: Discovery) -> Upstream:
+    """Return what the engine must know about the server; options may lower what it has."""
+    info, options = found.info, source.options
+    for name in EngineOptions.__struct_fields__:
+        if name not in SHARED_FIELDS and getattr(options, name) is not None:
+            log.warning("%s: `%s` has no effect: another server runs it", source.id, name)
     protocol: RemoteProtocol | None = info.protocol if found.api == "tokens" else found.api
     if protocol is None:
         raise ModelBroken("The upstream server neither takes nor returns token ids.")
@@ -66,14 +71,20 @@ def make_upstream(found: Discovery) -> Upstream:
         protocol=protocol,
         model=info.model,
         version=info.version,
-        context=info.context,
+        context=get_smaller(info.context, options.context),
         trained_context=info.trained_context,
-        slots=info.slots,
+        slots=get_smaller(info.slots, options.slots),
         vocabulary_size=info.vocabulary_size,
         adapters=info.adapters,
         deterministic_seeds="seed" not in found.ignored_fields,
         probe_ids={text: ids for text, ids in found.probe_ids.items() if text in IDENTITY_TEXTS},
     )
+
+
+def get_smaller(found: int | None, chosen: int | None) -> int | None:
+    """Return the smaller of two limits, each of which may be none."""
+    limits = [limit for limit in (found, chosen) if limit]
+    return min(limits, default=None)
 
 
 def make_details(source: ModelSource, found: Discovery, capabilities: Capabilities) -> ModelDetails:
@@ -86,7 +97,7 @@ def make_details(source: ModelSource, found: Discovery, capabilities: Capabiliti
         template=None if found.api == "chat" else found.template,
         parameters=info.parameters,
         quantization=info.quantization,
-        context=info.context,
+        context=capabilities.context,
         metadata={} if place is None else place.metadata,
         recommended=None if found.api == "tokens" else UPSTREAM_SAMPLING,
         upstream=UpstreamSummary(

@@ -51,6 +51,10 @@ def check_option_files(source: ModelSource) -> None:
         except DragomanError as error:
             raise ModelBroken(f"{template} (chat_template): {error.message}") from None
     if source.kind == "remote":
+        for name in ("upstream_key_file", "upstream_ca"):
+            file = getattr(source.options, name)
+            if file is not None:
+                _check_exists(file, name)
         return
     uses_gguf = choose_engine(source) == ENGINE
     for name, file in source.options.lora.items():

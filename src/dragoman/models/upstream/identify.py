@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dragoman.errors import ModelBroken, ModelNotFound, Unavailable
 from dragoman.models.upstream import llama_server, openai_compatible, sglang, vllm
 from dragoman.models.upstream.probe_client import RETRY_AFTER, ProbeAnswer, ProbeClient
-from dragoman.models.upstream.server_info import ModelRow, ServerInfo, get_text
+from dragoman.models.upstream.server_info import ModelRow, ServerInfo, get_text, shorten_name
 from dragoman.options import suggest
 
 log = logging.getLogger("dragoman.upstream")
@@ -86,7 +86,7 @@ def choose_row(rows: list[ModelRow], model: str) -> ModelRow:
         aliases = row.fields.get("aliases")
         if model == row.id or (isinstance(aliases, list) and model in aliases):
             return row
-    names = [row.id for row in rows]
+    names = [shorten_name(row.id) for row in rows]
     raise ModelNotFound(
         f"The upstream server has no model `{model}`.{suggest(model, names)} "
         f"It has: {', '.join(names)}."

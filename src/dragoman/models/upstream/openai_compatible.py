@@ -42,9 +42,10 @@ def read_info(client: ProbeClient, row: ModelRow) -> ServerInfo:
         raise ModelBroken(
             "The upstream server has neither /v1/completions nor /v1/chat/completions."
         )
+    is_ours = get_text(row.fields, "owned_by") == "dragoman"
     return ServerInfo(
         kind="openai",
-        name=details.name,
+        name="Dragoman" if is_ours else details.name,
         model=row.id,
         version=details.version,
         other_models=row.others,

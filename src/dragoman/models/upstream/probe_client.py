@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import logging
 import ssl
 from collections.abc import Mapping
 from urllib.parse import SplitResult, quote
@@ -18,6 +19,8 @@ from dragoman.engines.remote.http.client import create_tls_context
 from dragoman.engines.remote.settings import RemoteSettings, parse_url
 from dragoman.errors import ModelBroken, Unavailable
 from dragoman.types import Json
+
+log = logging.getLogger("dragoman.upstream")
 
 TIMEOUT = 10.0  # seconds
 MAX_BYTES = 64 << 20
@@ -58,7 +61,10 @@ class ProbeClient:
         try:
             self._key = settings.read_api_key()
         except ValueError as error:
-            raise ModelBroken(f"The key of the upstream server: {error}.") from None
+            log.error("%s", error)  # with the path, which clients do not see
+            raise ModelBroken(
+                "The key file of the upstream server (--upstream-key-file) must contain one key."
+            ) from None
 
     def get(self, path: str) -> ProbeAnswer:
         return self._send("GET", path, None)
@@ -101,7 +107,10 @@ class ProbeClient:
         try:
             context = create_tls_context(self._settings.ca_file)
         except ValueError as error:
-            raise ModelBroken(f"--upstream-ca: {error}.") from None
+            log.error("%s", error)
+            raise ModelBroken(
+                "The certificates of --upstream-ca cannot be read: it must be a PEM file."
+            ) from None
         return http.client.HTTPSConnection(host, port, timeout=TIMEOUT, context=context)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from pathlib import PurePosixPath
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
@@ -13,6 +15,9 @@ from dragoman.types import Json
 ServerKind: TypeAlias = Literal["llama-server", "vllm", "sglang", "openai"]
 # tokens: ids in and ids out. text: `/v1/completions`. chat: `/v1/chat/completions`.
 ApiKind: TypeAlias = Literal["tokens", "text", "chat"]
+
+
+SUFFIX = re.compile(r"\.gguf$", re.IGNORECASE)
 
 
 class ModelRow(Struct, frozen=True):
@@ -71,3 +76,11 @@ def get_object(fields: Mapping[str, Json], name: str) -> dict[str, Json]:
     """Return a field that is a JSON object, else an empty one."""
     value = fields.get(name)
     return value if isinstance(value, dict) else {}
+
+
+def shorten_name(name: str) -> str:
+    """Return the name of a model; of a path, as llama-server and vLLM may use one, its end."""
+    is_path = name.startswith(("/", ".", "~")) or "\\" in name or bool(SUFFIX.search(name))
+    if not is_path:
+        return name
+    return SUFFIX.sub("", PurePosixPath(name.replace("\\", "/")).name) or name

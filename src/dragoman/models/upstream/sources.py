@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import PurePosixPath
-
 from msgspec.structs import replace
 
 from dragoman.models.catalog import ModelCatalog, ModelSource
@@ -12,8 +9,7 @@ from dragoman.models.mapping import ModelOptions
 from dragoman.models.upstream.discover import make_remote_settings
 from dragoman.models.upstream.identify import list_models
 from dragoman.models.upstream.probe_client import ProbeClient
-
-SUFFIX = re.compile(r"\.gguf$", re.IGNORECASE)
+from dragoman.models.upstream.server_info import shorten_name
 
 
 def open_upstream(
@@ -32,11 +28,3 @@ def open_upstream(
         catalog.open_upstream(shorten_name(name), replace(options, upstream_model=name))
         for name in list_models(client)
     ]
-
-
-def shorten_name(name: str) -> str:
-    """Return the name of a model; of a path, as llama-server and vLLM may use one, its end."""
-    is_path = name.startswith(("/", ".", "~")) or "\\" in name or bool(SUFFIX.search(name))
-    if not is_path:
-        return name
-    return SUFFIX.sub("", PurePosixPath(name.replace("\\", "/")).name) or name
