@@ -244,7 +244,8 @@ class LlamaCppEngine:
 
     async def probe(self) -> float:
         """Return once the native threads have answered: how long a step takes, in seconds."""
-        await self._native.client.get(PROBE_PATH)
+        if self._media is None or not self._media.is_encoding:
+            await self._native.client.get(PROBE_PATH)
         await self._pooling.probe(PROBE_PATH)
         return self.speed.step_seconds
 
@@ -340,7 +341,7 @@ class LlamaCppEngine:
         media = body.get("media")
         if media is None or self._media is None:
             return body
-        self.speed.expect_media(self._media.estimate_seconds(media))
+        self.speed.expect_media(self._media.start_encoding(media))
         prompt = self._media.build(body["prompt"], media)
         return {name: value for name, value in body.items() if name != "media"} | {"prompt": prompt}
 

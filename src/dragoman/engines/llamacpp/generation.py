@@ -89,7 +89,8 @@ class GroupGenerator:
         owed = min(min_tokens - len(choice.ids), choice.remaining)
         spare = 0 if self._job.grammar is None else SPARE_TOKENS
         prompt = self._prompt + choice.ids
-        if len(prompt) >= self._engine.context:  # the context was shifted, as the server does it
+        is_full = len(prompt) >= self._engine.context
+        if is_full and not self._job.media:  # the context was shifted, as the server does it
             prompt = prompt[-(self._engine.context // 2) :]
         return NativeRequest(
             prompt=prompt,

@@ -16,6 +16,7 @@ and once, without encoding it.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import msgspec
@@ -31,6 +32,8 @@ from dragoman.types.media_ids import PromptCount, count_text_ids, split_at_media
 
 COUNT_PATH = "/v1/chat/completions/input_tokens"
 REMEMBERED_COUNTS = 4096
+# how long encoding may take without being a hang: large items take longer per token than small ones
+ENCODING_SECONDS, ENCODING_FACTOR = 10.0, 10.0
 ENDS_IN_MEDIA = (
     "The prompt must not end with a picture or sound. Add text after it, or set "
     "`add_generation_prompt`."
@@ -71,6 +74,7 @@ class MediaPrompts:
         self._rules = rules
         self._counts = BoundedCache[str, int](max_entries=REMEMBERED_COUNTS)
         self.token_seconds = 0.0  # of encoding, per token of an item
+        self._encoding_until = 0.0  # when the items on their way should be done
 
     def build(self, prompt: Sequence[int], media: Sequence[MediaItem]) -> Json:
         """Return the prompt as the server takes it."""
@@ -95,10 +99,17 @@ class MediaPrompts:
                 return PromptCount(tokens, False, counts)
         return PromptCount(tokens, True, counts)
 
-    def estimate_seconds(self, media: Sequence[MediaItem]) -> float:
-        """Return how long encoding the largest of the items takes."""
-        counts = (self._counts.get(item.digest) or 0 for item in media)
-        return max(counts, default=0) * self.token_seconds
+    @property
+    def is_encoding(self) -> bool:
+        """Whether the server may be encoding media, while it answers nothing."""
+        return time.monotonic() < self._encoding_until
+
+    def start_encoding(self, media: Sequence[MediaItem]) -> float:
+        """Note that the server will encode these items; return how long the largest may take."""
+        counts = [self._counts.get(item.digest) or 0 for item in media]
+        patience = ENCODING_SECONDS + ENCODING_FACTOR * sum(counts) * self.token_seconds
+        self._encoding_until = max(self._encoding_until, time.monotonic() + patience)
+        return max(counts) * self.token_seconds
 
     def _split(
         self, prompt: Sequence[int], media: Sequence[MediaItem]
