@@ -37,6 +37,11 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "/api/generate": {"model": MODEL, "prompt": "Hi", "stream": False},
     "/api/embed": {"model": MODEL, "input": "Hi"},
     "/api/embeddings": {"model": MODEL, "prompt": "Hi"},
+    "/api/show": {"model": MODEL},
+    "/api/pull": {"model": "smollm2-135m", "stream": False},
+    "/api/create": {"model": "copy", "from": MODEL, "stream": False},
+    "/api/copy": {"source": MODEL, "destination": "copy"},
+    "/api/blobs/{digest}": {},  # any bytes
     "/v1/files": {},  # a form
     "/v1/batches": {
         "input_file_id": "file-0",

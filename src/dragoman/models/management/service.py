@@ -99,18 +99,21 @@ class ModelManager:
         keys = [key for key in self._read_entries() if isinstance(key, str)]
         return next((key for key in keys if normalize_name(key) in wanted), None)
 
+    def check_changeable(self) -> None:
+        """Raise an error if there is no place for other models."""
+        if self.catalog.root is None or self.catalog.mapping is None:
+            raise Unsupported("This server has no models directory: its models cannot be changed.")
+
     @property
     def mapping(self) -> Path:
         """The file with the names of models."""
-        if self.catalog.mapping is None:
-            raise Unsupported("This server has no models directory: its models cannot be changed.")
-        return self.catalog.mapping
+        self.check_changeable()
+        return self.catalog.mapping or Path()
 
     @property
     def root(self) -> Path:
-        if self.catalog.root is None:
-            raise Unsupported("This server has no models directory: its models cannot be changed.")
-        return self.catalog.root
+        self.check_changeable()
+        return self.catalog.root or Path()
 
     @property
     def blobs(self) -> BlobStore:

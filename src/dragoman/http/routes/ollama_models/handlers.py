@@ -91,7 +91,6 @@ def make_changing_routes(group: RouteGroup, handlers: OllamaModelHandlers) -> li
             "Download a model.",
             request_type=OllamaPullRequest,
             response_type=wire.OllamaProgress,
-            streams=True,
         ),
         make(
             "POST",
@@ -100,7 +99,6 @@ def make_changing_routes(group: RouteGroup, handlers: OllamaModelHandlers) -> li
             "Create a model from another one, or from an uploaded file.",
             request_type=OllamaCreateRequest,
             response_type=wire.OllamaProgress,
-            streams=True,
         ),
         make(
             "POST",
@@ -122,6 +120,7 @@ def make_changing_routes(group: RouteGroup, handlers: OllamaModelHandlers) -> li
             "/blobs/{digest}",
             handlers.upload_blob,
             "Upload a file to create a model from.",
+            body_type="application/octet-stream",
         ),
     ]
 
@@ -159,6 +158,7 @@ class OllamaModelHandlers:
     async def pull(self, request: RequestContext) -> None:
         fields = await self._context.reader.read_and_decode(request, decode_pull)
         name = request.record.requested_model = fields.model_name
+        self._manager.check_changeable()
         self._manager.find_download(name)
 
         async def work(report: Report) -> bytes:
