@@ -226,6 +226,8 @@ def test_raw_prompts_and_token_counts_are_rejected(servers: Pair) -> None:
     for path, body in (
         ("/v1/completions", {"model": "gpt", "prompt": "Once"}),
         ("/v1/messages/count_tokens", make_body()),
+        ("/apply-template", make_body()),
+        ("/tokenize", make_body()),
     ):
         answer = httpx.post(f"{servers[1].url}{path}", json=body, timeout=60)
         assert answer.status_code == 400, answer.text

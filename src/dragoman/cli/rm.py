@@ -54,15 +54,16 @@ def remove(manager: ModelManager, name: str, settings: Settings, *, is_confirmed
     if manager.find(name) is None:  # the name of a repository on Hugging Face
         name = source.id
     deletion = manager.plan_deletion(name)
-    key, path = deletion.entry, source.path
+    key = deletion.entry
+    rest = "its server" if source.kind == "remote" else f"the file {source.path}"
     if key is not None:
-        if confirm(f"Remove the name {key}? Its file {path} stays.", is_confirmed):
+        if confirm(f"Remove the name {key}, and leave {rest} as it is?", is_confirmed):
             manager.delete(name)
-            print_text(f"Removed the name {key}; the file {path} is still there.")
+            print_text(f"Removed the name {key}; {rest} is still there.")
         return
     check_not_loaded(source, settings)
     also = f" and the names {', '.join(deletion.names)}" if deletion.names else ""
-    if confirm(f"Delete {path} ({format_size(deletion.size)}){also}?", is_confirmed):
+    if confirm(f"Delete {source.path} ({format_size(deletion.size)}){also}?", is_confirmed):
         manager.delete(name, with_names=True)
         print_text(f"Deleted {source.id}{also}.")
     else:

@@ -88,6 +88,8 @@ async def render_unanswered(
     chat: Chat, model: Model, services: Services, owner: str
 ) -> tuple[RenderedPrompt, tuple[str, ...]]:
     """Render a conversation whose answer is not generated; with warnings."""
+    if model.relays_chat:
+        raise Unsupported("This model's server renders its prompts itself.", param="model")
     limit = model.make_count_limit("messages")
     limit.check_chat(chat)
     validate_media(chat, model, services.limiter.find_limits(owner))

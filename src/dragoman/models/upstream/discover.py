@@ -70,7 +70,7 @@ def discover(options: ModelOptions, key: str = "") -> Discovery:
     info = identify(client, settings.model)
     place = find_tokenizer(info, options.tokenizer)
     template, template_place = choose_template(info, place, options)
-    api, reason = choose_api(info, place, options, has_template=template is not None)
+    api, reason = choose_api(info, place, options, has_template=bool(template_place))
     tokenizer, probe_ids = None, {}
     if api == "tokens" and place is not None:
         tokenizer = place.read_tokenizer()
@@ -106,6 +106,8 @@ def choose_template(
     info: ServerInfo, place: TokenizerPlace | None, options: ModelOptions
 ) -> tuple[str | None, str]:
     """Return the template, and where it is from; the operator's own file is read by the loader."""
+    if options.chat_template is not None:
+        return None, "the operator's file"
     if options.tokenizer is not None and place is not None and place.template is not None:
         return place.template, place.name
     if info.template is not None:
@@ -119,7 +121,6 @@ def choose_api(
     info: ServerInfo, place: TokenizerPlace | None, options: ModelOptions, *, has_template: bool
 ) -> tuple[ApiKind, str]:
     """Return the API to use and, where it is not that of ids, why."""
-    has_template = has_template or options.chat_template is not None
     chosen = options.upstream_api or "auto"
     if chosen != "auto":
         if chosen not in info.apis:

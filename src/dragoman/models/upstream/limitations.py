@@ -34,6 +34,11 @@ def list_limitations(found: Discovery, capabilities: Capabilities) -> tuple[str,
     sentences = list(LIMITATIONS[found.api])
     if found.reason:
         sentences.insert(0, f"It is used through its {found.api} API: {found.reason}.")
+    if found.api == "text" and not found.template_place:
+        sentences.append(
+            "No chat template is known, so conversations are joined as plain text; "
+            "--chat-template or --tokenizer names one."
+        )
     if found.api == "tokens":
         sentences += [FIELDS[name] for name in found.ignored_fields if name in FIELDS]
         if not capabilities.grammars and "grammars" not in found.ignored_fields:
