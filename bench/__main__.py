@@ -1,4 +1,4 @@
-"""Runs the benchmarks and writes their tables: `python -m bench [a b c d e f g] [--rounds N]`.
+"""Runs the benchmarks and writes their tables: `python -m bench [a b c d e f g h i] [--rounds N]`.
 
 All parts together take about twenty minutes on two cores. A busy machine distorts the
 numbers, so the program waits a while for an idle one and reports how busy it was. What was measured
@@ -15,7 +15,7 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
-from bench import admission, constraints, http_serving, next_turn, parsing
+from bench import admission, constraints, embedding, http_serving, next_turn, parsing, upstream
 from bench.measure import ROOT
 from bench.report import BenchOptions
 
@@ -27,6 +27,8 @@ PARTS = {
     "e": parsing.measure_parsing,
     "f": constraints.measure_constraints,
     "g": admission.measure_admission,
+    "h": upstream.measure_upstream,
+    "i": embedding.measure_embeddings,
 }
 MAX_BUSY_CORES = 0.3  # an idle machine has no more
 LIBRARIES = ("dragoman", "uvicorn", "uvloop", "httptools", "fastapi", "pydantic", "msgspec")

@@ -109,7 +109,7 @@ class StreamReader:
 def run(load: Load) -> LoadResult:
     streams = [Stream(load, body) for body in load.bodies]
     reader = StreamReader(streams)
-    cpu_before = read_cpu_ns(load.pid)
+    cpu_before = read_cpu_ns(load.pid, load.counts_children)
     started = time.perf_counter()
     for stream in streams:
         stream.send()
@@ -132,10 +132,14 @@ def measure_window(load: Load, reader: StreamReader, streams: list[Stream]) -> L
         if time.perf_counter() > deadline:
             raise SystemExit("not every stream has started within 30 s")
     reader.read(load.warmup)
-    cpu, started, before = read_cpu_ns(load.pid), time.perf_counter(), reader.count()
+    cpu, started, before = (
+        read_cpu_ns(load.pid, load.counts_children),
+        time.perf_counter(),
+        reader.count(),
+    )
     reader.read(load.window)
     cpu, seconds, after = (
-        read_cpu_ns(load.pid) - cpu,
+        read_cpu_ns(load.pid, load.counts_children) - cpu,
         time.perf_counter() - started,
         reader.count(),
     )
@@ -162,7 +166,7 @@ def read_to_end(
     counts = [stream.tokens if stream.usage is None else stream.usage for stream in streams]
     return LoadResult(
         seconds=seconds,
-        cpu_ns=read_cpu_ns(load.pid) - cpu_before,
+        cpu_ns=read_cpu_ns(load.pid, load.counts_children) - cpu_before,
         tokens=sum(counts),
         frames=sum(stream.frames for stream in streams),
         first_token=[stream.first_token or 0.0 for stream in streams],

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import msgspec
@@ -36,6 +36,7 @@ class Load(Struct, frozen=True, kw_only=True):
     path: str = "/v1/chat/completions"
     window: float = 0.0  # seconds to measure once all streams run; 0 reads them to their end
     warmup: float = 0.5  # seconds to wait before the window
+    counts_children: bool = True  # with the CPU time of the server's child processes
 
 
 class LoadResult(Struct, kw_only=True):
@@ -79,10 +80,10 @@ def list_process_tree(pid: int) -> list[int]:
     return pids
 
 
-def read_cpu_ns(pid: int) -> int:
+def read_cpu_ns(pid: int, counts_children: bool = True) -> int:
     """Return the CPU time of a process, its threads and its descendants in nanoseconds."""
     total = 0
-    for process in list_process_tree(pid):
+    for process in list_process_tree(pid) if counts_children else [pid]:
         for task in Path(f"/proc/{process}/task").glob("*"):
             with suppress(OSError):
                 total += int((task / "schedstat").read_text().split()[0])
@@ -101,10 +102,12 @@ def pin_to_core(core: int) -> Generator[None, None, None]:
 
 
 @contextmanager
-def run_server(name: str, command: Sequence[str], port: int) -> Generator[RunningPeer, None, None]:
+def run_server(
+    name: str, command: Sequence[str], port: int, *, is_pinned: bool = True
+) -> Generator[RunningPeer, None, None]:
     """Run a Python module as a server on the server's core; yield when it accepts requests."""
     with tempfile.TemporaryFile() as log:
-        with pin_to_core(choose_cores()[0]):
+        with pin_to_core(choose_cores()[0]) if is_pinned else nullcontext():
             process = subprocess.Popen(
                 [sys.executable, "-m", *command], cwd=ROOT, stdout=log, stderr=log
             )

@@ -141,17 +141,19 @@ class StepQueue:
     def __len__(self) -> int:
         return len(self._steps)
 
-    def put(self, steps: list[Step]) -> None:
+    def put(self, steps: list[Step]) -> bool:
+        """Add steps; return whether they wait for the reader."""
         self.arrivals += 1
         if self._consume is not None:
             self._consume(steps)
-            return
+            return False
         self._steps.extend(steps)
         if len(self._steps) > self._merge_above:
             self._steps = merge_steps(self._steps)
             # steps of many choices cannot be merged into fewer
             self._merge_above = max(MERGE_THRESHOLD, 2 * len(self._steps))
         self._notify()
+        return True
 
     def end(self, error: DragomanError | None = None) -> None:
         """End the queue, normally or with an error; the first call counts."""

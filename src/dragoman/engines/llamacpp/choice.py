@@ -64,6 +64,11 @@ class ChoiceProgress:
 
     def add_tokens(self, ids: list[int], logprobs: list[Logprob]) -> list[Step]:
         """Add tokens, with a logprob for each or none at all."""
+        is_plain = len(ids) == 1 and self.remaining > 1 and self.prompt_tokens is None
+        if is_plain and ids[0] not in self.stop_ids:  # the usual case
+            self.ids.append(ids[0])
+            self.remaining -= 1
+            return [Step(self.choice, None, ids, 1, logprobs)]
         end = next((index for index, token in enumerate(ids) if token in self.stop_ids), len(ids))
         accepted = ids[: min(end, self.remaining)]
         is_stopped = end == len(accepted) and end < len(ids) and end < self.remaining

@@ -1,4 +1,4 @@
-"""What goes wrong between us and an upstream server, and what clients are told about it.
+"""What goes wrong between us and an upstream server, and what clients learn about it.
 
 A `ConnectionFailure` is a matter of the network or of the server's life. A `StatusFailure` is an
 answer with an error status. An `InvalidFrame` is an answer that breaks the server's own protocol.

@@ -23,7 +23,6 @@ from dragoman.engines.remote.http.connection import UpstreamConnection
 from dragoman.engines.remote.http.frames import FrameSplitter
 from dragoman.engines.remote.protocols.api import FrameReader
 from dragoman.engines.step_queue import StepQueue
-from dragoman.types import Step
 
 MAX_BACKLOG = 1 << 20  # bytes of frames whose steps wait for their reader
 MAX_TICK = 1.0  # seconds
@@ -71,28 +70,26 @@ class ResponseStream:
             return
         try:
             frames = self._splitter.feed(data)
-            read = self._reader.read
-            steps: list[Step] = []
-            for frame in frames:
-                steps += read(frame)
+            if len(frames) == 1:
+                steps = self._reader.read(frames[0])
+            else:
+                steps = [step for frame in frames for step in self._reader.read(frame)]
         except Exception as error:  # whatever a server sends, it fails this request alone
             self._end_with(error)
             return
         self.frames += len(frames)
         if steps:
             self.has_steps = True
-            self._queue.put(steps)
-            self._limit_backlog(len(data))
+            if self._queue.put(steps):
+                self._limit_backlog(len(data))
 
     def _limit_backlog(self, size: int) -> None:
-        if not len(self._queue):
-            self._backlog = 0
-            return
+        if not self._backlog:
+            self._queue.call_when_taken(self.resume)
         self._backlog += size
         if self._backlog > MAX_BACKLOG and self._connection is not None and not self.is_paused:
             self.is_paused = True
             self._connection.pause()
-            self._queue.call_when_taken(self.resume)
 
     def resume(self) -> None:
         """Read on, once the queue is empty."""

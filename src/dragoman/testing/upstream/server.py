@@ -135,9 +135,9 @@ class WorkerConnection(asyncio.Protocol):
 class LoopbackServer:
     """Listens on 127.0.0.1. While it is stopped, its port refuses connections."""
 
-    def __init__(self, handle: Handler, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, handle: Handler, tls: ssl.SSLContext | None = None, port: int = 0) -> None:
         self.handle = handle
-        self.port = 0
+        self.port = port  # 0 is any
         self.accepted = 0  # connections so far
         self.connections: set[WorkerConnection] = set()
         self._tls = tls

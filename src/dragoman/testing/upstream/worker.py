@@ -65,6 +65,7 @@ class ScriptedWorker:
         api_key: str = "",
         tls: ssl.SSLContext | None = None,
         cumulative: bool = True,
+        port: int = 0,
         **settings: Json,
     ) -> None:
         self.kind = kind
@@ -81,7 +82,7 @@ class ScriptedWorker:
         self._uses = 0
         self._cumulative = cumulative
         self._scheme = "http" if tls is None else "https"
-        self._server = LoopbackServer(self._answer, tls)
+        self._server = LoopbackServer(self._answer, tls, port)
         self._released = asyncio.Event()
         self._watchers: list[tuple[Callable[[ScriptedWorker], bool], asyncio.Future[None]]] = []
 

@@ -6,6 +6,8 @@ from dragoman.engines.remote.failures import InvalidFrame
 
 MAX_FRAME = 64 << 20  # a cumulative stream repeats the whole answer in each frame
 DONE = b"[DONE]"
+DATA = b"data: "
+END = b"\n\n"
 
 
 class FrameSplitter:
@@ -18,23 +20,20 @@ class FrameSplitter:
         """Return the data of the frames that are complete with this part of the body."""
         if self._rest:
             data = self._rest + data
+        elif data.find(END) == len(data) - 2 and data.startswith(DATA) and data.count(b"\n") == 2:
+            return [data[6:-2]]  # the usual case: one frame
         if b"\r" in data:
-            data = self._unify_line_ends(data)
-        *events, self._rest = data.split(b"\n\n")
+            data = data.replace(b"\r\n", b"\n")
+        *events, self._rest = data.split(END)
         if len(self._rest) > MAX_FRAME:
             raise InvalidFrame("a frame is too long")
         return [frame for event in events if (frame := read_data(event)) is not None]
 
-    @staticmethod
-    def _unify_line_ends(data: bytes) -> bytes:
-        """Return the data with `\\n` for `\\r\\n`; half of one at the end waits for the rest."""
-        return data.replace(b"\r\n", b"\n")
-
 
 def read_data(event: bytes) -> bytes | None:
     """Return the data of an event; None if it has none."""
-    if event.startswith(b"data: ") and b"\n" not in event:
-        return event[6:]  # the usual case
+    if event.startswith(DATA) and b"\n" not in event:
+        return event[6:]
     lines = [line for line in event.split(b"\n") if line.startswith(b"data:")]
     if not lines:
         return None
