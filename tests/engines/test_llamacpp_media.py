@@ -202,6 +202,17 @@ def test_other_projectors_read_pictures(
     asyncio.run(run())
 
 
+def test_a_picture_that_the_engine_cannot_read_is_the_clients_error(tmp_path: Path) -> None:
+    """This projector has no tiles for a picture that is so much longer than wide."""
+    models.write_text_model(tmp_path / "tiles.gguf")
+    models.write_idefics3_projector(tmp_path / "mmproj.gguf")
+    with serve_models(tmp_path, "tiles") as server:
+        response = post(server, *ask_chat([make_image(size=(1, 2048)), "hello"], "tiles"))
+        assert response.status_code == 400, response.text
+        assert "another size or shape" in response.json()["error"]["message"]
+        assert get_text(ask(server, [make_image(size=(300, 2048)), "hello"], "tiles"))
+
+
 @pytest.fixture(scope="module")
 def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineRunner]:
     root = tmp_path_factory.mktemp("models")

@@ -12,7 +12,13 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.engines.limits import make_context_overflow
-from dragoman.errors import ENGINE_FAILURE, DragomanError, EngineFailed, InvalidGrammar
+from dragoman.errors import (
+    ENGINE_FAILURE,
+    BadRequest,
+    DragomanError,
+    EngineFailed,
+    InvalidGrammar,
+)
 from dragoman.types import DEFAULT_SAMPLING, Capabilities, Job, Json, Logprob, Sampling
 
 FORBIDDING_BIAS = -100.0  # a bias of this or less forbids the token
@@ -32,6 +38,11 @@ OPTIONAL_SAMPLERS = {
 }
 MIN_XTC_THRESHOLD = 1e-9
 SERVER_NAMES = {"typical_p": "typ_p"}  # our names of samplers -> the server's
+# errors of the server that only media can cause
+MEDIA_ERRORS = ("Failed to tokenize prompt", "Failed to load image or audio", "Invalid token")
+UNREADABLE_MEDIA = (
+    "The engine cannot read a picture or sound of this request. Send it in another size or shape."
+)
 FINAL_FIELDS = ("index", "tokens", "stop", "stop_type", "tokens_predicted")
 FIXED_FIELDS: dict[str, Json] = {
     "stream": True,
@@ -238,4 +249,6 @@ def convert_error(error: NativeError, capabilities: Capabilities) -> DragomanErr
         return make_context_overflow(error.n_prompt_tokens, capabilities.context or 0, trained)
     if error.code == 400 and "grammar" in error.message:
         return InvalidGrammar("The grammar is invalid.", param="grammar")
+    if error.code == 400 and error.message.startswith(MEDIA_ERRORS):
+        return BadRequest(UNREADABLE_MEDIA, param="messages")
     return EngineFailed(ENGINE_FAILURE)

@@ -7,8 +7,8 @@ into text here, and `is_exact` asks the server whether it reads that text as the
 does not, because a client's text spells a special token or because tokens that the model wrote are
 no usual tokenization of their text, the prompt must not be sent.
 
-A prompt that ends in media would end the server's process, and so would nothing else about a
-prompt: it is rejected in `build`, which everything that is sent passes.
+A prompt whose text ends in media would end the server's process. It is rejected in `build`, through
+which everything passes that is sent.
 
 How many tokens an item takes is asked once: the server counts a conversation with the item twice
 and once, without encoding it.
@@ -24,6 +24,7 @@ from msgspec import Struct
 
 from dragoman.engines.llamacpp.choice import GgufVocabulary
 from dragoman.engines.llamacpp.client import NativeClient
+from dragoman.engines.llamacpp.params import UNREADABLE_MEDIA
 from dragoman.errors import BadRequest, EngineFailed
 from dragoman.types import Json
 from dragoman.types.bounded_cache import BoundedCache
@@ -38,7 +39,6 @@ ENDS_IN_MEDIA = (
     "The prompt must not end with a picture or sound. Add text after it, or set "
     "`add_generation_prompt`."
 )
-UNREADABLE = "The engine cannot read the picture or sound."
 INEXACT = (
     "Beside pictures or sound, this text would be read as special tokens. Change the text that "
     "looks like a special token of the model."
@@ -79,9 +79,9 @@ class MediaPrompts:
     def build(self, prompt: Sequence[int], media: Sequence[MediaItem]) -> Json:
         """Return the prompt as the server takes it."""
         texts, items = self._split(prompt, media)
-        if not texts[-1]:
-            raise BadRequest(ENDS_IN_MEDIA, param="messages")
         parts = [self._decode(ids, is_first=not index) for index, ids in enumerate(texts)]
+        if not parts[-1]:
+            raise BadRequest(ENDS_IN_MEDIA, param="messages")
         if any(self._marker in part for part in parts):
             raise BadRequest(HAS_MARKER, param="messages")
         return {
@@ -166,7 +166,7 @@ class MediaPrompts:
         body = {"messages": [{"role": "user", "content": content}]}
         status, answer = await self._client.post(COUNT_PATH, body)
         if status != 200:
-            raise BadRequest(UNREADABLE, param="messages")
+            raise BadRequest(UNREADABLE_MEDIA, param="messages")
         return msgspec.json.decode(answer, type=_CountedChat).input_tokens
 
 
