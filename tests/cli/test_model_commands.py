@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -413,3 +414,95 @@ def test_arguments_of_commands_are_not_mistaken_for_settings() -> None:
         for action in parser._actions:
             field = settings.get(action.dest)
             assert field is None or config.name_flag(field) in action.option_strings
+
+
+def test_create_reads_a_modelfile_and_flags(run: Run, root: Path) -> None:
+    modelfile = root.parent / "Modelfile"
+    modelfile.write_text('FROM coder\nSYSTEM "Be brief."\nPARAMETER temperature 0.25\n')
+    assert run("create", "poet", "-f", str(modelfile)).out == "poet is created from coder.\n"
+    loud = run("create", "poet:loud", "--from", "poet", "--parameter", "top_k=7")
+    assert loud.code == 0, loud.err
+    shown = json.loads(run("show", "poet:loud", "--json").out)
+    assert (shown["system"], shown["sampling"]["top_k"]) == ("Be brief.", 7)
+    assert shown["sampling"]["temperature"] == 0.25
+    names = [row["name"] for row in json.loads(run("list", "--json").out)]
+    assert {"coder", "poet", "poet:loud"} <= set(names)
+    assert run("rm", "-y", "poet:loud", "poet").code == 0
+    assert (root / "coder.gguf").exists()
+
+
+def test_create_copies_files_into_the_models_directory(run: Run, root: Path) -> None:
+    file = write_model_file(root.parent / "mine.gguf", general_license="own")
+    made = run("create", "mine", "--from", str(file))
+    assert made.code == 0, made.err
+    file.unlink()
+    assert json.loads(run("show", "mine", "--json").out)["license"] == "own"
+    assert run("rm", "-y", "mine").code == 0
+    assert list((root / "blobs").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["x"], "--from"),
+        (["../x", "--from", "coder"], "invalid model name"),
+        (["x", "--from", "nobody"], "nobody"),
+        (["x", "--from", "coder", "--parameter", "top_k"], "NAME=VALUE"),
+        (["x", "--from", "coder", "--parameter", "wonders=1"], "wonders"),
+        (["coder", "--from", "writer"], "already"),
+        (["x", "-f", "missing"], "No such file"),
+    ],
+)
+def test_create_says_what_is_wrong(run: Run, arguments: list[str], problem: str) -> None:
+    failed = run("create", *arguments)
+    assert (failed.code, problem in failed.err) == (1, True), failed.err
+
+
+def test_commands_that_change_models_are_in_the_audit_log(
+    run: Run, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    audit = root.parent / "audit.log"
+    monkeypatch.setenv("DRAGOMAN_AUDIT_LOG", str(audit))
+    run("cp", "coder", "other")
+    run("create", "poet", "--from", "coder", "--system", "x")
+    run("rm", "-y", "other", "poet")
+    lines = [json.loads(line) for line in audit.read_text().splitlines()]
+    assert [(line["event"], line["model"], line["key"]) for line in lines] == [
+        ("model_copied", "other", "command line"),
+        ("model_created", "poet", "command line"),
+        ("model_deleted", "other", "command line"),
+        ("model_deleted", "poet", "command line"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("quantization", "name"),
+    [
+        ({"quant_method": "awq", "bits": 4}, "AWQ 4-bit"),
+        ({"quant_method": "gptq", "bits": 8}, "GPTQ 8-bit"),
+        ({"quant_method": "fp8"}, "FP8"),
+        (
+            {"quant_method": "compressed-tensors", "format": "pack-quantized"},
+            "compressed-tensors (pack-quantized)",
+        ),
+        (None, "BF16"),
+    ],
+)
+def test_directories_are_described(
+    run: Run, root: Path, quantization: dict[str, object] | None, name: str
+) -> None:
+    folder = root / "hub"
+    folder.mkdir()
+    config = {"architectures": ["LlamaForCausalLM"], "dtype": "bfloat16"}
+    fields = {"quantization_config": quantization} if quantization else {}
+    (folder / "config.json").write_text(json.dumps({**config, **fields}))
+    (folder / "model.safetensors").write_bytes(b"")
+    (folder / "chat_template.jinja").write_text(
+        "{% for m in messages %}{{ m.content }}{% endfor %}"
+    )
+    [row] = [row for row in json.loads(run("list", "--json").out) if row["name"] == "hub"]
+    assert row["quantization"] == name
+    shown = run("show", str(folder)).out
+    assert name in shown
+    assert re.search(r"template +50 characters", shown)
+    assert "chat" in json.loads(run("show", str(folder), "--json").out)["capabilities"]

@@ -14,6 +14,7 @@ from msgspec import Struct
 from dragoman.types import Json
 
 MAX_BYTES = 1 << 20
+TYPE_NAMES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}  # as in GGUF files
 
 
 class CheckpointConfig(Struct, frozen=True, kw_only=True):
@@ -47,7 +48,7 @@ def _name_quantization(fields: dict[str, Json], inner: dict[str, Json]) -> str |
             (value for key in ("dtype", "torch_dtype") if (value := fields.get(key))),
             inner.get("dtype"),
         )
-        return kind.upper() if isinstance(kind, str) else None
+        return TYPE_NAMES.get(kind, kind.upper()) if isinstance(kind, str) else None
     method = quantization.get("quant_method")
     name = method if isinstance(method, str) else "quantized"
     if name == "compressed-tensors":
