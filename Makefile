@@ -8,13 +8,14 @@ SUITES := $(VENV)/suites
 AGENTS := .agents
 MCP := .mcp
 OLLAMA := .ollama-clients
+COHERE := .cohere
 DEPLOY := .deploy
 INSTALL := .install
 VLLM := .vllm
 MODEL ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve check test lint types test-fast test-constraints test-hostile test-fuzz test-soak test-openai test-anthropic test-agents test-mcp test-ollama test-postgres test-vllm test-install test-deploy exam format bench bench-peers clean
+.PHONY: help serve check test lint types test-fast test-constraints test-hostile test-fuzz test-soak test-openai test-anthropic test-agents test-mcp test-ollama test-cohere test-postgres test-vllm test-install test-deploy exam format bench bench-peers clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -75,6 +76,9 @@ test-ollama: $(VENV)/.test $(OLLAMA)/.done ## hold Ollama's API to its JavaScrip
 	$(BIN)/dragoman pull smollm2-135m
 	$(BIN)/pytest -q -s -o norecursedirs='.*' tests/ollama_clients
 
+test-cohere: $(VENV)/.test $(COHERE)/.done ## rerank with Cohere's own client (100 MB)
+	$(BIN)/pytest -q -s -o norecursedirs='.*' tests/cohere_client
+
 test-postgres: $(VENV)/.test ## hold the store to its tests on a throw-away PostgreSQL (Debian's, installed if there is none)
 	@command -v initdb || ls /usr/lib/postgresql/*/bin/initdb 2>/dev/null || { apt-get update && apt-get install -y postgresql; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt 'psycopg[binary]'
@@ -116,7 +120,7 @@ bench: $(VENV)/.test ## compare with the peers under bench/ and write bench/RESU
 bench-peers: $(PEERS)/.done ## install vLLM's parsers in an environment of their own (2 GB); bench compares with them if installed
 
 clean: ## remove the virtual environment and what tools left behind
-	rm -rf $(VENV) $(PEERS) $(AGENTS) $(MCP) $(OLLAMA) $(DEPLOY) $(INSTALL) $(VLLM) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) $(AGENTS) $(MCP) $(OLLAMA) $(COHERE) $(DEPLOY) $(INSTALL) $(VLLM) .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -154,6 +158,11 @@ $(MCP)/.done: tests/remote/package.json
 	cd $(MCP) && npm install --ignore-scripts --no-package-lock --no-audit --no-fund --loglevel=error
 	cd $(MCP)/node_modules/node && node installArchSpecificPackage.js
 	@touch $@
+
+$(COHERE)/.done: tests/cohere_client/requirements.txt
+	$(PYTHON) -m venv $(COHERE)
+	$(COHERE)/bin/python -m pip install --quiet --disable-pip-version-check -r tests/cohere_client/requirements.txt
+	touch $@
 
 $(OLLAMA)/.done: tests/ollama_clients/package.json tests/ollama_clients/requirements.txt
 	rm -rf $(OLLAMA) && $(PYTHON) -m venv $(OLLAMA)/venv && echo '*' > $(OLLAMA)/.gitignore

@@ -1,11 +1,13 @@
 """Small models with random weights that embed texts or score pairs of them.
 
-They are BERT encoders with a vocabulary of whole words. A rank model has a head with one output; an
-embedding model has none. Weights come from a fixed seed, so that results are the same every time.
+They are BERT encoders with a vocabulary of words and letters. A rank model has a head with one
+output; an embedding model has none. Weights come from a fixed seed, so that results are the same
+every time.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,9 +16,12 @@ from typing import Any
 import numpy as np
 from gguf import GGUFWriter
 from msgspec import Struct
+from tokenizers import Tokenizer as Backend
+from tokenizers import models, pre_tokenizers, processors
 
 from dragoman import config, runtime
 from dragoman.http.server import make_app
+from tests.support.safetensors_model import Floats, write_tensors
 from tests.support.serving import RunningServer, run_app
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -49,14 +54,20 @@ SMALL = EncoderShape()
 def write_encoder(path: Path, pooling: int, shape: EncoderShape = SMALL) -> Path:
     """Write an encoder with this type of pooling."""
     writer = GGUFWriter(path, "bert")
-    words = [f"\u2581{word}" for word in (*WORDS, *LETTERS[1:])] + list(LETTERS)
-    _add_metadata(writer, [*SPECIALS, *words], pooling, shape)
-    _add_tensors(writer, len(SPECIALS) + len(words), shape, has_head=pooling == RANK)
+    tokens = _list_tokens()
+    _add_metadata(writer, tokens, pooling, shape)
+    for name, values in _make_tensors(len(tokens), shape, has_head=pooling == RANK).items():
+        writer.add_tensor(name, values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _list_tokens() -> list[str]:
+    words = [f"\u2581{word}" for word in (*WORDS, *LETTERS[1:])]
+    return [*SPECIALS, *words, *LETTERS]
 
 
 @contextmanager
@@ -93,20 +104,22 @@ def _add_metadata(writer: GGUFWriter, tokens: list[str], pooling: int, shape: En
     writer.add_mask_token_id(4)
 
 
-def _add_tensors(writer: GGUFWriter, tokens: int, shape: EncoderShape, *, has_head: bool) -> None:
+def _make_tensors(tokens: int, shape: EncoderShape, *, has_head: bool) -> dict[str, Floats]:
+    """Return the weights by their names in a GGUF file."""
     width, wide = shape.width, shape.feed_forward
     draw = np.random.default_rng(5).normal
+    tensors: dict[str, Floats] = {}
 
     def add(name: str, *size: int) -> None:
-        writer.add_tensor(name, draw(0, 0.3, size).astype(np.float32))
+        tensors[name] = draw(0, 0.3, size).astype(np.float32)
 
     def add_layer(name: str, rows: int, columns: int) -> None:
         add(f"{name}.weight", rows, columns)
         add(f"{name}.bias", rows)
 
     def add_norm(name: str) -> None:
-        writer.add_tensor(f"{name}.weight", np.ones(width, np.float32))
-        writer.add_tensor(f"{name}.bias", np.zeros(width, np.float32))
+        tensors[f"{name}.weight"] = np.ones(width, np.float32)
+        tensors[f"{name}.bias"] = np.zeros(width, np.float32)
 
     add("token_embd.weight", tokens, width)
     add("token_types.weight", 2, width)
@@ -123,3 +136,67 @@ def _add_tensors(writer: GGUFWriter, tokens: int, shape: EncoderShape, *, has_he
     if has_head:
         add_layer("cls", width, width)
         add_layer("cls.output", shape.outputs, width)
+    return tensors
+
+
+# the names of the same weights in a directory of safetensors
+SAFETENSORS_NAMES = {
+    "token_embd_norm": "bert.embeddings.LayerNorm",
+    "token_embd": "bert.embeddings.word_embeddings",
+    "token_types": "bert.embeddings.token_type_embeddings",
+    "position_embd": "bert.embeddings.position_embeddings",
+    "blk": "bert.encoder.layer",
+    "attn_q": "attention.self.query",
+    "attn_k": "attention.self.key",
+    "attn_v": "attention.self.value",
+    "attn_output_norm": "attention.output.LayerNorm",
+    "attn_output": "attention.output.dense",
+    "ffn_up": "intermediate.dense",
+    "ffn_down": "output.dense",
+    "layer_output_norm": "output.LayerNorm",
+    "cls": "bert.pooler.dense",
+}
+
+
+def write_cross_encoder(folder: Path, shape: EncoderShape = SMALL) -> Path:
+    """Write the rank model as a directory of safetensors; all tokens have one type in effect."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tokens = _list_tokens()
+    tensors = {
+        _rename(name): values
+        for name, values in _make_tensors(len(tokens), shape, has_head=True).items()
+    }
+    types = tensors["bert.embeddings.token_type_embeddings.weight"]
+    types[1] = types[0]
+    write_tensors(folder / "model.safetensors", tensors)
+    settings = {
+        "architectures": ["BertForSequenceClassification"],
+        "model_type": "bert",
+        "hidden_size": shape.width,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "intermediate_size": shape.feed_forward,
+        "max_position_embeddings": shape.context,
+        "vocab_size": len(tokens),
+        "type_vocab_size": 2,
+        "hidden_act": "gelu",
+        "id2label": {"0": "LABEL_0"},
+        "layer_norm_eps": 1e-12,
+        "torch_dtype": "float32",
+    }
+    (folder / "config.json").write_text(json.dumps(settings))
+    words = {token.removeprefix("\u2581"): number for number, token in enumerate(tokens)}
+    backend = Backend(models.WordLevel(words, unk_token=SPECIALS[1]))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    backend.add_special_tokens(list(SPECIALS))
+    backend.post_processor = processors.BertProcessing(("[SEP]", SEP), ("[CLS]", CLS))
+    backend.save(str(folder / "tokenizer.json"))
+    named = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": SPECIALS[1]}
+    (folder / "tokenizer_config.json").write_text(json.dumps(named))
+    return folder
+
+
+def _rename(name: str) -> str:
+    if name.startswith("cls.output."):
+        return name.replace("cls.output", "classifier")
+    return ".".join(SAFETENSORS_NAMES.get(part, part) for part in name.split("."))

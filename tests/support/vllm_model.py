@@ -84,7 +84,7 @@ def make_slow_timing() -> Timing:
 
 
 @contextmanager
-def serve_vllm(**options: Any) -> Iterator[RunningServer]:
+def serve_vllm(path: Path = MODELS / NAME, **options: Any) -> Iterator[RunningServer]:
     """Run `dragoman serve DIR`, in this process."""
     arguments = tuple(
         f"{name}={str(value).lower() if isinstance(value, bool) else value}"
@@ -101,9 +101,9 @@ def serve_vllm(**options: Any) -> Iterator[RunningServer]:
         "hang_timeout": HANG_SECONDS,
     }
     settings = config.load(defaults | options)
-    models = runtime.build_models(settings, str(MODELS / NAME))
+    models = runtime.build_models(settings, str(path))
     with run_app(make_app(runtime.build_runtime(models, settings), local=True)) as server:
-        server.run_coroutine(models.load(NAME, wait=float("inf")), 600)
+        server.run_coroutine(models.load(path.name, wait=float("inf")), 600)
         yield server
 
 

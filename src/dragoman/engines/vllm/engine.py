@@ -21,6 +21,7 @@ from dragoman.engines.limits import (
     check_logprobs,
     check_prompt_length,
     check_token_ids,
+    make_context_overflow,
 )
 from dragoman.engines.step_queue import StepQueue
 from dragoman.engines.token_mask import TokenMasker
@@ -38,6 +39,7 @@ from dragoman.errors import BadRequest, DragomanError, Unsupported
 from dragoman.tokenizers.from_json import make_vocabulary, read_directory
 from dragoman.tokenizers.vocabulary import Vocabulary
 from dragoman.types import Adapter, Capabilities, Job, Sampling, Step
+from dragoman.types.text_pair import TextPair
 
 log = logging.getLogger("dragoman.vllm")
 
@@ -81,7 +83,7 @@ class VllmEngine:
             make_request = LoRARequest
         self._adapters = AdapterSet(settings.lora, make_request)
         self._pooling = Pooling(self._llm, config)
-        embeds = self._pooling.size > 0
+        generates = not self._pooling.is_active
         self.capabilities = Capabilities(
             context=int(model.max_model_len),
             trained_context=_find_trained_context(model),
@@ -91,9 +93,12 @@ class VllmEngine:
             sampling=SAMPLING_FIELDS,
             sampling_defaults=True,
             logprobs=int(model.max_logprobs),
-            prompt_logprobs=not embeds,
-            grammars=not embeds and _has_guidance(config),
+            prompt_logprobs=generates,
+            grammars=generates and _has_guidance(config),
+            generates=generates,
             embeddings=self._pooling.size,
+            embedding_context=None if generates else int(model.max_model_len),
+            scores=self._pooling.scores,
             lora=self._adapters.names,
             tokenize=True,
             cache_scopes=True,
@@ -102,7 +107,7 @@ class VllmEngine:
 
     async def prepare(self) -> None:
         """Choose how outputs are read, and have the first request behind us."""
-        if self._settings.reads_core and not self._pooling.size:
+        if self._settings.reads_core and not self._pooling.is_active:
             self._reader = await CoreReader.attach(self._llm, self._statistics, self._make_test)
         log.info("outputs are read %s", "directly" if self._reader else "through AsyncLLM")
 
@@ -245,14 +250,26 @@ class VllmEngine:
             for content in inputs
         ]
         for content in ids:
-            if not content:
-                raise BadRequest("The input is empty.", param="input")
-            check_token_ids(content, self._vocabulary_size, "input")
-            check_prompt_length(len(content), self.capabilities, "input")
+            self._check_input(content, "input")
         try:
             return await self._pooling.embed(ids, self._adapters.find(job))
         except Exception as error:
             raise convert_failure(error) from error
+
+    async def score(self, pairs: Sequence[TextPair]) -> list[float]:
+        for pair in pairs:
+            self._check_input(pair.ids, "documents")
+        try:
+            return await self._pooling.score(pairs)
+        except Exception as error:
+            raise convert_failure(error) from error
+
+    def _check_input(self, ids: Sequence[int], param: str) -> None:
+        if not ids:
+            raise BadRequest("The input is empty.", param=param)
+        check_token_ids(ids, self._vocabulary_size, param)
+        if len(ids) > (self.capabilities.context or 0):
+            raise make_context_overflow(len(ids), self.capabilities.context or 0, param=param)
 
     async def tokenize(self, text: str, special: bool) -> list[int]:
         tokenizer = self._llm.get_tokenizer()
