@@ -32,7 +32,6 @@ from dragoman.http.routes import (
     conversations,
     embeddings,
     health,
-    infill,
     messages,
     models,
     ollama,
@@ -61,7 +60,6 @@ log = logging.getLogger("dragoman.server")
 ROUTE_MAKERS = (
     chat.make_routes,
     completions.make_routes,
-    infill.make_routes,
     embeddings.make_routes,
     rerank.make_routes,
     messages.make_routes,

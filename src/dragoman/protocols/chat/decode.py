@@ -14,9 +14,9 @@ from dragoman.protocols.chat.tools import (
 )
 from dragoman.protocols.shared import openai, response_format
 from dragoman.protocols.shared.content import ContentPartFields, decode_content
-from dragoman.protocols.shared.function_tools import ChatTool, decode_tools
 from dragoman.protocols.shared.generation import make_request
 from dragoman.protocols.shared.json_body import decode_body
+from dragoman.protocols.shared.tool_choice import ChatTool, decode_tools
 from dragoman.types import Chat, Json, Message, Request, Role, ToolCall, text_content
 
 ROLES = get_args(Role)

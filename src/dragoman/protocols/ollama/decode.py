@@ -23,8 +23,8 @@ from dragoman.protocols.ollama.messages import (
 )
 from dragoman.protocols.ollama.options import OllamaOptions, decode_options
 from dragoman.protocols.shared import openai, response_format
-from dragoman.protocols.shared.function_tools import decode_tools
 from dragoman.protocols.shared.json_body import StructT, decode_body
+from dragoman.protocols.shared.tool_choice import decode_tools
 from dragoman.types import (
     Chat,
     Constraint,

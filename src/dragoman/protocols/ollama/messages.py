@@ -18,7 +18,7 @@ from msgspec import Meta, Struct
 from dragoman.errors import BadRequest, InvalidType, InvalidValue
 from dragoman.protocols.shared import openai
 from dragoman.protocols.shared.content import merge_text
-from dragoman.protocols.shared.function_tools import ChatTool
+from dragoman.protocols.shared.tool_choice import ChatTool
 from dragoman.types import (
     AudioPart,
     Content,

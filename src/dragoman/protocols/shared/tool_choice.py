@@ -1,7 +1,7 @@
-"""Which tools an answer may or must call.
+"""Tools that are functions with a JSON schema, and which tools an answer may or must call.
 
-The wire APIs differ in how they name a tool, but not in what a choice of one, some or no tools
-means.
+OpenAI and Ollama declare functions alike. The wire APIs differ in how they name a tool, but not in
+what a choice of one, some or no tools means.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 from dragoman.errors import BadRequest
-from dragoman.types import Tool
+from dragoman.protocols.shared import openai
+from dragoman.types import Json, Tool
 
 ToolChoiceMode: TypeAlias = Literal["auto", "none", "required"]
 
@@ -65,3 +66,36 @@ def make_invalid_tool_choice_error() -> BadRequest:
         "`tool_choice` must be `none`, `auto`, `required`, name a tool or list `allowed_tools`.",
         param="tool_choice",
     )
+
+
+class ChatFunction(Struct):
+    """A function the model may call."""
+
+    name: openai.Name
+    description: str | None = None
+    parameters: dict[str, Json] | None = None
+    strict: bool | None = None
+
+
+class ChatTool(Struct):
+    type: str
+    function: ChatFunction | None = None
+
+
+def decode_tools(tools: Sequence[ChatTool] | None) -> tuple[Tool, ...]:
+    decoded: dict[str, Tool] = {}
+    for i, tool in enumerate(tools or ()):
+        path = f"tools[{i}]"
+        function = tool.function
+        if tool.type != "function" or function is None:
+            raise BadRequest(f"`{path}` must be of type `function`.", param=path)
+        if function.name in decoded:
+            raise make_duplicate_tool_error(function.name, f"{path}.function.name")
+        decoded[function.name] = Tool(
+            name=function.name,
+            description=function.description,
+            parameters=function.parameters,
+            strict=function.strict,
+            param=f"{path}.function.parameters",
+        )
+    return tuple(decoded.values())

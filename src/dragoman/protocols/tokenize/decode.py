@@ -9,9 +9,9 @@ from msgspec import Meta, Struct
 from dragoman.errors import BadRequest
 from dragoman.protocols.chat.decode import ChatMessage, ChatRequest, decode_chat
 from dragoman.protocols.shared import openai
-from dragoman.protocols.shared.function_tools import ChatTool
 from dragoman.protocols.shared.json_body import decode_body
 from dragoman.protocols.shared.prompts import MAX_PROMPTS
+from dragoman.protocols.shared.tool_choice import ChatTool
 from dragoman.types import Chat, Json, Prompt
 
 Content: TypeAlias = str | Annotated[list[str | openai.TokenId], Meta(max_length=400_000)]

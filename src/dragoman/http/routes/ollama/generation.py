@@ -1,4 +1,4 @@
-"""Routes of Ollama's API that generate and embed. `ollama_models` has those that manage models.
+"""Chat, generate, embed, and loading a model without doing either.
 
 `keep_alive` changes what other clients of the server notice, so it has an effect only for those who
 may use the admin routes.
