@@ -112,9 +112,21 @@ def test_a_declared_video_is_not_even_decoded() -> None:
             read_content(part)
 
 
-def test_media_of_a_kind_that_cannot_be_read_stays_in_tool_results() -> None:
-    part = make_file(VIDEOS["MP4"])
+@pytest.mark.parametrize(
+    "part",
+    [
+        make_file(VIDEOS["MP4"]),
+        FilePart(wire_type="file", param="p", file_id="file-1"),
+        ImagePart(wire_type="image", param="p", url="https://a.example/a.png"),
+    ],
+)
+def test_what_cannot_be_read_or_had_here_stays_in_tool_results(part: FilePart) -> None:
     assert read_content(part, role="tool") == (part,)
+
+
+def test_what_is_damaged_does_not_stay_in_tool_results() -> None:
+    with pytest.raises(BadRequest):
+        read_content(FilePart(wire_type="file", param="p", data="QUJ"), role="tool")
 
 
 @pytest.mark.parametrize(

@@ -273,7 +273,7 @@ def test_unsupported_fields_are_rejected_by_name(fields: dict[str, Any], param: 
     assert caught.value.param == param
 
 
-@pytest.mark.parametrize("kind", ["image_url", "input_audio", "file"])
+@pytest.mark.parametrize("kind", ["image_url", "input_audio", "audio_url"])
 def test_media_for_a_text_model_is_rejected(kind: str) -> None:
     request = decode_chat(messages=[{"role": "user", "content": [{"type": kind}]}])
     with pytest.raises(Unsupported) as caught:

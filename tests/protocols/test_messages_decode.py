@@ -178,16 +178,15 @@ def test_an_image_in_a_tool_result_is_warned_about_not_rejected() -> None:
     assert isinstance(part, ImagePart)
     assert (part.param, part.media_type) == ("messages[0].content[0].content[1]", "image/png")
     flattened = flatten_content(chat_prompt.messages[0].content)
-    assert flattened == "a\n\n[image: not shown, only text is supported]"
+    assert flattened == "a[image: not shown, only text is supported]"
 
 
 @pytest.mark.parametrize(
     "block",
     [
         {"type": "image", "source": {"type": "url", "url": "https://x"}},
-        {"type": "document", "source": {"type": "base64", "data": ""}},
-        {"type": "document", "source": {"type": "file", "file_id": "f"}},
-        {"type": "document"},
+        {"type": "image", "source": {"type": "base64", "data": ""}},
+        {"type": "image"},
     ],
 )
 def test_media_is_rejected_by_name(block: Any) -> None:

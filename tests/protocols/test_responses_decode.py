@@ -432,7 +432,7 @@ def test_an_invalid_item_is_named(items: Any, param: str) -> None:
     assert get_error(input=items).param in (param, f"{param}.id")
 
 
-@pytest.mark.parametrize("kind", ["input_image", "input_file", "input_audio"])
+@pytest.mark.parametrize("kind", ["input_image", "input_audio"])
 def test_media_is_rejected_by_name(kind: str) -> None:
     media = {"type": kind, "image_url": "data:", "file_id": "f", "input_audio": {}}
     request = make_request(

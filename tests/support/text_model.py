@@ -16,4 +16,4 @@ def check_media(request: Request) -> list[str]:
     """Return the warnings about media in tool results; other media raises `Unsupported`."""
     chat = cast(Chat, request.prompts[0])
     validate_media(chat, TEXT_MODEL)
-    return warn_about_tool_media(chat, TEXT_MODEL)
+    return warn_about_tool_media(chat)

@@ -1,15 +1,16 @@
 """Converts tools and results of remote servers into texts for a model, within limits.
 
 Remote servers are not trusted. Lists and schemas have limits. Images and other binary content are
-described, not included: a prompt cannot hold their bytes.
+described in the text. Images and audio also come beside it, for models that read them.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from dragoman.mcp.types import ListedTool, ToolCallResult
+from dragoman.mcp.types import ListedTool, ResultMedia, ToolCallResult
 from dragoman.types import Json
 
 if TYPE_CHECKING:
@@ -64,7 +65,20 @@ def convert_result(result: CallToolResult, max_chars: int) -> ToolCallResult:
     text = truncate("\n".join(parts), max_chars)
     if result.is_error:
         return ToolCallResult(error=text or "The tool failed without an error message.")
-    return ToolCallResult(output=text)
+    return ToolCallResult(output=text, media=tuple(list_media(result.content)))
+
+
+def list_media(blocks: Iterable[ContentBlock]) -> Iterator[ResultMedia]:
+    """Yield the images and the audio of a result."""
+    for block in blocks:
+        if block.type == "image" or block.type == "audio":
+            yield ResultMedia(
+                kind=block.type,
+                data=block.data,
+                media_type=block.mime_type,
+                description=describe_block(block),
+                shown_description=f"[{block.type}]",
+            )
 
 
 def describe_block(block: ContentBlock) -> str:

@@ -6,7 +6,7 @@ that fails raises nothing: its `ToolCallResult` has an error that the model can 
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Literal, Protocol
 
 from msgspec import Struct
 
@@ -38,11 +38,22 @@ class ListedTool(Struct, frozen=True, kw_only=True):
         return (self.annotations or {}).get("readOnlyHint") is True
 
 
+class ResultMedia(Struct, frozen=True, kw_only=True):
+    """A picture or sound in the output of a tool, whose text describes it."""
+
+    kind: Literal["image", "audio"]
+    data: str  # base64
+    media_type: str
+    description: str  # in the text: that it cannot be shown
+    shown_description: str  # to replace that, if it can
+
+
 class ToolCallResult(Struct, frozen=True):
     """The result of a call: an output, or an error message."""
 
     output: str | None = None
     error: str | None = None
+    media: tuple[ResultMedia, ...] = ()
 
 
 class ToolsUnavailable(Exception):

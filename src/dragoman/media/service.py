@@ -2,8 +2,9 @@
 
 The checks come in the order of the package's description, cheapest first, and each problem is a 400
 with the code of OpenAI's API and the path of the part. A kind of media that cannot be read here at
-all is rejected by name; in a tool result it stays as it is, and a sentence stands in its place in
-the prompt: an agent sends its whole history every time and could never continue.
+all is rejected by name. In a tool result that, and a reference to what cannot be had here, stays as
+it is, and a sentence stands in its place in the prompt: an agent sends its whole history every time
+and could never continue.
 
 Decoded items are cached within one owner, because agents send the same screenshots again and again.
 """
@@ -19,7 +20,7 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.errors import InvalidMedia, TooLarge
+from dragoman.errors import BadRequest, InvalidMedia, TooLarge
 from dragoman.media.audio_header import check_audio_header
 from dragoman.media.data_url import check_base64_length, decode_base64, is_data_url, parse_data_url
 from dragoman.media.decoder import MediaDecoder
@@ -138,33 +139,29 @@ class MediaService:
             if not isinstance(part, TextPart) and is_read(part, reading):
                 try:
                     read = await self._read_part(part, reading)
-                except UnreadableMedia as error:
-                    if message.role != "tool":
-                        raise make_unsupported_error(error, part.param) from None
-                    read = part
+                except (UnreadableMedia, MediaError) as error:
+                    if message.role != "tool" or not may_stay(error):
+                        raise make_error(error, part) from None
             content.append(read)
         return replace(message, content=join_files(message.content, content))
 
     async def _read_part(
         self, part: ImagePart | AudioPart | FilePart, reading: MediaReading
     ) -> ContentPart:
-        try:
-            reject_video(part.media_type)
-            data, media_type, name = await self._read_bytes(part, reading)
-            self._count_bytes(len(data), part, reading)
-            if not data:
-                raise MediaError("empty", "is empty.")
-            media_format = detect_format(data)
-            check_declared_type(media_type, media_format)
-            kind = find_kind(part, media_format, reading)
-            if kind == "text":
-                return self._make_text(name, decode_text(data))
-            if kind == "pdf":
-                return self._make_text(name, await self._extract_text(data))
-            detail = part.detail if isinstance(part, ImagePart) else None
-            item = await self._decode(data, media_format, detail, reading.owner)
-        except MediaError as error:
-            raise make_media_error(error, part.modality, part.content_param) from None
+        reject_video(part.media_type)
+        data, media_type, name = await self._read_bytes(part, reading)
+        self._count_bytes(len(data), part, reading)
+        if not data:
+            raise MediaError("empty", "is empty.")
+        media_format = detect_format(data)
+        check_declared_type(media_type, media_format)
+        kind = find_kind(part, media_format, reading)
+        if kind == "text":
+            return self._make_text(name, decode_text(data))
+        if kind == "pdf":
+            return self._make_text(name, await self._extract_text(data))
+        detail = part.detail if isinstance(part, ImagePart) else None
+        item = await self._decode(data, media_format, detail, reading.owner)
         part_type = ImagePart if kind == "image" else AudioPart
         return part_type(wire_type=part.wire_type, param=part.param, field=part.field, item=item)
 
@@ -250,6 +247,17 @@ class MediaService:
         if result.message:
             raise MediaError(result.problem, result.message)
         return result
+
+
+def may_stay(error: UnreadableMedia | MediaError) -> bool:
+    """Whether a part with this error may stay in a tool result."""
+    return isinstance(error, UnreadableMedia) or error.problem in ("url", "download", "not_found")
+
+
+def make_error(error: UnreadableMedia | MediaError, part: MediaPart) -> BadRequest:
+    if isinstance(error, UnreadableMedia):
+        return make_unsupported_error(error, part.param)
+    return make_media_error(error, part.modality, part.content_param)
 
 
 def has_media(message: Message) -> bool:

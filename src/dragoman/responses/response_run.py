@@ -20,6 +20,7 @@ from dragoman.errors import BadRequest, DragomanError, ResponseCancelled
 from dragoman.events import Delta, Usage
 from dragoman.pipeline import pipeline
 from dragoman.pipeline.plan import Plan
+from dragoman.pipeline.rendering.tool_media import read_tool_media
 from dragoman.pipeline.services import Services
 from dragoman.protocols import responses
 from dragoman.protocols.responses import DecodedRequest, ResponseEncoder, ResponseInfo
@@ -32,7 +33,7 @@ from dragoman.responses.truncation import prepare_truncated
 from dragoman.signing import OwnerSigner
 from dragoman.store.rows import Status, StoredItem, StoredResponse
 from dragoman.telemetry.reports import report_current_request
-from dragoman.types import Request
+from dragoman.types import AudioPart, ImagePart, MediaItem, Request
 
 encode = msgspec.json.Encoder().encode
 
@@ -147,6 +148,7 @@ class ResponseRun:
     async def _generate_rounds(self, sink: Sink) -> None:
         push, tools = sink.push, self._context.remote_tools
         context_size = self._plan.model.capabilities.context
+        tools.read_media = self._read_tool_media
         await tools.push_tool_lists(self.encoder, push)
         if tools.has_approved_calls:
             self._plan.ticket.release()  # the engine is free for others while tools are called
@@ -156,6 +158,10 @@ class ResponseRun:
         while await tools.make_calls(self.encoder, push, context_size):
             await self._prepare_next_round()
             await self._generate_round(sink)
+
+    async def _read_tool_media(self, part: ImagePart | AudioPart) -> MediaItem | None:
+        context = self._context
+        return await read_tool_media(part, self._plan.model, context.services, context.owner)
 
     async def _prefill(self, observe: Observe) -> None:
         """Have the engine process the prompt alone, so that a later request with it is faster."""

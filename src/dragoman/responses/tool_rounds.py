@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -23,17 +24,27 @@ from dragoman.errors import (
     TemplateRejected,
     UnsupportedKeyword,
 )
-from dragoman.mcp.types import ListedTool, McpServer, ToolCallResult, ToolClient, ToolsUnavailable
+from dragoman.mcp.types import (
+    ListedTool,
+    McpServer,
+    ResultMedia,
+    ToolCallResult,
+    ToolClient,
+    ToolsUnavailable,
+)
 from dragoman.pipeline.pipeline import await_delivery
 from dragoman.protocols.responses import McpTool, ResponseEncoder, make_remote_name
 from dragoman.protocols.responses.types import Item, RemoteCall, ToolOrigin, UniqueNames
 from dragoman.responses.run import Push
 from dragoman.telemetry.record import get_record
 from dragoman.telemetry.spans import TOOL_STAGE
-from dragoman.types import Tool
+from dragoman.types import AudioPart, ImagePart, MediaItem, Tool
+
+ReadMedia: TypeAlias = Callable[[ImagePart | AudioPart], Awaitable[MediaItem | None]]
 
 MAX_SERVERS = 32  # of one request
 MAX_TOOLS = 1000  # of one server
+MAX_MEDIA = 8  # pictures and sounds of all results that the model gets
 ANY_OBJECT = {"type": "object"}
 # error codes of one schema that cannot be used, and of schemas that cannot be used together
 SCHEMA_ERRORS = (InvalidSchema.code, UnsupportedKeyword.code, SchemaTooComplex.code)
@@ -75,6 +86,8 @@ class RemoteTools:
         self._limits = limits or RemoteToolLimits()
         self._rounds = 0
         self._seconds_left = self._limits.seconds
+        self.read_media: ReadMedia | None = None  # decodes pictures and sound for the model
+        self._media_count = 0  # that the model got
         self._approved: list[Item] = []  # approval requests that the client has approved
         self.tools = tuple(self._make_tools())  # as the model gets them
 
@@ -163,15 +176,27 @@ class RemoteTools:
         tasks = [asyncio.create_task(self._call(call, max_chars)) for call in calls]
         try:
             for call, task in zip(calls, tasks, strict=True):
-                result = await task
-                await await_delivery(
-                    push(encoder.finish_remote_call(call, result.output, result.error))
-                )
+                result, media = await self._read_media(await task)
+                frames = encoder.finish_remote_call(call, result.output, result.error, media)
+                await await_delivery(push(frames))
         finally:
             for task in tasks:
                 task.cancel()
             self._seconds_left -= time.monotonic() - started
         return not encoder.needs_client and self._rounds <= self._limits.rounds + 1
+
+    async def _read_media(self, result: ToolCallResult) -> tuple[ToolCallResult, list[MediaItem]]:
+        """Read the media of a result that the model can see, and say so in its text."""
+        output, items = result.output or "", list[MediaItem]()
+        for media in result.media:
+            if self.read_media is None or self._media_count >= MAX_MEDIA:
+                break
+            item = await self.read_media(_make_part(media))
+            if item is not None:
+                self._media_count += 1
+                items.append(item)
+                output = output.replace(media.description, media.shown_description, 1)
+        return (replace(result, output=output) if items else result), items
 
     async def _call(self, call: RemoteCall, max_chars: int) -> ToolCallResult:
         if self._rounds > self._limits.rounds or self._seconds_left <= 0:
@@ -192,6 +217,13 @@ class RemoteTools:
     def close(self) -> None:
         if self._client is not None:
             self._client.close()
+
+
+def _make_part(media: ResultMedia) -> ImagePart | AudioPart:
+    part_type = ImagePart if media.kind == "image" else AudioPart
+    return part_type(
+        wire_type=media.kind, param="output", data=media.data, media_type=media.media_type
+    )
 
 
 NO_REMOTE_TOOLS = RemoteTools()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import struct
 import tracemalloc
 import zlib
@@ -98,15 +99,27 @@ def list_url_requests(url: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def check_rejected(server: HostileServer, url: str, step: int = 1) -> int:
-    """Check that every place rejects a URL; with a `step`, only some places for each URL."""
+    """Check that every place rejects a URL; with a `step`, only some places for each URL.
+
+    In the result of a tool, a sentence may stand in the place of what the URL refers to.
+    """
     requests = list(list_url_requests(url))[zlib.crc32(url.encode()) % step :: step]
     for path, body in requests:
         started = server.engine.started
         response = server.send("POST", path, json=body)
+        assert SECRET not in response.text
+        if response.status_code == 200 and is_in_tool_result(body):
+            warning = response.headers.get("x-dragoman-warning", "")
+            assert "is not shown to the model" in warning or path.endswith("count_tokens")
+            assert not server.engine.jobs[-1].media
+            continue
         assert response.status_code == 400, (path, body, response.text)
         assert server.engine.started == started
-        assert SECRET not in response.text
     return len(requests)
+
+
+def is_in_tool_result(body: dict[str, Any]) -> bool:
+    return any(name in json.dumps(body) for name in ("tool_call_id", "call_output", "tool_result"))
 
 
 def test_hole_45_urls_are_not_fetched_for_a_model_that_reads_pictures(

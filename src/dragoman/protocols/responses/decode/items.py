@@ -81,6 +81,7 @@ class McpCallItem(Struct):
     arguments: str
     output: str | None = None
     error: Json = None
+    output_media: list[ContentPartFields] | None = None  # pictures and sound, see docs/media.md
 
 
 class ApprovalRequestItem(Struct):
@@ -188,6 +189,8 @@ def _normalize_item(item: Item, path: str) -> Item:
             complete["content"] = _normalize_content(decoded.role, item.get("content"))
         case CallOutputItem():
             decode_content(decoded.output, f"{path}.output")
+        case McpCallItem():
+            decode_content(decoded.output_media, f"{path}.output_media")
         case AdditionalToolsItem():
             _check_size(decoded.tools, f"{path}.tools")
             complete["tools"] = [remove_secrets(tool) for tool in decoded.tools]

@@ -109,7 +109,7 @@ class MessageBuilder:
                 content = decode_content(decoded.output, f"{path}.output")
                 self._add_result(decoded.call_id, content, path)
             case "mcp_call":
-                self._add_remote_call(item["id"], decoded, _get_mcp_result(decoded))
+                self._add_remote_call(item["id"], decoded, _get_mcp_result(decoded, path))
             case "mcp_approval_request":
                 self._approval_requests[item["id"]] = decoded
             case "mcp_approval_response":
@@ -149,13 +149,12 @@ class MessageBuilder:
         self,
         call_id: str,
         item: items.McpCallItem | items.ApprovalRequestItem,
-        result: str | None,
+        result: Content | None,
     ) -> None:
         """Add a call that comes with its result; the model's next output is a new turn."""
         self._add_call(call_id, make_remote_name(item.server_label, item.name), item.arguments)
         if result is not None:
-            content = text_content(result)
-            self._results.append(Message(role="tool", content=content, tool_call_id=call_id))
+            self._results.append(Message(role="tool", content=result, tool_call_id=call_id))
 
     def _add_result(self, call_id: str | None, content: Content, path: str) -> None:
         """Add the result of a call. The history and a summary may lack the call."""
@@ -168,7 +167,8 @@ class MessageBuilder:
         request = self._approval_requests.get(item.approval_request_id)
         if request is not None and not item.approve:
             reason = f" Reason: {item.reason}" if item.reason else ""
-            self._add_remote_call(item.approval_request_id, request, DENIED + reason)
+            result = text_content(DENIED + reason)
+            self._add_remote_call(item.approval_request_id, request, result)
 
     def _add_compaction(self, item: items.CompactionItem) -> None:
         self._is_compacted = True
@@ -226,11 +226,13 @@ def _join_texts(parts: Iterable[items.ReasoningTextPart] | None) -> str:
     return SEPARATOR.join(part.text for part in parts or ())
 
 
-def _get_mcp_result(call: items.McpCallItem) -> str | None:
+def _get_mcp_result(call: items.McpCallItem, path: str) -> Content | None:
     """Return the result of a call as the model reads it; None if there is none."""
-    if call.error is None:
-        return call.output
-    return f"Error: {_get_error_text(call.error)}"
+    if call.error is not None:
+        return text_content(f"Error: {_get_error_text(call.error)}")
+    if call.output is None:
+        return None
+    return text_content(call.output) + decode_content(call.output_media, f"{path}.output_media")
 
 
 def _get_error_text(error: Json) -> str:

@@ -6,6 +6,8 @@ command is a different command; the call stays in the resource as incomplete.
 
 from __future__ import annotations
 
+import base64
+from collections.abc import Sequence
 from typing import ClassVar
 
 from dragoman.events import Channel, Delta
@@ -13,6 +15,7 @@ from dragoman.protocols.responses.encode.free_text import FreeTextDecoder
 from dragoman.protocols.responses.encode.item_builders import ItemBuilder, OutputItems
 from dragoman.protocols.responses.types import Item, RemoteCall, ToolOrigin
 from dragoman.protocols.shared.json_body import is_json
+from dragoman.types import MediaItem
 
 NO_ANSWER = "The response ended before the server answered."
 
@@ -165,7 +168,11 @@ class RemoteCallBuilder(CallBuilder):
     def to_remote_call(self) -> RemoteCall:
         return RemoteCall(self.id, self.origin.server_label, self.origin.name, self.text)
 
-    def set_result(self, output: str | None, error: str | None) -> list[bytes]:
+    def set_result(
+        self, output: str | None, error: str | None, media: Sequence[MediaItem] = ()
+    ) -> list[bytes]:
+        if media:  # not in OpenAI's API, whose outputs are text alone
+            self.item["output_media"] = [_encode_media(item) for item in media]
         if error is None:
             self.item |= {"status": "completed", "output": output or ""}
             event = self.encode_event("mcp_call.completed")
@@ -178,6 +185,14 @@ class RemoteCallBuilder(CallBuilder):
     def abandon(self) -> None:
         """End the call without an answer, because the response ends."""
         self.item["status"] = "incomplete"
+
+
+def _encode_media(item: MediaItem) -> Item:
+    """Encode a picture or sound as a content part, so that it can be part of a later request."""
+    data = base64.b64encode(item.data).decode()
+    if item.kind == "audio":
+        return {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}
+    return {"type": "input_image", "image_url": f"data:{item.media_type};base64,{data}"}
 
 
 class ApprovalRequestBuilder(CallBuilder):

@@ -9,6 +9,7 @@ resource contains everything.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from dragoman.errors import DragomanError
 from dragoman.events import Completion, Delta, Finish, Usage
@@ -38,7 +39,7 @@ from dragoman.protocols.responses.encode.resource import (
 )
 from dragoman.protocols.responses.types import Item, RemoteCall, ResponseInfo, ToolOrigin
 from dragoman.protocols.shared.openai import encode
-from dragoman.types import Json, Request
+from dragoman.types import Json, MediaItem, Request
 
 
 class ResponseEncoder:
@@ -246,12 +247,16 @@ class ResponseEncoder:
         return [item.to_remote_call() for item in self._pending_calls.values()]
 
     def finish_remote_call(
-        self, call: RemoteCall, output: str | None, error: str | None
+        self,
+        call: RemoteCall,
+        output: str | None,
+        error: str | None,
+        media: Sequence[MediaItem] = (),
     ) -> list[bytes]:
         """Encode the result of a call. Another round may follow."""
         self._items_before_round = len(self._output.items)
         self._whitespace = Delta()
-        return self._pending_calls.pop(call.item_id).set_result(output, error)
+        return self._pending_calls.pop(call.item_id).set_result(output, error, media)
 
     def start_approved_call(self, item: Item) -> list[bytes]:
         """Encode a call that the client approved; `item` is the approval request."""
