@@ -285,6 +285,29 @@ def test_only_admins_change_how_long_a_model_stays_loaded() -> None:
         assert "cannot be unloaded" in check_error(allowed, 400)  # it is the caller's engine
 
 
+def test_refusals_of_keys_are_strings() -> None:
+    keys = [
+        {"name": "ann", "key": "ann-key", "limits": {"requests_per_minute": 1}},
+        {"name": "bob", "key": "bob-key", "routes": ["chat"]},
+        {"name": "eve", "key": "eve-key", "models": ["other"]},
+    ]
+    with serve_scripted(key_entries=keys) as server:
+        url = f"{server.url}/api/chat"
+
+        def ask(key: str | None) -> httpx.Response:
+            headers = {} if key is None else {"authorization": f"Bearer {key}"}
+            return httpx.post(url, json={"model": "scripted", "messages": USER}, headers=headers)
+
+        check_error(ask(None), 401)
+        check_error(ask("wrong"), 401)
+        check_error(ask("bob-key"), 403)
+        assert check_error(ask("eve-key"), 404).startswith("model 'scripted' not found")
+        assert ask("ann-key").status_code == 200
+        refusal = ask("ann-key")
+        assert "per minute" in check_error(refusal, 429)
+        assert int(refusal.headers["retry-after"]) > 0
+
+
 # Options
 
 
