@@ -98,13 +98,20 @@ class LlamaServerApi:
             return [last]
         if len(event.tokens) == count:
             return event.tokens
-        text = event.content.encode().removesuffix(self._vocabulary.pieces[last])
-        if not ends_inside_character(text) and "\ufffd" not in event.content:
-            raise InvalidFrame(f"a frame of {count} tokens names {len(event.tokens)}")
+        self._check_gap(event, count - 1)
         if self._pieces is None:
             self._pieces = PieceIndex(self._vocabulary.pieces)
         missing = self._pieces.find_missing(event.content, last, count - 1)
         return None if missing is None else [*missing, last]
+
+    def _check_gap(self, event: NativeEvent, missing: int) -> None:
+        """Raise unless tokens may go without a name: all belong to an unfinished character."""
+        last, pieces = event.tokens[-1], self._vocabulary.pieces
+        before = event.content.encode().removesuffix(pieces[last])
+        is_cut = bool(before) and (ends_inside_character(before) or "\ufffd" in event.content)
+        is_end = last in self._vocabulary.eos_ids and missing <= MAX_LOST_TOKENS
+        if not (is_cut or is_end):
+            raise InvalidFrame(f"a frame of {missing + 1} tokens names {len(event.tokens)}")
 
     def build_tokenize(self, text: str, special: bool) -> tuple[str, Json]:
         body = {"content": text, "add_special": False, "parse_special": special}
