@@ -438,6 +438,32 @@ def test_failed_pull_ends_with_an_error(client: httpx.Client, fake_pull: FakePul
     assert (whole.status_code, whole.json()) == (503, json.loads(lines[-1]))
 
 
+def test_disconnecting_ends_a_pull(
+    server: RunningServer, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = threading.Event()
+
+    def download(name: str, models: Path, listener: DownloadListener, _: object) -> Path:
+        listener.start_file("ab" * 32, 1000)
+        try:
+            while not ended.wait(0.01):  # as a download that waits for the network
+                listener.report("downloading", 0.5)
+        except Unavailable:
+            ended.set()
+            raise
+        raise AssertionError("ended by the test")
+
+    monkeypatch.setattr(service, "pull", download)
+    with (
+        httpx.Client(base_url=server.url) as client,
+        client.stream("POST", "/api/pull", json={"model": "smollm2"}) as answer,
+    ):
+        for line in answer.iter_lines():
+            if "completed" in line:
+                break
+    assert ended.wait(60)
+
+
 @pytest.mark.parametrize("name", ["nobody", "../x", "/etc/passwd", "x" * 600])
 def test_what_cannot_be_pulled_is_refused_at_once(client: httpx.Client, name: str) -> None:
     answer = client.post("/api/pull", json={"model": name})
