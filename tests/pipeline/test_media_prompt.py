@@ -187,6 +187,14 @@ def test_a_prompt_never_ends_in_media(server: RunningServer) -> None:
     assert get_text(ask(server, [RED, "text"], "bare"))
 
 
+def test_sounds_of_any_length_end_no_process(server: RunningServer) -> None:
+    for seconds, status in ((0.0001, 400), (0.005, 400), (0.01, 200)):
+        sound = make_sound(seconds=seconds)
+        response = post(server, *ask_chat([sound, QUESTION], "ears"))
+        assert response.status_code == status, (seconds, response.text)
+    assert "at least 10 ms" in post(server, *ask_chat([make_sound(seconds=0.0001)], "ears")).text
+
+
 def test_a_text_model_rejects_media_by_name(server: RunningServer) -> None:
     for name, make_request in DIALECTS.items():
         response = post(server, *make_request([RED, QUESTION], "text"))

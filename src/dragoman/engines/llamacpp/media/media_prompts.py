@@ -7,8 +7,8 @@ into text here, and `is_exact` asks the server whether it reads that text as the
 does not, because a client's text spells a special token or because tokens that the model wrote are
 no usual tokenization of their text, the prompt must not be sent.
 
-A prompt whose text ends in media would end the server's process. It is rejected in `build`, through
-which everything passes that is sent.
+A prompt whose text ends in media would end the server's process, and so would a sound of a few
+samples. They are rejected in `build`, through which everything passes that is sent.
 
 How many tokens an item takes is asked once: the server counts a conversation with the item twice
 and once, without encoding it.
@@ -43,6 +43,7 @@ INEXACT = (
     "Beside pictures or sound, this text would be read as special tokens. Change the text that "
     "looks like a special token of the model."
 )
+MIN_SECONDS = 0.01  # of a sound
 HAS_MARKER = "The text contains the engine's marker for media."
 
 
@@ -120,6 +121,7 @@ class MediaPrompts:
         try:
             for part in split_at_media(prompt, media):
                 if isinstance(part, MediaItem):
+                    check_item(part)
                     items.append(part)
                 else:
                     texts.append(part)
@@ -168,6 +170,15 @@ class MediaPrompts:
         if status != 200:
             raise BadRequest(UNREADABLE_MEDIA, param="messages")
         return msgspec.json.decode(answer, type=_CountedChat).input_tokens
+
+
+def check_item(item: MediaItem) -> None:
+    """Reject an item that would end the server's process: a sound of a few samples."""
+    if item.kind == "audio" and item.seconds < MIN_SECONDS:
+        raise BadRequest(
+            f"A sound must last at least {MIN_SECONDS * 1000:g} ms for this model.",
+            param="messages",
+        )
 
 
 def _make_part(item: MediaItem) -> Json:
