@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ import pytest
 from tests.support.loopback_services import serve_hub
 from tests.support.model_files import make_gguf
 from tests.support.server_process import DRAGOMAN
+from tests.support.upstream_servers import run_worker, write_tokenizer
 
 pytestmark = pytest.mark.slow
 
@@ -21,10 +22,16 @@ FILES = dict.fromkeys(["README.md", "m.Q2_K.gguf", "m.Q4_K_M.gguf", *PROJECTORS]
 
 
 def pull(name: str, hub: Mapping[str, str], home: Path) -> subprocess.CompletedProcess[str]:
+    return run_command(("pull", name), hub, home)
+
+
+def run_command(
+    arguments: Sequence[str], hub: Mapping[str, str], home: Path
+) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
     environment |= {"HF_HOME": str(home / "hf"), **hub}
     return subprocess.run(
-        [*DRAGOMAN, "pull", name, "--models-dir", str(home / "models")],
+        [*DRAGOMAN, *arguments, "--models-dir", str(home / "models")],
         capture_output=True,
         text=True,
         timeout=60,
@@ -67,3 +74,21 @@ def test_hub_that_cannot_be_reached_is_one_line(tmp_path: Path) -> None:
     assert result.returncode == 1
     assert len(result.stderr.splitlines()) == 1, result.stderr
     assert "Hugging Face cannot be reached" in result.stderr
+
+
+def test_tokenizer_of_an_upstream_model_is_downloaded(tmp_path: Path) -> None:
+    directory = write_tokenizer(tmp_path / "model")
+    files = {file.name: file.read_bytes() for file in directory.iterdir()}
+    with serve_hub(FILES | files) as hub, run_worker("vllm") as worker:
+        arguments = ("explain", worker.url, "--tokenizer", "owner/repo")
+        result = run_command(arguments, hub, tmp_path)
+        again = run_command(arguments, {"HF_HUB_OFFLINE": "1"}, tmp_path)  # from the cache
+        missing = run_command((*arguments[:-1], "owner/missing"), hub, tmp_path)
+    assert result.returncode == again.returncode == 0, result.stderr + again.stderr
+    assert "uses          tokens API" in result.stdout
+    assert result.stdout == again.stdout
+    assert missing.returncode == 1
+    assert "Hugging Face has no model `owner/missing`" in missing.stdout
+    downloaded = {path.name for path in (tmp_path / "hf").rglob("*") if "snapshots" in path.parts}
+    assert "tokenizer.json" in downloaded
+    assert not any(name.endswith(".gguf") for name in downloaded)

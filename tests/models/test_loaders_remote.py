@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from dragoman import config, runtime
 from dragoman.errors import DragomanError
 from dragoman.http.server import make_app
+from tests.support.certificates import Authority
 from tests.support.real_model import request_answer, request_answers
 from tests.support.serving import RunningServer, run_app
 from tests.support.upstream_servers import (
@@ -156,6 +158,79 @@ def test_a_server_that_is_down_is_asked_again(tmp_path: Path) -> None:
     with pytest.raises(runtime.StartupError, match="cannot be reached"):
         runtime.build_models(config.load({"upstream": url, "models_dir": str(tmp_path)}), "")
     assert runtime.build_models(settings, "").default_name == "m"  # it is asked when it is loaded
+
+
+def test_options_lower_what_the_server_has(tmp_path: Path) -> None:
+    directory = write_tokenizer(tmp_path / "byte-model")
+    options: dict[str, Any] = {"tokenizer": str(directory), "context": 1000, "slots": 1}
+    with (
+        run_worker("llama-server", model="bytes", slots=3) as worker,
+        serve_upstream(worker.url, tmp_path, **options) as server,
+    ):
+        card = get_card(server)
+        assert (card["context_length"], card["slots"]) == (1000, 1)
+        long = make_body("bytes", messages=[{"role": "user", "content": "x" * 1000}])
+        answer = post(server, "/v1/chat/completions", long)
+        assert answer.status_code == 400
+        assert answer.json()["error"]["code"] == "context_length_exceeded"
+
+
+def test_certificates_are_verified(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    files = authority.issue("upstream")
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(files.cert, files.key)
+    tokenizer = str(write_tokenizer(tmp_path / "byte-model"))
+    with run_worker("vllm", "Hello.", model="bytes", tls=tls) as worker:
+        with (
+            pytest.raises(runtime.StartupError, match=r"is not trusted.*--upstream-ca"),
+            serve_upstream(worker.url, tmp_path, tokenizer=tokenizer),
+        ):
+            pass
+        ca_file = str(authority.file)
+        with serve_upstream(
+            worker.url, tmp_path, tokenizer=tokenizer, upstream_ca=ca_file
+        ) as server:
+            assert request_answer(server, make_body("bytes")).content == "Hello."
+
+
+def test_keys_are_sent_and_never_shown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "upstream.key"
+    file.write_text("topsecret\n")
+    tokenizer = str(write_tokenizer(tmp_path / "byte-model"))
+    with (
+        run_worker("sglang", "Hello.", model="bytes", api_key="topsecret") as worker,
+        serve_upstream(
+            worker.url, tmp_path, tokenizer=tokenizer, upstream_key_file=str(file)
+        ) as server,
+    ):
+        assert request_answer(server, make_body("bytes")).content == "Hello."
+        assert "topsecret" not in httpx.get(f"{server.url}/v1/models", timeout=60).text
+    assert "topsecret" not in caplog.text
+
+
+@pytest.mark.parametrize("name", ["upstream_key_file", "upstream_ca"])
+def test_missing_files_are_found_at_the_start(name: str, tmp_path: Path) -> None:
+    options = {"upstream": "http://127.0.0.1:1", "upstream_model": "m", name: "/no/such/file"}
+    settings = config.load({"models_dir": str(tmp_path)} | options)
+    with pytest.raises(runtime.StartupError, match=f"there is no file '/no/such/file' .{name}"):
+        runtime.build_models(settings, "")
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"upstream": "http://h:1", "path": "a.gguf"}, "exclude each other"),
+        ({"upstream": "h:1"}, "a URL that begins with http://"),
+        ({"upstream": "http://h:1", "upstream_api": "other"}, "auto, tokens, text or chat"),
+    ],
+)
+def test_mistakes_in_entries_are_found_at_the_start(
+    entry: dict[str, str], message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "models.yaml").write_text(json.dumps({"m": entry}))
+    with pytest.raises(runtime.StartupError, match=message):
+        runtime.build_models(config.load({"models_dir": str(tmp_path)}), "m")
 
 
 # Servers that take and return text

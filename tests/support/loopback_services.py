@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -34,12 +35,19 @@ class HubHandler(BaseHTTPRequestHandler):
                 self.answer(b"", status, {"X-Error-Code": code, "X-Error-Message": code})
                 return
         name = self.path.rpartition("/")[2]
-        if self.path.startswith("/api/models/owner/repo"):
+        if self.path.startswith("/api/models/owner/repo/tree/"):
+            tree = [
+                {"type": "file", "path": file, "size": len(data), "oid": f"{zlib.crc32(data):x}"}
+                for file, data in self.files.items()
+            ]
+            self.answer(json.dumps(tree).encode(), 200, {"Content-Type": "application/json"})
+        elif self.path.startswith("/api/models/owner/repo"):
             files = [{"rfilename": file} for file in self.files]
             body = {"id": "owner/repo", "sha": COMMIT, "siblings": files}
             self.answer(json.dumps(body).encode(), 200, {"Content-Type": "application/json"})
         elif name in self.files:
-            self.answer(self.files[name], 200, {"X-Repo-Commit": COMMIT, "ETag": '"abc"'})
+            etag = f'"{zlib.crc32(self.files[name]):x}"'
+            self.answer(self.files[name], 200, {"X-Repo-Commit": COMMIT, "ETag": etag})
         else:
             self.answer(b"", 404, {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": COMMIT})
 

@@ -189,7 +189,11 @@ def fetch_tokenizer_files(name: str, hub: TokenizerHub | None = None) -> Path:
     match = HUB_NAME.fullmatch(name.strip())
     if match is None:
         raise BadRequest("Write it as `owner/repo`, or with `@revision`.")
-    hub = hub or open_hub()
+    if hub is None:
+        from huggingface_hub.utils import disable_progress_bars
+
+        disable_progress_bars()  # the files are small
+        hub = open_hub()
     repo, revision, patterns = match["repo"], match["revision"], list(TOKENIZER_FILES)
     directory = None
     with contextlib.suppress(Exception):  # it is not in the cache
