@@ -190,7 +190,7 @@ def fetch_tokenizer_files(name: str, hub: TokenizerHub | None = None) -> Path:
     if match is None:
         raise BadRequest("Write it as `owner/repo`, or with `@revision`.")
     if hub is None:
-        from huggingface_hub.utils import disable_progress_bars
+        from huggingface_hub.utils.tqdm import disable_progress_bars
 
         disable_progress_bars()  # the files are small
         hub = open_hub()
