@@ -67,6 +67,13 @@ SERVERS: dict[str, tuple[dict[str, Answer], dict[str, Any]]] = {
         {"/v1/models": list_models("qwen", owner="proxy"), "/props": (200, PROPS)},
         {"kind": "llama-server", "context": 2048},
     ),
+    "llama-server before ids": (
+        {
+            "/v1/models": list_models("qwen", owner="llamacpp"),
+            "/props": (200, PROPS | {"build_info": "b4000-1a2b3c"}),
+        },
+        {"protocol": None, "apis": ("text", "chat")},
+    ),
     "vLLM with the token API": (
         {
             "/v1/models": list_models("qwen", owner="vllm", root="Qwen/Qwen3", max_model_len=4096),

@@ -45,6 +45,8 @@ async def load(source: ModelSource, key: str = "") -> Model:
     tokenizer = found.tokenizer
     vocabulary = Vocabulary(pieces=[]) if tokenizer is None else tokenizer.vocabulary
     engine = await connect(found.settings, make_upstream(source, found), vocabulary)
+    if "cache_scopes" in found.ignored_fields:
+        engine.capabilities = replace(engine.capabilities, cache_scopes=False)
     try:
         details = make_details(source, found, engine.capabilities)
         model = await asyncio.to_thread(make_model, source, engine, found.tokenizer, details)

@@ -10,10 +10,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from dragoman.errors import ModelBroken, ModelNotFound, Unavailable
 from dragoman.models.upstream import llama_server, openai_compatible, sglang, vllm
 from dragoman.models.upstream.probe_client import RETRY_AFTER, ProbeAnswer, ProbeClient
 from dragoman.models.upstream.server_info import ModelRow, ServerInfo, get_text, shorten_name
+from dragoman.models.upstream.versions import list_ignored_fields
 from dragoman.options import suggest
 
 log = logging.getLogger("dragoman.upstream")
@@ -35,8 +38,11 @@ def identify(client: ProbeClient, model: str = "") -> ServerInfo:
     rows = read_rows(answer)
     row = choose_row(rows, model)
     owner = find_owner(client, answer, row)
-    read = READERS.get(owner, openai_compatible.read_info)
-    return read(client, row)
+    info = READERS.get(owner, openai_compatible.read_info)(client, row)
+    if info.protocol == "llama-server" and "token_ids" in list_ignored_fields(info):
+        apis = tuple(api for api in info.apis if api != "tokens")
+        return replace(info, apis=apis, protocol=None)
+    return info
 
 
 def list_models(client: ProbeClient) -> tuple[str, ...]:

@@ -6,7 +6,6 @@ takes the name of the model. The context of `/props` is that of one slot.
 
 from __future__ import annotations
 
-import re
 from pathlib import PurePosixPath
 from urllib.parse import urlencode
 
@@ -59,12 +58,6 @@ def read_info(client: ProbeClient, row: ModelRow) -> ServerInfo:
         parameters=format_parameters(get_count(meta, "n_params")),
         quantization=get_text(fields, "model_ftype") or None,
     )
-
-
-def read_build(version: str) -> int | None:
-    """Return the number of a build, such as 7312 of `b7312-1a2b3c`; 0 is not known."""
-    match = re.match(r"b(\d+)", version)
-    return int(match[1]) or None if match else None
 
 
 def read_adapters(rows: Json) -> dict[str, int]:
