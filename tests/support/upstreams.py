@@ -16,7 +16,7 @@ from dragoman.testing.upstream.worker import ScriptedWorker
 from dragoman.types import DEFAULT_SAMPLING, Job, Json, Sampling
 
 P = ParamSpec("P")
-TEST_SECONDS = 10.0  # after which a test that waits for an event fails
+TEST_SECONDS = 60.0  # after which a test that waits for an event fails
 
 
 def in_event_loop(test: Callable[P, Coroutine[None, None, None]]) -> Callable[P, None]:

@@ -44,7 +44,7 @@ KEY_COUNTERS = (
     ("dragoman_key_refusals", "total_refusals", "Requests refused by a limit of their key."),
     ("dragoman_key_tokens", "total_tokens", "Tokens of prompts and answers of a key."),
 )
-DOWN_STATES = ("starting", "restarting", "stopped")  # of an engine in a child process
+DOWN_STATES = ("starting", "restarting", "stopped", "unreachable")  # of engines that run elsewhere
 FAILURES = ("died", "hung", "load_failed")  # after which it is restarted
 
 
