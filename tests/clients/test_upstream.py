@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import anthropic
 import httpx
+import ollama
 import openai
 import pytest
 
@@ -159,6 +161,22 @@ def test_messages_of_anthropic(server: RunningServer) -> None:
         assert find_schema_error(json.dumps(used.input), WEATHER) is None
         counted = client.messages.count_tokens(model="m", messages=question)
         assert counted.input_tokens > 10
+
+
+def test_chat_of_ollama(server: RunningServer) -> None:
+    fields: Any = {
+        "model": "m",
+        "messages": [{"role": "user", "content": "Name a city."}],
+        "format": WEATHER,
+        "options": {"temperature": 0, "num_predict": 40},
+    }
+    with closing(ollama.Client(host=server.url)) as client:
+        chunks = list(client.chat(**fields, stream=True))
+        whole = client.chat(**fields)
+    text = "".join(chunk.message.content or "" for chunk in chunks)
+    assert find_schema_error(text, WEATHER) is None
+    assert (whole.message.content, whole.done_reason) == (text, chunks[-1].done_reason)
+    assert whole.eval_count == chunks[-1].eval_count
 
 
 def test_a_replayed_conversation_hits_the_cache_of_the_server(client: openai.OpenAI) -> None:
