@@ -101,6 +101,30 @@ def test_hole_72_names_of_models_never_become_paths(
     count_cases(count)
 
 
+def test_hole_86_names_of_uploads_never_become_paths(
+    server: HostileServer, tmp_path: Path, count_cases: Callable[[int], None]
+) -> None:
+    """A name is a label, and an id of a file is looked up in the store alone."""
+    (tmp_path / "secret").write_text("a secret")
+    names = [*TRAVERSALS, str(tmp_path / "secret")]
+    for name in names:
+        upload = server.send(
+            "POST",
+            "/v1/files",
+            key=USER,
+            data={"purpose": "user_data"},
+            files={"file": (name, b"my own")},
+        ).json()
+        assert "/" not in upload["filename"]
+        path = f"/v1/files/{upload['id']}"
+        assert server.send("GET", f"{path}/content", key=USER).content == b"my own"
+        assert server.send("DELETE", path, key=USER).status_code == 200
+        quoted = "".join(f"%{byte:02x}" for byte in name.encode())
+        response = server.send("GET", f"/v1/files/{quoted}/content", key=USER)
+        assert response.status_code in (400, 404), name
+    count_cases(2 * len(names))
+
+
 def test_hole_86_no_other_route_takes_an_upload(server: HostileServer) -> None:
     """Every body but those of uploads is JSON; an upload never becomes the name of a file."""
     for route in HTTP_ROUTES:

@@ -131,6 +131,29 @@ def test_hole_41_no_route_takes_multipart(server: HostileServer, route: Route) -
     assert response.status == 415
 
 
+def test_hole_41_an_upload_has_few_parts_and_a_short_boundary(
+    server: HostileServer, count_cases: Callable[[int], None]
+) -> None:
+    """Whatever the form, it is refused within its first parts, and nothing of it is stored."""
+    part = b"--x\r\ncontent-disposition: form-data; name=a%d\r\n\r\nb\r\n"
+    many = b"".join(part % number for number in range(10_000)) + b"--x--\r\n"
+    forms: list[tuple[str, list[bytes]]] = [
+        ("x", [many]),
+        ("x", [b"--x\r\n" + b"a: b\r\n" * 200_000]),
+        ("x", [b"y" * (1 << 20)]),
+        ("x", [b"--x\r\n" * 100_000]),
+        ("x", [many[i : i + 1] for i in range(20_000)]),
+        ("x" * 10_000, [many]),
+        ("", [many]),
+    ]
+    for boundary, chunks in forms:
+        content_type = f"multipart/form-data; boundary={boundary}"
+        headers = [("x-api-key", ADMIN), ("content-type", content_type)]
+        assert server.send_raw("POST", "/v1/files", headers, chunks).status == 400
+    assert server.send("GET", "/v1/files", key=ADMIN).json()["data"] == []
+    count_cases(len(forms))
+
+
 @measures_time
 def test_hole_41_a_body_in_single_bytes_costs_little(server: HostileServer) -> None:
     """Each byte is a chunk; the time of the whole request grows with its bytes, not faster."""
