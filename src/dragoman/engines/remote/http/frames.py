@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
 from dragoman.engines.remote.failures import InvalidFrame
+
+T = TypeVar("T")
 
 MAX_FRAME = 64 << 20  # a cumulative stream repeats the whole answer in each frame
 DONE = b"[DONE]"
@@ -38,3 +45,11 @@ def read_data(event: bytes) -> bytes | None:
     if not lines:
         return None
     return b"\n".join(line[5:].removeprefix(b" ") for line in lines)
+
+
+def decode_frame(decode: Callable[[bytes], T], frame: bytes) -> T:
+    """Return the content of a frame, or raise `InvalidFrame`."""
+    try:
+        return decode(frame)
+    except msgspec.DecodeError as error:
+        raise InvalidFrame(f"a frame cannot be read: {error}") from None

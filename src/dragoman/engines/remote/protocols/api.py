@@ -13,6 +13,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from dragoman.engines.remote.answer import AnswerParts
+from dragoman.engines.remote.settings import Upstream
 from dragoman.types import Capabilities, Job, Json, Step
 
 
@@ -60,3 +61,26 @@ class UpstreamApi(Protocol):
         Only llama-server can read the texts of special tokens as plain text.
         """
         ...
+
+
+def make_token_capabilities(
+    upstream: Upstream, sampling: frozenset[str], *, cache_scopes: bool
+) -> Capabilities:
+    """Return what a server that takes token ids can do, if it honours these sampling fields."""
+    return Capabilities(
+        context=upstream.context,
+        trained_context=upstream.trained_context,
+        slots=upstream.slots,
+        token_prompts=True,
+        sampling=sampling,
+        sampling_defaults=True,
+        logprobs=upstream.max_logprobs,
+        lora=tuple(upstream.adapters),
+        tokenize=True,
+        cache_scopes=cache_scopes,
+    )
+
+
+def build_prompt_tokenize(model: str, text: str) -> tuple[str, Json]:
+    """Return the request for tokens that vLLM and SGLang have in common."""
+    return "/tokenize", {"model": model, "prompt": text, "add_special_tokens": False}

@@ -12,8 +12,6 @@ import random
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-import msgspec
-
 from dragoman.engines.grammar import allow_ends, check_tokens_allowed
 from dragoman.engines.llamacpp import SAMPLING_FIELDS
 from dragoman.engines.llamacpp.choice import ChoiceProgress
@@ -28,7 +26,12 @@ from dragoman.engines.llamacpp.params import (
 from dragoman.engines.llamacpp.partial_characters import PieceIndex, ends_inside_character
 from dragoman.engines.remote.answer import NO_IDS, AnswerParts, check_range
 from dragoman.engines.remote.failures import InvalidFrame, StatusFailure
-from dragoman.engines.remote.protocols.api import FrameReader, UpstreamRequest
+from dragoman.engines.remote.http.frames import decode_frame
+from dragoman.engines.remote.protocols.api import (
+    FrameReader,
+    UpstreamRequest,
+    make_token_capabilities,
+)
 from dragoman.engines.remote.settings import Upstream
 from dragoman.engines.token_mask import dead_end_error
 from dragoman.errors import EngineFailed
@@ -52,18 +55,8 @@ class LlamaServerApi:
         self._pieces: PieceIndex | None = None
 
     def make_capabilities(self) -> Capabilities:
-        upstream = self._upstream
-        return Capabilities(
-            context=upstream.context,
-            trained_context=upstream.trained_context,
-            slots=upstream.slots,
-            token_prompts=True,
-            sampling=SAMPLING_FIELDS - MISSING_FIELDS,
-            sampling_defaults=True,
-            logprobs=upstream.max_logprobs,
-            lora=tuple(upstream.adapters),
-            tokenize=True,
-        )
+        fields = SAMPLING_FIELDS - MISSING_FIELDS
+        return make_token_capabilities(self._upstream, fields, cache_scopes=False)
 
     def check_job(self, job: Job) -> None:
         """Accept every value: those out of range are limited alike by the embedded engine."""
@@ -134,10 +127,7 @@ class LlamaReader:
         return self._progress.finish is not None
 
     def read(self, frame: bytes) -> list[Step]:
-        try:
-            event = event_decoder.decode(frame)
-        except msgspec.DecodeError as error:
-            raise InvalidFrame(f"a frame cannot be read: {error}") from None
+        event = decode_frame(event_decoder.decode, frame)
         progress = self._progress
         if event.error is not None:
             raise StatusFailure(event.error.code, frame, {})

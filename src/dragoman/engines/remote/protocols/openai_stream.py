@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.engines.remote.failures import InvalidFrame
-from dragoman.engines.remote.http.frames import DONE
+from dragoman.engines.remote.http.frames import DONE, decode_frame
 from dragoman.engines.remote.protocols.vllm_stream import make_stream_error
 from dragoman.engines.remote.settings import Upstream
 from dragoman.errors import EngineFailed
@@ -78,10 +78,7 @@ class TextReader:
     def read(self, frame: bytes) -> list[Step]:
         if frame == DONE:
             return self._end()
-        try:
-            decoded = decode(frame)
-        except msgspec.DecodeError as error:
-            raise InvalidFrame(f"a frame cannot be read: {error}") from None
+        decoded = decode_frame(decode, frame)
         if decoded.error:
             raise make_stream_error(decoded.error)
         if decoded.usage is not None:

@@ -18,8 +18,13 @@ from msgspec import Struct
 from dragoman.engines.grammar import allow_ends
 from dragoman.engines.remote.answer import NO_IDS, AnswerParts, ChoiceSteps, clamp
 from dragoman.engines.remote.failures import InvalidFrame, StatusFailure
-from dragoman.engines.remote.http.frames import DONE
-from dragoman.engines.remote.protocols.api import FrameReader, UpstreamRequest
+from dragoman.engines.remote.http.frames import DONE, decode_frame
+from dragoman.engines.remote.protocols.api import (
+    FrameReader,
+    UpstreamRequest,
+    build_prompt_tokenize,
+    make_token_capabilities,
+)
 from dragoman.engines.remote.protocols.vllm_stream import check_single_adapter, make_stream_error
 from dragoman.engines.remote.settings import Upstream
 from dragoman.errors import Unsupported
@@ -83,20 +88,8 @@ class SglangApi:
         self._vocabulary = vocabulary
 
     def make_capabilities(self) -> Capabilities:
-        upstream = self._upstream
-        seeds = {"seed"} if upstream.deterministic_seeds else set()
-        return Capabilities(
-            context=upstream.context,
-            trained_context=upstream.trained_context,
-            slots=upstream.slots,
-            token_prompts=True,
-            sampling=SAMPLING_FIELDS | seeds,
-            sampling_defaults=True,
-            logprobs=upstream.max_logprobs,
-            lora=tuple(upstream.adapters),
-            tokenize=True,
-            cache_scopes=True,
-        )
+        seeds = {"seed"} if self._upstream.deterministic_seeds else set()
+        return make_token_capabilities(self._upstream, SAMPLING_FIELDS | seeds, cache_scopes=True)
 
     def check_job(self, job: Job) -> None:
         check_single_adapter(job)
@@ -163,8 +156,7 @@ class SglangApi:
         return SglangReader(parts, request.choices[0])
 
     def build_tokenize(self, text: str, special: bool) -> tuple[str, Json]:
-        body = {"model": self._upstream.model, "prompt": text, "add_special_tokens": False}
-        return "/tokenize", body
+        return build_prompt_tokenize(self._upstream.model, text)
 
 
 def _build_samplers(sampling: Sampling) -> dict[str, Json]:
@@ -198,10 +190,7 @@ class SglangReader:
             if not self.is_complete:
                 raise InvalidFrame("the stream ended before its choice")
             return []
-        try:
-            decoded = decoder.decode(frame)
-        except msgspec.DecodeError as error:
-            raise InvalidFrame(f"a frame cannot be read: {error}") from None
+        decoded = decode_frame(decoder.decode, frame)
         if decoded.error is not None:
             raise make_stream_error(decoded.error)
         if decoded.meta_info is None or decoded.output_ids is None:

@@ -17,8 +17,12 @@ from msgspec.structs import replace
 from dragoman.engines.grammar import allow_ends
 from dragoman.engines.remote.answer import NO_IDS, AnswerParts, ChoiceSteps
 from dragoman.engines.remote.failures import InvalidFrame, StatusFailure
-from dragoman.engines.remote.http.frames import DONE
-from dragoman.engines.remote.protocols.api import UpstreamRequest
+from dragoman.engines.remote.http.frames import DONE, decode_frame
+from dragoman.engines.remote.protocols.api import (
+    UpstreamRequest,
+    build_prompt_tokenize,
+    make_token_capabilities,
+)
 from dragoman.engines.remote.settings import Upstream
 from dragoman.engines.vllm import SAMPLING_FIELDS
 from dragoman.engines.vllm.failures import make_finish_error
@@ -92,10 +96,7 @@ class VllmReader(Generic[L]):
     def read(self, frame: bytes) -> list[Step]:
         if frame == DONE:
             return self._end()
-        try:
-            decoded = self._decode(frame)
-        except msgspec.DecodeError as error:
-            raise InvalidFrame(f"a frame cannot be read: {error}") from None
+        decoded = decode_frame(self._decode, frame)
         if decoded.error is not None:
             raise make_stream_error(decoded.error)
         if decoded.usage is not None:
@@ -180,19 +181,7 @@ class VllmApi:
         self._vocabulary = vocabulary
 
     def make_capabilities(self) -> Capabilities:
-        upstream = self._upstream
-        return Capabilities(
-            context=upstream.context,
-            trained_context=upstream.trained_context,
-            slots=upstream.slots,
-            token_prompts=True,
-            sampling=SAMPLING_FIELDS,
-            sampling_defaults=True,
-            logprobs=upstream.max_logprobs,
-            lora=tuple(upstream.adapters),
-            tokenize=True,
-            cache_scopes=True,
-        )
+        return make_token_capabilities(self._upstream, SAMPLING_FIELDS, cache_scopes=True)
 
     def check_job(self, job: Job) -> None:
         """Reject values that vLLM refuses, or changes without saying so."""
@@ -206,8 +195,7 @@ class VllmApi:
         check_single_adapter(job)
 
     def build_tokenize(self, text: str, special: bool) -> tuple[str, Json]:
-        body = {"model": self._upstream.model, "prompt": text, "add_special_tokens": False}
-        return "/tokenize", body
+        return build_prompt_tokenize(self._upstream.model, text)
 
     def build_params(self, job: Job) -> dict[str, Json]:
         """Return the sampling fields of a request."""
