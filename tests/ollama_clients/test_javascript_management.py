@@ -1,0 +1,60 @@
+"""The `ollama` package of npm manages models of a server with the default model."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.real_model import MODEL, serve
+
+pytestmark = pytest.mark.real_model
+
+ROOT = Path(__file__).parent.parent.parent
+MODULES = ROOT / ".ollama-clients" / "node_modules"
+
+
+@pytest.fixture(scope="module")
+def results(default_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    path = tmp_path_factory.mktemp("models") / MODEL / default_model.name
+    path.parent.mkdir()
+    os.symlink(default_model, path)
+    client = Path(__file__).with_name("manage.mjs")
+    with serve(path, context=512, slots=1) as server:
+        run = subprocess.run(
+            ["node", str(client), str(MODULES), server.url, MODEL],
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout)
+
+
+def test_models_are_listed_and_described(results: Any) -> None:
+    [model] = results["list"]["models"]
+    assert (model["name"], model["size"]) == (f"{MODEL}:latest", 98_362_432)
+    assert results["show"]["model_info"]["general.architecture"] == "llama"
+    [running] = results["ps"]["models"]
+    assert running["context_length"] == 512
+
+
+def test_models_are_pulled_copied_created_and_deleted(results: Any) -> None:
+    assert results["pull"]["status"] == results["create"]["status"] == "success"
+    for lines in ("pullLines", "createLines"):
+        assert results[lines][-1]["status"] == "success"
+    assert results["created"]["system"] == "You are a poet."
+    assert results["chat"]["eval_count"] == 2
+    names = {f"{MODEL}:latest", "copy:latest", "poet:latest", "poet:two"}
+    assert set(results["names"]) == names
+    assert results["left"] == [f"{MODEL}:latest"]
+
+
+def test_errors_are_raised(results: Any) -> None:
+    for name, status in (("unknown", 404), ("unknownPull", 404), ("badName", 400)):
+        assert results[name]["status"] == status, name
+    assert "not found" in results["unknown"]["text"]
