@@ -7,6 +7,7 @@ The numbers are those of the list of faults that a fleet must survive; here ther
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import aclosing
 
 import pytest
@@ -26,6 +27,7 @@ from dragoman.errors import (
 )
 from dragoman.testing import Reply, ScriptedWorker, WorkerFaults
 from dragoman.types import Json
+from tests.support.timing import measures_time
 from tests.support.upstreams import (
     VARIANTS,
     Variant,
@@ -404,6 +406,23 @@ async def test_closing_a_job_closes_its_connection(variant: Variant, taken: int)
         await check_nothing_left(engine, worker)
         assert worker.engine.cancelled == 1
         assert worker.count_requests(variant.path) == 1
+
+
+@measures_time
+def test_a_server_learns_within_100_ms_that_its_client_left() -> None:
+    close_and_measure(VARIANTS["llama-server"])
+
+
+@in_event_loop
+async def close_and_measure(variant: Variant) -> None:
+    script = [Reply(TEXT, when="Say", chunks="characters", hang_at=3), Reply(TEXT)]
+    async with make_worker(variant, script) as worker, open_remote(variant, worker) as engine:
+        steps = engine.generate(make_job())
+        await anext(steps)
+        closed_at = time.perf_counter()
+        await steps.aclose()
+        await worker.wait_until(lambda worker: worker.generating == 0)
+        assert time.perf_counter() - closed_at < 0.1
 
 
 @in_event_loop

@@ -50,27 +50,33 @@ class WorkerFaults(Struct, frozen=True, kw_only=True):
     pings: bool = False  # comments while it hangs
 
 
+class WorkerSettings(Struct, frozen=True, kw_only=True):
+    """How the server appears."""
+
+    model: str = "scripted"
+    api_key: str = ""  # that requests must have
+    tls: ssl.SSLContext | None = None
+    cumulative: bool = True  # streams of SGLang repeat the whole answer in each frame
+    port: int = 0  # 0 is any
+
+
 class ScriptedWorker:
     """A server that plays a script. Use it as an asynchronous context manager.
 
-    `settings` are those of `ScriptedEngine`, which plays the script; `engine` is that engine.
+    `settings` are the fields of `WorkerSettings`, and those of `ScriptedEngine`, which plays the
+    script; `engine` is that engine.
     """
 
-    def __init__(
-        self,
-        kind: WorkerKind,
-        script: Script = "Hello.",
-        *,
-        model: str = "scripted",
-        api_key: str = "",
-        tls: ssl.SSLContext | None = None,
-        cumulative: bool = True,
-        port: int = 0,
-        **settings: Json,
-    ) -> None:
+    def __init__(self, kind: WorkerKind, script: Script = "Hello.", **settings: Json) -> None:
+        own = {
+            name: settings.pop(name)
+            for name in WorkerSettings.__struct_fields__
+            if name in settings
+        }
+        self.settings = WorkerSettings(**own)
         self.kind = kind
-        self.model = model
-        self.api_key = api_key
+        self.model = self.settings.model
+        self.api_key = self.settings.api_key
         self.engine = ScriptedEngine(script, tokens=True, **settings)
         self.faults: WorkerFaults | None = None
         self.enforces_grammars = True
@@ -80,9 +86,8 @@ class ScriptedWorker:
         self.requests: deque[tuple[str, Json]] = deque(maxlen=1000)
         self.generating = 0  # requests that are being answered
         self._uses = 0
-        self._cumulative = cumulative
-        self._scheme = "http" if tls is None else "https"
-        self._server = LoopbackServer(self._answer, tls, port)
+        self._scheme = "http" if self.settings.tls is None else "https"
+        self._server = LoopbackServer(self._answer, self.settings.tls, self.settings.port)
         self._released = asyncio.Event()
         self._watchers: list[tuple[Callable[[ScriptedWorker], bool], asyncio.Future[None]]] = []
 
@@ -181,7 +186,10 @@ class ScriptedWorker:
                 request.send_json({"version": "0.32.0"})
             case "/server_info" | "/get_server_info" if self.kind == "sglang":
                 request.send_json(
-                    {"version": "0.5.23", "incremental_streaming_output": not self._cumulative}
+                    {
+                        "version": "0.5.23",
+                        "incremental_streaming_output": not self.settings.cumulative,
+                    }
                 )
             case _:
                 request.send_json({"error": {"message": "Not found"}}, 404)
@@ -250,7 +258,7 @@ class ScriptedWorker:
             return LlamaServerRequest(path, body, self._tokenizer)
         if self.kind == "vllm":
             return VllmRequestApi(path, body, self._tokenizer)
-        kind = SglangRequest if self._cumulative else IncrementalSglangRequest
+        kind = SglangRequest if self.settings.cumulative else IncrementalSglangRequest
         return kind(path, body, self._tokenizer)
 
     async def _stream(self, request: WorkerRequest, api: WorkerApi, faults: WorkerFaults) -> None:
