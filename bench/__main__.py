@@ -1,4 +1,4 @@
-"""Runs the benchmarks and writes their tables: `python -m bench [a b c d e f g h i] [--rounds N]`.
+"""Runs the benchmarks and writes their tables: `python -m bench [a b c …] [--rounds N]`.
 
 All parts together take about twenty minutes on two cores. A busy machine distorts the
 numbers, so the program waits a while for an idle one and reports how busy it was. What was measured
@@ -15,7 +15,16 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
-from bench import admission, constraints, embedding, http_serving, next_turn, parsing, upstream
+from bench import (
+    admission,
+    constraints,
+    embedding,
+    http_serving,
+    next_turn,
+    parsing,
+    shared_prefix,
+    upstream,
+)
 from bench.measure import ROOT
 from bench.report import BenchOptions
 
@@ -29,6 +38,7 @@ PARTS = {
     "g": admission.measure_admission,
     "h": upstream.measure_upstream,
     "i": embedding.measure_embeddings,
+    "j": shared_prefix.measure_shared_prefix,
 }
 MAX_BUSY_CORES = 0.3  # an idle machine has no more
 LIBRARIES = ("dragoman", "uvicorn", "uvloop", "httptools", "fastapi", "pydantic", "msgspec")
@@ -97,7 +107,7 @@ def find_model_file() -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     parser.add_argument(
-        "parts", nargs="*", choices=[[], *PARTS], metavar="PART", help="a to g (default: all)"
+        "parts", nargs="*", choices=[[], *PARTS], metavar="PART", help="a to j (default: all)"
     )
     parser.add_argument("--rounds", type=int, default=5, help="number of rounds")
     parser.add_argument("--window", type=float, default=3.0, help="seconds of one measurement")

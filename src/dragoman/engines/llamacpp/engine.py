@@ -44,6 +44,7 @@ from dragoman.engines.llamacpp.partial_characters import PieceIndex
 from dragoman.engines.llamacpp.pooling.server import PoolingServer
 from dragoman.engines.llamacpp.prompt_speed import PromptSpeed
 from dragoman.engines.llamacpp.saved_states import make_state_store
+from dragoman.engines.llamacpp.shared_prefill import SharedPrefills
 from dragoman.engines.llamacpp.slot import make_cache_label
 from dragoman.engines.llamacpp.slots import SlotLease, SlotPool
 from dragoman.engines.llamacpp.validate import GrammarVerifier, check_job
@@ -100,7 +101,8 @@ class LlamaCppEngine:
         self.vocabulary = vocabulary
         self.adapters = {name: number for number, name in enumerate(settings.lora)}
         self._states = make_state_store(plan, native)
-        self.slots = SlotPool(plan.memory.slots, self._states)
+        prefills = SharedPrefills(speed.estimate_seconds)
+        self.slots = SlotPool(plan.memory.slots, self._states, prefills)
         self.logprobs = LogprobProber(self)
         self._settings = settings
         self._plan = plan
@@ -196,10 +198,18 @@ class LlamaCppEngine:
         async def prefill(prefix: Sequence[int]) -> None:
             request = NativeRequest(prompt=[*prefix], max_tokens=0, seed=0)
             plain = msgspec.structs.replace(job, grammar=None, logprobs=None)
-            body = self.build_body(plain, request, lease) | {"stream": False}
-            await self.complete(body, lease)
+            async with self.stream(self.build_body(plain, request, lease), lease) as response:
+                while events := await response.read_events():
+                    for event in map(event_decoder.decode, events):
+                        self._read_progress(event)
 
         await lease.prepare(job, ids, prefill)
+
+    def _read_progress(self, event: NativeEvent) -> None:
+        if event.error is not None:
+            raise self.convert_error(event.error)
+        if event.prompt_progress is not None:
+            self.speed.add(event.prompt_progress)
 
     async def _create_choices(self, job: Job, prompt_tokens: int) -> list[ChoiceProgress]:
         max_tokens = self._limit_tokens(prompt_tokens, job.sampling.max_tokens)

@@ -29,6 +29,10 @@ class PromptSpeed:
         """Note how long the media of a job will take to encode."""
         self._media_seconds = max(self._media_seconds, seconds)
 
+    def estimate_seconds(self, tokens: int) -> float:
+        """How long so many tokens of a prompt take."""
+        return tokens * self._token_seconds
+
     def allow_seconds(self, tokens: int) -> float:
         """How long a step with so many tokens may take at most."""
         return PATIENCE * tokens * self._token_seconds

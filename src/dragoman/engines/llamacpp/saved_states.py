@@ -157,14 +157,17 @@ class StateStore:
             return
         self._states.append(state)
 
-    async def restore(self, slot: Slot, label: CacheLabel, prompt: Sequence[int]) -> None:
+    async def restore(
+        self, slot: Slot, label: CacheLabel, prompt: Sequence[int], *, keeps_state: bool = False
+    ) -> None:
         """Put the best state for a prompt into a slot."""
         state = self._find(label, prompt)
         if state is None:
             return
         await self._read(slot, label, state)
         # the slot has it now; if the prompt needs only a part of it, the rest may still be wanted
-        if not state.readers and 2 * count_common(state.tokens, prompt) >= len(state.tokens):
+        is_wanted = keeps_state or state.readers
+        if not is_wanted and 2 * count_common(state.tokens, prompt) >= len(state.tokens):
             self._drop(state)
 
     async def restore_public(self, slot: Slot, label: CacheLabel, prefix: Sequence[int]) -> bool:

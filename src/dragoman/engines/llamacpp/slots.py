@@ -37,6 +37,7 @@ from typing import TypeAlias, TypeVar
 from msgspec import Struct
 
 from dragoman.engines.llamacpp.saved_states import StateStore
+from dragoman.engines.llamacpp.shared_prefill import MAX_WAITS, SharedPrefills
 from dragoman.engines.llamacpp.slot import CacheLabel, Slot
 from dragoman.types import Job
 
@@ -50,12 +51,19 @@ MIN_GAIN = 16  # tokens; fewer are not worth saving or restoring
 class SlotLease:
     """The slots that a job holds: one that takes its requests, and others for further choices."""
 
-    def __init__(self, slots: list[Slot], label: CacheLabel, store: StateStore | None) -> None:
+    def __init__(
+        self,
+        slots: list[Slot],
+        label: CacheLabel,
+        store: StateStore | None,
+        prefills: SharedPrefills | None = None,
+    ) -> None:
         self.slots = slots
         self.label = label
-        self.computed_prefix = 0  # tokens of a public prefix that this job was the first to need
+        self.computed_prefix = 0  # tokens that this job processed before its request
         self.pending: set[asyncio.Task[object]] = set()
         self._store = store
+        self._prefills = prefills
         self._prompt: list[int] = []
         self._answer: list[int] = []
 
@@ -122,8 +130,39 @@ class SlotLease:
         known = store.count_reusable(self.label, prompt)
         if self.label.scope and job.public_prefix > max(kept, known):
             await self._share_prefix(store, prompt[: job.public_prefix], prefill)
-        elif known >= kept + MIN_GAIN:
-            await self.run(store.restore(slot, self.label, prompt))
+            return
+        has_followed = not job.media and await self._follow(store, prompt, max(kept, known))
+        if store.count_reusable(self.label, prompt) >= kept + MIN_GAIN:
+            await self.run(store.restore(slot, self.label, prompt, keeps_state=has_followed))
+        if self._prefills is not None and not job.media:
+            await self._lead(store, self._prefills, prompt, prefill)
+
+    async def _follow(self, store: StateStore, prompt: Sequence[int], known: int) -> bool:
+        """Wait for others who process the beginning of this prompt; whether there were any."""
+        for waits in range(MAX_WAITS):
+            leading = None
+            if self._prefills is not None:
+                leading = self._prefills.find(self.label, prompt, known)
+            if leading is None:
+                return waits > 0
+            await leading.wait()
+            if store.count_reusable(self.label, prompt) > known:
+                break
+        return True
+
+    async def _lead(
+        self, store: StateStore, prefills: SharedPrefills, prompt: Sequence[int], prefill: Prefill
+    ) -> None:
+        """Process a long prompt, all but its last token, for others that begin the same, too."""
+        kept = self.slot.count_reusable(self.label, prompt)
+        beginning = prompt[:-1]
+        if not prefills.is_worthwhile(len(beginning) - kept):
+            return
+        with prefills.lead(self.label, beginning) as leading:
+            await prefill(beginning)
+            self.computed_prefix = len(beginning) - kept
+            if leading.followers:
+                await self.run(store.save(self.slot))
 
     async def vacate(self) -> None:
         """Save the content of the slot and give it up."""
@@ -158,9 +197,12 @@ class _Waiter(Struct, eq=False):
 class SlotPool:
     """All slots of a server, and a queue for them."""
 
-    def __init__(self, count: int, store: StateStore | None = None) -> None:
+    def __init__(
+        self, count: int, store: StateStore | None = None, prefills: SharedPrefills | None = None
+    ) -> None:
         self._slots = [Slot(number) for number in range(count)]
         self._store = store
+        self.prefills = prefills
         self._queue: deque[_Waiter] = deque()
         self._clock = 0
 
@@ -239,7 +281,7 @@ class SlotPool:
         others = [slot for slot in free if slot is not best][: count - 1]
         for slot in (best, *others):
             slot.is_free = False
-        return SlotLease([best, *others], label, self._store)
+        return SlotLease([best, *others], label, self._store, self.prefills)
 
     def _choose(self, free: list[Slot], label: CacheLabel, prompt: Sequence[int]) -> Slot:
         best, reusable = max(
