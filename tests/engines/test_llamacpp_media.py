@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -249,6 +250,18 @@ def test_the_engine_refuses_prompts_that_end_in_media(runner: EngineRunner) -> N
     assert "must not end" in runner.run(get_error(start())).message
     unknown = make_job([BOS, *make_media_ids("00" * 32), 97], media=(ITEM,))
     assert "does not have" in runner.run(get_error(runner.engine.admit(unknown))).message
+
+
+def test_the_engine_refuses_its_own_marker_in_text(runner: EngineRunner) -> None:
+    _, body = runner.run(runner.engine.client.get("/props"))
+    marker: str = json.loads(body)["media_marker"]
+    job = make_job([BOS, *RUN, *marker.encode(), 97], media=(ITEM,))
+    assert isinstance(runner.run(get_error(runner.engine.admit(job))), BadRequest)
+
+    async def start() -> None:
+        await anext(runner.engine.generate(job))
+
+    assert "marker" in runner.run(get_error(start())).message
 
 
 def test_the_bos_token_is_not_doubled(runner: EngineRunner) -> None:
