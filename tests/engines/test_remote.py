@@ -281,6 +281,8 @@ async def test_a_certificate_is_verified(tmp_path: Path) -> None:
         {"url": "http://user:password@127.0.0.1"},
         {"url": "http://127.0.0.1/?model=x"},
         {"url": "https://127.0.0.1", "ca_file": "/missing.pem"},
+        {"url": "http://127.0.0.1", "api_key_file": "/missing"},
+        {"url": "http://127.0.0.1", "api_key": "password@\r\nx-other: 1"},
     ],
 )
 @in_event_loop

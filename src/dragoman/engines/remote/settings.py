@@ -59,15 +59,22 @@ class RemoteSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def read_api_key(self) -> str:
         """Return the key, or raise a `ValueError` that says what is wrong with its file."""
         if not self.api_key_file:
-            return self.api_key
+            return check_key(self.api_key, "the API key")
         try:
             with Path(self.api_key_file).open("rb") as stream:
                 key = stream.read(MAX_KEY_BYTES).decode("ascii").strip()
         except (OSError, ValueError):
             raise ValueError(f"cannot read a key from {self.api_key_file}") from None
-        if not key or any(character.isspace() for character in key):
-            raise ValueError(f"{self.api_key_file} must contain one key")
-        return key
+        if not key:
+            raise ValueError(f"{self.api_key_file} contains no key")
+        return check_key(key, self.api_key_file)
+
+
+def check_key(key: str, source: str) -> str:
+    """Return a key that fits into a header, or raise a `ValueError` that does not show it."""
+    if not key.isascii() or not key.isprintable() or " " in key:
+        raise ValueError(f"{source} must be one word of ASCII characters")
+    return key
 
 
 class Upstream(Struct, frozen=True, kw_only=True):

@@ -63,6 +63,7 @@ class UpstreamClient:
     def __init__(self, settings: RemoteSettings) -> None:
         self.epoch = 0
         self._settings = settings
+        settings.read_api_key()  # a wrong one is reported at the start
         url = parse_url(settings.url)
         self._host = str(url.hostname)
         self._port = url.port or PORTS[url.scheme]

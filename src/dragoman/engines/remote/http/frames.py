@@ -11,7 +11,7 @@ from dragoman.engines.remote.failures import InvalidFrame
 
 T = TypeVar("T")
 
-MAX_FRAME = 64 << 20  # a cumulative stream repeats the whole answer in each frame
+MAX_FRAME = 32 << 20  # a cumulative stream repeats the whole answer in each frame
 DONE = b"[DONE]"
 DATA = b"data: "
 END = b"\n\n"
