@@ -250,19 +250,19 @@ def test_openai_and_anthropic_clients(servers: Pair) -> None:
     ]
     script(servers, *deltas, finish="tool_calls")
     url = servers[1].url
-    client = openai.OpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0)
     function: Any = {"type": "function", **TOOL, "strict": False}
-    response = client.responses.create(model="gpt", input="Hi", tools=[function])
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0) as client:
+        response = client.responses.create(model="gpt", input="Hi", tools=[function])
     kinds = [item.type for item in response.output]
     assert kinds == ["reasoning", "message", "function_call"]
-    messages = anthropic.Anthropic(base_url=url, api_key="x", max_retries=0)
     tool: Any = {"name": "look", "input_schema": {"type": "object"}}
-    with messages.messages.stream(
-        model="gpt",
-        max_tokens=20,
-        tools=[tool],
-        messages=[{"role": "user", "content": "Hi"}],
-    ) as stream:
+    question: Any = [{"role": "user", "content": "Hi"}]
+    with (
+        anthropic.Anthropic(base_url=url, api_key="x", max_retries=0) as messages,
+        messages.messages.stream(
+            model="gpt", max_tokens=20, tools=[tool], messages=question
+        ) as stream,
+    ):
         final = stream.get_final_message()
     assert final.stop_reason == "tool_use"
     assert final.content[-1].type == "tool_use"
