@@ -176,10 +176,8 @@ def test_asynchronous_client(server: RunningServer) -> None:
     async def ask() -> tuple[str, str]:
         client: Any = AsyncClient(server.url)
         try:
-            whole, stream = await asyncio.gather(
-                client.chat(MODEL, MESSAGES, options=GREEDY),
-                client.chat(MODEL, MESSAGES, options=GREEDY, stream=True),
-            )
+            whole = await client.chat(MODEL, MESSAGES, options=GREEDY)
+            stream = await client.chat(MODEL, MESSAGES, options=GREEDY, stream=True)
             texts = [line.message.content or "" async for line in stream]
         finally:
             await client.close()

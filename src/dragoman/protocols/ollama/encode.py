@@ -173,32 +173,36 @@ class OllamaEncoder:
         return []
 
     def encode_delta(self, delta: Delta) -> list[bytes]:
-        channel = delta.channel
-        if channel == "tool_args":
+        lines = self._encode_content(delta)
+        if delta.finish is not None:
+            lines += self._end_call()
+            self._finish, self._context = delta.finish, delta.context
+        return lines
+
+    def _encode_content(self, delta: Delta) -> list[bytes]:
+        if delta.channel == "tool_args":
             self._arguments.append(delta.text)
-            if delta.finish is None:
-                return []
-        lines = [] if self._call is None else [self._end_call(self._call)]
-        if channel == "tool_name":
-            self._call = GeneratedCall(delta.text, "", delta.id)
-            self._call_index = delta.call
-        elif channel == "tool_args":
-            pass
+            return []
+        lines = self._end_call()
+        if delta.channel == "tool_name":
+            self._call, self._call_index = GeneratedCall(delta.text, "", delta.id), delta.call
         elif delta.tokens and self._has_logprobs:
             logprobs = _encode_logprobs(delta.tokens)
             lines.append(self._encode_line(text=delta.text, logprobs=logprobs))
         elif delta.text:
-            before, after = self._line.reasoning if channel == "reasoning" else self._line.text
+            is_reasoning = delta.channel == "reasoning"
+            before, after = self._line.reasoning if is_reasoning else self._line.text
             lines.append(self._head + format_now().encode() + before + encode(delta.text) + after)
-        if delta.finish is not None:
-            self._finish, self._context = delta.finish, delta.context
         return lines
 
-    def _end_call(self, call: GeneratedCall) -> bytes:
-        """Encode the call whose arguments are complete."""
+    def _end_call(self) -> list[bytes]:
+        """Encode the call that is being generated, if there is one."""
+        call = self._call
+        if call is None:
+            return []
         call.arguments = "".join(self._arguments)
         self._call, self._arguments = None, []
-        return self._encode_line(calls=[_encode_call(call, self._call_index)])
+        return [self._encode_line(calls=[_encode_call(call, self._call_index)])]
 
     def end(self, usage: Usage) -> list[bytes]:
         last = encode(self._make_last(usage, self._finish, context=self._context))
