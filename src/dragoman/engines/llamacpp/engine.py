@@ -29,6 +29,7 @@ from dragoman.engines.llamacpp.loading.memory_plan import get_batches
 from dragoman.engines.llamacpp.loading.native_params import LoadPlan
 from dragoman.engines.llamacpp.loading.server import NativeServer, find_eos_ids, launch
 from dragoman.engines.llamacpp.loading.settings import parse_settings
+from dragoman.engines.llamacpp.loading.vocabulary import read_vocabulary
 from dragoman.engines.llamacpp.logprobs import LogprobProber
 from dragoman.engines.llamacpp.media.media_prompts import MediaPrompts
 from dragoman.engines.llamacpp.media.trial import open_media_prompts
@@ -48,7 +49,6 @@ from dragoman.engines.llamacpp.shared_prefill import SharedPrefills
 from dragoman.engines.llamacpp.slot import make_cache_label
 from dragoman.engines.llamacpp.slots import SlotLease, SlotPool
 from dragoman.engines.llamacpp.validate import GrammarVerifier, check_job
-from dragoman.engines.llamacpp.vocabulary import read_vocabulary
 from dragoman.engines.token_mask import TokenMasker
 from dragoman.errors import DragomanError, EngineFailed, Unsupported
 from dragoman.types import Adapter, Capabilities, Job, Json, MediaItem, Sampling, Step
