@@ -209,7 +209,11 @@ class Hub:
             [("o/r", "a.Q4_K_M.gguf", None)],
         ),
         ("hf:o/r", ["a.Q2_K.gguf", "a-q8_0.gguf"], [("o/r", "a-q8_0.gguf", None)]),
-        ("hf:o/r", ["m.gguf", "mmproj-f16.gguf"], [("o/r", "m.gguf", None)]),
+        (
+            "hf:o/r",
+            ["m.gguf", "mmproj-f16.gguf"],
+            [("o/r", "m.gguf", None), ("o/r", "mmproj-f16.gguf", None)],
+        ),
         (
             "hf:o/r",
             ["b-00001-of-00002.gguf", "b-00002-of-00002.gguf"],
