@@ -104,7 +104,7 @@ EXCEPTIONS: dict[str, set[str]] = {
     "output/library.py": {"formats"},  # the public parser takes formats by name
 }
 HEAVY = {"mcp", "psycopg", "xllamacpp", "torch", "vllm", "transformers"}
-HEAVY |= {"huggingface_hub", "numpy", "llguidance", "PIL"}
+HEAVY |= {"huggingface_hub", "numpy", "llguidance", "PIL", "soundfile", "pypdf"}
 
 # fmt: off
 IRREGULAR_PARTICIPLES = {

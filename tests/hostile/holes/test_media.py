@@ -111,7 +111,7 @@ def check_rejected(server: HostileServer, url: str, step: int = 1) -> int:
         if response.status_code == 200 and is_in_tool_result(body):
             warning = response.headers.get("x-dragoman-warning", "")
             assert "is not shown to the model" in warning or path.endswith("count_tokens")
-            assert not server.engine.jobs[-1].media
+            assert not any(job.media for job in server.engine.jobs)
             continue
         assert response.status_code == 400, (path, body, response.text)
         assert server.engine.started == started
