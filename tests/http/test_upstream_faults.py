@@ -27,7 +27,7 @@ APIS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.fixture(scope="module")
 def worker() -> Iterator[ScriptedWorker]:
-    with run_worker("vllm", Reply(TEXT, chunks="characters")) as worker:
+    with run_worker("vllm", Reply(TEXT, chunks="characters"), cached=5) as worker:
         yield worker
 
 
@@ -112,6 +112,13 @@ def test_a_broken_connection_before_the_first_token_is_not_noticed(
     response = send(server, api, stream=stream)
     assert response.status_code == 200
     check_idle(server)
+
+
+def test_cached_tokens_that_the_server_reports_at_the_end_are_usage(server: RunningServer) -> None:
+    usage = send(server, "chat", stream=False).json()["usage"]
+    assert usage["prompt_tokens_details"]["cached_tokens"] == 5
+    assert usage["prompt_tokens"] > 5
+    assert usage["completion_tokens"] == len(TEXT)
 
 
 @pytest.mark.parametrize("api", APIS)

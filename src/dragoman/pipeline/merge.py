@@ -155,7 +155,7 @@ class JobRunner:
     def _renumber_choice(self, step: Step, part: RunningPart) -> Step:
         if not isinstance(step, Step) or not 0 <= step.choice < part.job.n:
             reject(get_engine_name(self._engine), str(find_problem(step, part.job.n)))
-        if step.prompt_tokens is not None:
+        if step.prompt_tokens is not None or step.cached_tokens:
             self._count_prompt(step, part.claim)
             if not part.reports_prompt:
                 step = replace(step, prompt_tokens=None, cached_tokens=None)
@@ -163,14 +163,16 @@ class JobRunner:
 
     def count_prompt(self, step: Step) -> None:
         """Note what the engine reports about the prompt of a single job."""
-        if self._first is not None and step.prompt_tokens is not None:
+        if self._first is not None:
             self._count_prompt(step, self._first.claim)
 
     @staticmethod
     def _count_prompt(step: Step, claim: SlotClaim) -> None:
+        """Note counts of the prompt; an engine may report its cached tokens in a later step."""
         counts = step.prompt_tokens or 0, step.cached_tokens or 0
         if all(isinstance(count, int) and count >= 0 for count in counts):  # else it is rejected
-            claim.prompt_tokens, claim.cached_tokens = counts
+            claim.prompt_tokens = counts[0] or claim.prompt_tokens
+            claim.cached_tokens = counts[1] or claim.cached_tokens
 
 
 @asynccontextmanager

@@ -129,8 +129,8 @@ class VllmReader(Generic[L]):
             step = replace(step, finish=finish and "length")
         if step.finish is None:
             return self._copy(step)
-        self._held += self._copy(Step(step.choice, finish=step.finish, stop_id=step.stop_id))
-        return self._copy(replace(step, finish=None, stop_id=None))
+        self._held += self._copy(step)  # a reader ends the answer at its last token
+        return []
 
     def _copy(self, step: Step) -> list[Step]:
         """Return the step of every choice that has this answer."""
@@ -153,6 +153,7 @@ class VllmReader(Generic[L]):
                 raise InvalidFrame(f"{counted} ids came, but the server counts {total} tokens")
             if usage.prompt_tokens_details is not None and self._held:
                 cached = usage.prompt_tokens_details.cached_tokens
+                # the prompt itself was reported with the first step: once, as the contract says
                 self._held[0] = replace(self._held[0], cached_tokens=cached)
         self._is_complete = True
         return self._held
