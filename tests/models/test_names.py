@@ -22,7 +22,7 @@ EXTRA = {"/infill": {"input_prefix": "a"}}
 # Those whose answers name it, and where.
 NAMING = [
     *("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"),
-    "/v1/embeddings",
+    *("/v1/embeddings", "/v1/rerank", "/v2/rerank", "/v1/score"),
 ]
 
 
@@ -36,7 +36,7 @@ def send(server: RunningServer, path: str, model: Any = ..., **options: Any) -> 
 
 @pytest.fixture(scope="module")
 def one() -> Iterator[RunningServer]:
-    engine = ScriptedEngine("Hello.", tokens=True, context=2048)
+    engine = ScriptedEngine("Hello.", tokens=True, context=2048, scores=True)
     with serve_scripted(engine, served_name=("alias",)) as server:
         yield server
 

@@ -21,7 +21,7 @@ from tests.support.serving import QUIET, RunningServer, run_app
 
 
 async def load_scripted(source: ModelSource) -> Model:
-    engine = ScriptedEngine(f"I am {source.id}.", tokens=True, context=2048)
+    engine = ScriptedEngine(f"I am {source.id}.", tokens=True, context=2048, scores=True)
     return make_engine_model(adapt(engine), EngineModelOptions(name=source.id))
 
 
