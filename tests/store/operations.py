@@ -70,7 +70,7 @@ OWNED: dict[str, tuple[Operation, Any]] = {
     "delete_completion": (lambda tx, owner: tx.delete_completion(owner, "chat"), False),
     "completions.list_page": (lambda tx, owner: tx.completions.list_page(owner, PAGE), []),
     "files.get": (lambda tx, owner: tx.files.get(owner, "f"), None),
-    "files.append": (lambda tx, owner: tx.files.append(owner, "g", 1, b"more"), False),
+    "files.append": (lambda tx, owner: tx.files.append(owner, "g", [(1, b"more")]), False),
     "files.sum_bytes": (lambda tx, owner: tx.files.sum_bytes(owner), 0),
     "files.finish": (lambda tx, owner: tx.files.finish(owner, "g"), None),
     "files.list_page": (lambda tx, owner: tx.files.list_page(owner, PAGE), []),

@@ -200,8 +200,8 @@ async def add_file(
 ) -> None:
     def add(tx: Transaction) -> None:
         tx.files.add(row)
-        for number, data in enumerate(content):
-            assert tx.files.append(row.owner, row.id, number, data)
+        if content:
+            assert tx.files.append(row.owner, row.id, list(enumerate(content)))
         if complete:
             tx.files.finish(row.owner, row.id)
 

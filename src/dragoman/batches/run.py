@@ -40,7 +40,7 @@ log = logging.getLogger("dragoman.batches")
 
 MAX_RETRY = 30.0  # seconds
 STORE_RETRY = 2.0  # seconds until a store that is not available is tried again
-UNANSWERED_LINES = 500  # that get an error in one transaction
+UNANSWERED_LINES = 200  # that get an error in one transaction
 LINE_OVERHEAD = 4096  # bytes of a line besides the body of its request
 OK = 200
 

@@ -106,7 +106,7 @@ class Upload:
                     expires=now + UPLOAD_SECONDS,
                 )
             )
-        if not tx.files.append(self._owner, self.id, self._written, data):
+        if not tx.files.append(self._owner, self.id, [(self._written, data)]):
             raise StoreUnavailable("The file was deleted while it was uploaded.")
 
     def _check_quota(self, tx: Transaction, size: int) -> None:

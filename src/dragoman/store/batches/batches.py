@@ -163,9 +163,9 @@ class BatchRepository:
         statement = update(batches).where(self._is_leased(batch.id)).values(counts)
         if not self._connection.execute(statement).rowcount:
             raise LeaseLost("Another server runs this batch.")
-        for result in results:
-            file = batch.error_file if result.failed else batch.output_file
-            if not self._files.append(batch.owner, file or "", result.number, result.data):
+        for file, is_failed in ((batch.output_file, False), (batch.error_file, True)):
+            lines = [(line.number, line.data) for line in results if line.failed is is_failed]
+            if lines and not self._files.append(batch.owner, file or "", lines):
                 raise LeaseLost("The files of this batch are gone.")
 
     def list_done(self, batch: StoredBatch) -> set[int]:

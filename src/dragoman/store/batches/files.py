@@ -6,7 +6,8 @@ to its owner; so is one that has expired, until a sweep deletes it.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 from sqlalchemy import (
     ColumnElement,
@@ -27,6 +28,8 @@ from dragoman.store.paging import list_page
 from dragoman.store.rows import ROW, Page
 from dragoman.store.tables import batches, chunks, current_time, files
 from dragoman.store.write_meter import WriteMeter
+
+NumberedChunks: TypeAlias = Sequence[tuple[int, bytes]]  # not empty
 
 MAX_CHUNKS = 512  # that are read or deleted at once
 PIECE_BYTES = 2 << 20  # of a file, that are deleted at once
@@ -59,18 +62,22 @@ class FileRepository:
             )
         )
 
-    def append(self, owner: str, file: str, number: int, data: bytes) -> bool:
-        """Add a chunk to a file that is not complete; False if there is none."""
-        self._meter.add(owner, [len(data)])
+    def append(self, owner: str, file: str, content: NumberedChunks) -> bool:
+        """Add chunks to a file that is not complete; False if there is none."""
+        self._meter.add(owner, (len(data) for _, data in content))
+        length = sum(len(data) for _, data in content)
         grown = {
-            "bytes": files.c.bytes + len(data),
-            "size": files.c.size + ROW + len(data),
+            "bytes": files.c.bytes + length,
+            "size": files.c.size + ROW * len(content) + length,
         }
         is_open = and_(_is_owned(owner, file), files.c.complete.is_(False))
         if not self._connection.execute(update(files).where(is_open).values(grown)).rowcount:
             return False
-        chunk = {"file": file, "number": number, "length": len(data), "data": data}
-        self._connection.execute(insert(chunks).values(chunk))
+        rows = [
+            {"file": file, "number": number, "length": len(data), "data": data}
+            for number, data in content
+        ]
+        self._connection.execute(insert(chunks), rows)
         return True
 
     def sum_bytes(self, owner: str | None = None) -> int:
