@@ -42,7 +42,7 @@ def test_correct_engines_pass(engine: ScriptedEngine) -> None:
 
 
 def test_no_check_is_skipped_for_an_engine_that_claims_everything() -> None:
-    engine = DeliveringEngine(TEXT, tokens=True, context=500, lora=("a",))
+    engine = DeliveringEngine(TEXT, tokens=True, context=500, lora=("a",), scores=True)
     results = asyncio.run(check_engine(engine, step_timeout=5))
     assert {result.outcome for result in results} == {"passed"}
     assert all(result.about for result in results)

@@ -68,7 +68,7 @@ class SharedPrefills:
 
     @contextmanager
     def lead(self, label: CacheLabel, prompt: Sequence[int]) -> Iterator[LeadingPrefill]:
-        """Process a prompt inside this block; whoever follows is woken at its end."""
+        """Process a prompt inside this block; followers are woken at its end."""
         leading = LeadingPrefill(label, prompt, asyncio.Event())
         self._leading.append(leading)
         try:

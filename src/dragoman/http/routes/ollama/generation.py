@@ -17,7 +17,7 @@ from dragoman.http.asgi import RequestContext
 from dragoman.http.auth import make_audit_fields
 from dragoman.http.router import Handler, Route, RouteGroup
 from dragoman.http.routes.context import RouteContext
-from dragoman.pipeline.embed import embed
+from dragoman.pipeline.pooling.embed import embed
 from dragoman.protocols import ollama
 from dragoman.protocols.dialect import Dialect, pass_strict
 from dragoman.protocols.ollama import DIALECT, GENERATE_DIALECT, ModelLoad, OllamaRequest

@@ -17,15 +17,15 @@ from msgspec.structs import replace
 from dragoman.errors import BadRequest, ContextOverflow, EngineFailed, Unsupported
 from dragoman.events import Usage
 from dragoman.models.model import Model
-from dragoman.pipeline.embed import (
+from dragoman.pipeline.plan import estimate_tokens
+from dragoman.pipeline.pooling.embed import (
     EncodedInput,
     embed_slice,
     encode_first_tokens,
     encode_plain,
 )
-from dragoman.pipeline.plan import estimate_tokens
+from dragoman.pipeline.pooling.turns import lease_model, take_turns
 from dragoman.pipeline.services import Services
-from dragoman.pipeline.turns import lease_model, take_turns
 from dragoman.pipeline.validate import check_total_length
 from dragoman.pipeline.watch import watch_call
 from dragoman.prompt.text_pairs import PairTemplate, get_text_format, join_texts

@@ -14,8 +14,8 @@ from dragoman.errors import ContextOverflow
 from dragoman.events import Usage
 from dragoman.models.model import Model
 from dragoman.pipeline.plan import estimate_tokens
+from dragoman.pipeline.pooling.turns import lease_model, take_turns
 from dragoman.pipeline.services import Services
-from dragoman.pipeline.turns import lease_model, take_turns
 from dragoman.pipeline.validate import (
     check_total_length,
     validate_embedding,
