@@ -17,6 +17,7 @@ from dragoman.testing import CheckResult, NotConformant, Reply, ScriptedEngine, 
 from dragoman.testing.delivering import DeliveringEngine
 from dragoman.testing.engine_checks import CHECKS
 from dragoman.types import Capabilities, Job, Step
+from dragoman.types.text_pair import TextPair
 
 TEXT = "A reply that is long enough to be cut in half, with ünïcode in it."
 replace = msgspec.structs.replace
@@ -339,6 +340,17 @@ class NanVectors(ScriptedEngine):
         return [[math.nan] * 16 for _ in inputs]
 
 
+class FixedScores(ScriptedEngine):
+    """Returns the scores that a test says."""
+
+    def __init__(self, *values: float) -> None:
+        super().__init__(TEXT, scores=True)
+        self._values = list(values)
+
+    async def score(self, pairs: Sequence[TextPair]) -> list[float]:
+        return self._values
+
+
 class ChangingVectors(ScriptedEngine):
     async def embed(self, inputs: Any, adapters: Any = ()) -> list[list[float]]:
         return [[float(index)] * 16 for index, _ in enumerate(inputs)]
@@ -445,6 +457,9 @@ BROKEN: list[tuple[Callable[[], Any], str, str]] = [
     (lambda: ShortVectors(TEXT), "embeds", "[1, 1, 1]"),
     (lambda: NanVectors(TEXT), "embeds", "finite"),
     (lambda: ChangingVectors(TEXT), "embeds", "two different vectors"),
+    (lambda: FixedScores(0.5), "scores", "gave 1 scores"),
+    (lambda: FixedScores(0.5, -1.0, 0.5), "scores", "from 0 to 1"),
+    (lambda: FixedScores(0.5, 0.5, 0.6), "scores", "two different scores"),
     (lambda: TextTokens(TEXT), "tokenizes", "list of ids"),
     (lambda: DeliversTheEnd(TEXT), "delivers_what_it_yields", "delivered ('', [])"),
     (lambda: ClosesOnce(TEXT), "closes_twice", ""),
