@@ -166,6 +166,7 @@ def test_hole_84_processes_exchange_plain_data() -> None:
 FETCHERS = {
     "mcp/transport.py",  # remote tools: every URL passes the guard
     "mcp/session.py",
+    "media/fetch.py",  # URLs of pictures, sound and files, from hosts that the operator allows
     "models/hub_download.py",  # `pull`, a command of the operator
     "cli/client/server_transport.py",  # commands that talk to the operator's own server
     "telemetry/spans.py",  # the operator's collector
@@ -248,8 +249,18 @@ def test_hole_89_vllm_gets_no_gguf_file_and_has_a_safe_version(tmp_path: Path) -
         choose_engine(source)
 
 
+# What decodes pictures, sound and PDF files runs in a worker process alone.
+MEDIA_DECODERS = {f"media/decode_{kind}.py" for kind in ("image", "audio", "pdf")}
+
+
+def test_hole_55_only_the_worker_imports_decoders() -> None:
+    assert find_importers("PIL", "soundfile", "pypdf") == MEDIA_DECODERS
+    decoders = {f"dragoman.{file[:-3].replace('/', '.')}" for file in MEDIA_DECODERS}
+    assert find_importers(*decoders) == {"media/worker.py"}
+
+
 def test_hole_90_no_code_of_a_model_is_imported() -> None:
-    importers = find_importers(*MODEL_CODE)
+    importers = find_importers(*MODEL_CODE) - MEDIA_DECODERS
     assert not {file for file in importers if not file.startswith(VLLM)}
     vllm_source = "".join(
         file.read_text() for file in (Path(dragoman.__file__).parent / VLLM).glob("*.py")
