@@ -338,7 +338,7 @@ def test_wrong_method_gets_405_with_an_error_object(server: RunningServer, route
 
 
 @pytest.mark.parametrize(
-    "path", ["/nothing", "/v1", "/v1/", "/v2/models", "/v1/chat", "//", "/%00"]
+    "path", ["/nothing", "/v1", "/v1/", "/v3/models", "/v1/chat", "//", "/%00"]
 )
 def test_unknown_path_gets_404_with_an_error_object(server: RunningServer, path: str) -> None:
     response = httpx.get(f"{server.url}{path}")
