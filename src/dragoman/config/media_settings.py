@@ -46,7 +46,7 @@ class MediaSettings(ApiKeySettings, frozen=True, kw_only=True):
             help="pixels of the longer side of a picture, as the engine gets it; larger pictures "
             "are shrunk",
             group="media",
-            minimum=16,
+            minimum=1,
         ),
     ] = 2048
     media_seconds: Annotated[
