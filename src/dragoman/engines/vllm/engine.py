@@ -153,9 +153,12 @@ class VllmEngine:
     async def generate(self, job: Job) -> AsyncGenerator[Step, None]:
         queue = StepQueue()
 
+        def put(step: Step) -> None:
+            queue.put([step])
+
         async def run() -> None:
             try:
-                await self.push_steps(job, lambda step: queue.put([step]))
+                await self.push_steps(job, put)
                 queue.end()
             except DragomanError as error:
                 queue.end(error)
