@@ -34,9 +34,7 @@ def test_commands_say_what_a_model_reads(
     assert "reads" not in blind.out
 
 
-def test_projectors_are_no_models(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_projectors_are_no_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = write_models(tmp_path)
     listed = run_command(capsys, "list", "--json", "--models-dir", str(root))
     names = {entry["name"] for entry in json.loads(listed.out)}
