@@ -14,9 +14,10 @@ from tests.support.hostile_samples import MESSAGES, SAMPLES
 from tests.support.scripted_models import serve_models
 from tests.support.serving import RunningServer, serve_scripted
 
-# Every route whose request names a model; the others of the table do not.
+# Every route that runs the model which its request names.
+MANAGING = ("/admin/", "/api/show", "/api/pull", "/api/create", "/api/copy", "/api/delete")
 PATHS = [
-    path for path, body in SAMPLES.items() if "model" in body and not path.startswith("/admin/")
+    path for path, body in SAMPLES.items() if "model" in body and not path.startswith(MANAGING)
 ]
 EXTRA = {"/infill": {"input_prefix": "a"}}
 # Those whose answers name it, and where.
@@ -72,9 +73,10 @@ def test_several_models_are_listed_if_none_is_named(several: RunningServer, path
     answer = send(several, path, headers=headers)
     assert answer.status_code == 400
     error = answer.json()["error"]
-    assert "`model` is required" in error["message"]
-    assert "`a`, `b`" in error["message"]
-    assert error.get("param", "model") == "model"
+    message = error if isinstance(error, str) else error["message"]  # Ollama's is a text
+    assert "`model` is required" in message
+    assert "`a`, `b`" in message
+    assert isinstance(error, str) or error.get("param", "model") == "model"
 
 
 def test_the_only_model_of_a_key_need_not_be_named(several: RunningServer) -> None:

@@ -16,7 +16,7 @@ from dragoman.replay import ReplayService
 from dragoman.replay.cache import ReplayCache
 from dragoman.replay.digest import ReplayEntry
 from dragoman.store.completions import CompletionRepository
-from dragoman.store.rows import StoredTurn
+from dragoman.store.rows import Page, StoredTurn
 from dragoman.testing import Reply, ScriptedEngine
 from tests.support.paths import TEMPLATES
 from tests.support.serving import serve_scripted
@@ -131,9 +131,9 @@ def test_a_list_reads_no_more_than_it_shows(
     limits: list[int] = []
     original = CompletionRepository.list_page
 
-    def list_page(self: CompletionRepository, owner: str, **page: Any) -> Any:
-        limits.append(page["limit"])
-        return original(self, owner, **page)
+    def list_page(self: CompletionRepository, owner: str, page: Page) -> Any:
+        limits.append(page.limit)
+        return original(self, owner, page)
 
     monkeypatch.setattr(CompletionRepository, "list_page", list_page)
     page = session.client.chat.completions.list(limit=limit)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import ssl
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
@@ -153,12 +154,16 @@ class ScriptedWorker:
 
     # routes
 
+    def _has_key(self, request: WorkerRequest) -> bool:
+        sent = request.headers.get("authorization", "").encode()
+        return not self.api_key or hmac.compare_digest(sent, f"Bearer {self.api_key}".encode())
+
     async def _answer(self, request: WorkerRequest) -> None:
         path, _, _ = request.path.partition("?")
         body = request.read_json()
         self.requests.append((path, body))
         self._notify_watchers()
-        if self.api_key and request.headers.get("authorization") != f"Bearer {self.api_key}":
+        if not self._has_key(request):
             request.send_json({"error": {"message": "Invalid API key"}}, 401)
         elif path in self.hanging_paths:
             await self._released.wait()
