@@ -30,6 +30,7 @@ from dragoman.engines.limits import check_adapters, check_prompt_length
 from dragoman.errors import EngineDown, EngineFailed, Unsupported
 from dragoman.testing.byte_tokenizer import ByteTokenizer
 from dragoman.testing.choice_script import ChoiceScript, cut_ids, make_token_logprob, make_vector
+from dragoman.testing.condition_waiters import ConditionWaiters
 from dragoman.testing.grammars import check_script
 from dragoman.testing.pacing import PacedStream, StepClock
 from dragoman.testing.replies import Reply, ReplySelector, Script, cut_text
@@ -116,7 +117,7 @@ class ScriptedEngine:
         self._prepared_steps: dict[int, list[list[Step]]] = {}
         self._cuts: dict[tuple[int, int], list[str] | list[list[int]]] = {}
         self._clocks: dict[float | None, StepClock] = {}
-        self._watchers: list[tuple[Callable[[ScriptedEngine], bool], asyncio.Future[None]]] = []
+        self._waiters = ConditionWaiters(self)
 
     # the contract of an engine
 
@@ -182,25 +183,11 @@ class ScriptedEngine:
         self, condition: Callable[[ScriptedEngine], bool], timeout: float = 60.0
     ) -> None:
         """Return when the condition is true; raise `TimeoutError` if it does not become true."""
-        if condition(self):
-            return
-        watcher = (condition, asyncio.get_running_loop().create_future())
-        self._watchers.append(watcher)
-        try:
-            async with asyncio.timeout(timeout):
-                await watcher[1]
-        finally:
-            self._watchers.remove(watcher)
-
-    def _notify_watchers(self) -> None:
-        for condition, waiter in self._watchers:
-            if not waiter.done() and condition(self):
-                waiter.set_result(None)
+        await self._waiters.wait_until(condition, timeout)
 
     def _count_step(self) -> None:
         self.steps += 1
-        if self._watchers:
-            self._notify_watchers()
+        self._waiters.notify()
 
     @contextmanager
     def _run_job(
@@ -211,7 +198,7 @@ class ScriptedEngine:
         self.started += 1
         self.active += 1
         self.peak = max(self.peak, self.active)
-        self._notify_watchers()
+        self._waiters.notify()
         finished = failed = False
         try:
             with self._get_clock(reply).open_stream(make_step) as stream:
@@ -225,7 +212,7 @@ class ScriptedEngine:
             self.finished += finished
             self.failed += failed
             self.cancelled += not (finished or failed)
-            self._notify_watchers()
+            self._waiters.notify()
 
     # selecting and cutting the reply
 

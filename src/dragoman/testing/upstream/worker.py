@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
+from dragoman.testing.condition_waiters import ConditionWaiters
 from dragoman.testing.replies import Script
 from dragoman.testing.scripted import ScriptedEngine
 from dragoman.testing.upstream.apis import (
@@ -90,7 +91,7 @@ class ScriptedWorker:
         self._scheme = "http" if self.settings.tls is None else "https"
         self._server = LoopbackServer(self._answer, self.settings.tls, self.settings.port)
         self._released = asyncio.Event()
-        self._watchers: list[tuple[Callable[[ScriptedWorker], bool], asyncio.Future[None]]] = []
+        self._waiters = ConditionWaiters(self)
 
     @property
     def url(self) -> str:
@@ -137,20 +138,7 @@ class ScriptedWorker:
         self, condition: Callable[[ScriptedWorker], bool], timeout: float = 60.0
     ) -> None:
         """Return when the condition is true, which is looked at when requests begin and end."""
-        if condition(self):
-            return
-        watcher = (condition, asyncio.get_running_loop().create_future())
-        self._watchers.append(watcher)
-        try:
-            async with asyncio.timeout(timeout):
-                await watcher[1]
-        finally:
-            self._watchers.remove(watcher)
-
-    def _notify_watchers(self) -> None:
-        for condition, waiter in self._watchers:
-            if not waiter.done() and condition(self):
-                waiter.set_result(None)
+        await self._waiters.wait_until(condition, timeout)
 
     # routes
 
@@ -162,7 +150,7 @@ class ScriptedWorker:
         path, _, _ = request.path.partition("?")
         body = request.read_json()
         self.requests.append((path, body))
-        self._notify_watchers()
+        self._waiters.notify()
         if not self._has_key(request):
             request.send_json({"error": {"message": "Invalid API key"}}, 401)
         elif path in self.hanging_paths:
@@ -245,12 +233,12 @@ class ScriptedWorker:
             request.send_json({"error": error}, faults.status, headers)
             return
         self.generating += 1
-        self._notify_watchers()
+        self._waiters.notify()
         try:
             await self._stream(request, self._make_api(path, body), faults)
         finally:
             self.generating -= 1
-            self._notify_watchers()
+            self._waiters.notify()
 
     def _take_faults(self) -> WorkerFaults:
         self._uses += 1
