@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import socket
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import pytest
@@ -82,8 +82,9 @@ def test_the_client_of_openai_manages_files(client: OpenAI) -> None:
 
 def test_lists_have_pages(client: OpenAI) -> None:
     names = {client.files.create(file=(f"{n}", b"a"), purpose="vision").id for n in range(5)}
-    for order in ("asc", "desc"):
-        page = client.files.list(limit=2, order=order)  # type: ignore[arg-type]
+    orders: tuple[Literal["asc", "desc"], ...] = ("asc", "desc")
+    for order in orders:
+        page = client.files.list(limit=2, order=order)
         assert page.has_more
         assert len(page.data) == 2
         assert {file.id for file in page} == names  # which gets the other pages
