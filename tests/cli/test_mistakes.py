@@ -345,7 +345,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Replaces Hugging Face; returns the names of the models that are downloaded."""
     downloads: list[str] = []
 
-    def download(name: str, models: Path) -> Path:
+    def download(name: str, models: Path, **_: object) -> Path:
         downloads.append(name)
         return write_model_file(models / "owner--repo" / "m.gguf")
 

@@ -113,4 +113,4 @@ def test_admin_routes_need_a_key_once_others_are_let_in(options: dict[str, objec
         for route in ADMIN_ROUTES:
             response = send_to(server, route, json={"model": "scripted"})
             assert response.status_code == 403
-            assert "--admin-key" in response.json()["error"]["message"]
+            assert "--admin-key" in response.text

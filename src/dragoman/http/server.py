@@ -54,6 +54,7 @@ class Server(uvicorn.Server):
     """A server that drains before it stops."""
 
     servers: list[Listener]  # type: ignore[assignment]
+    _open_connections: IdleConnections
 
     def __init__(self, config: uvicorn.Config, app: App, on_listening: OnListening | None) -> None:
         super().__init__(config)
@@ -75,12 +76,13 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await self.lifespan.startup()
+        self._open_connections = IdleConnections(self.server_state.connections)  # type: ignore[arg-type]
         options = AcceptOptions(
             settings=self._app.settings,
             make_connection=self._make_connection,
             certificate=self._certificate,
             reserve=DescriptorReserve(),
-            idle=IdleConnections(self.server_state.connections),  # type: ignore[arg-type]
+            idle=self._open_connections,
         )
         opened = sockets or bind_sockets(self.config.host, self.config.port)
         self.servers = [Listener(listening, options) for listening in opened]
@@ -97,6 +99,8 @@ class Server(uvicorn.Server):
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
         connection.health_only = health_only
+        if self._retires_at is not None:
+            connection.retire()
         return connection
 
     @contextmanager
@@ -191,7 +195,8 @@ class Server(uvicorn.Server):
             self._certificate.refresh()
         if self._retires_at is not None and not self.should_exit:
             is_over = time.monotonic() >= self._retires_at
-            self.should_exit = is_over or not (self.server_state.connections or self._is_busy())
+            is_used = self._open_connections.count_open() or self._is_busy()
+            self.should_exit = is_over or not is_used
             self._deadline = self._retires_at
         if not await super().on_tick(counter):
             return False
@@ -228,6 +233,8 @@ class Server(uvicorn.Server):
         self.force_exit = False  # all runs were interrupted; connections close at once
         for opened in (*self.servers, *(sockets or ())):
             opened.close()
+        for task in self._open_connections.starting:
+            task.cancel()
         for connection in list(self.server_state.connections):
             connection.shutdown()
         await self._wait_until_closed()

@@ -1,4 +1,4 @@
-"""The clock of a scripted engine.
+"""The clock of a scripted engine, and tests that wait for what it or a scripted server does.
 
 A real engine makes one step for all its streams at once. So does this: all streams with the same
 pace share one timer, and each tick allows one more step to every open stream. Two thousand streams
@@ -10,6 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
 
 
 class PacedStream:
@@ -94,3 +97,28 @@ class StepClock:
             return
         due = max(last + self._pace, loop.time() - self._pace)
         self._timer = loop.call_at(due + self._pace, self._tick, loop, due)
+
+
+class ConditionWaiters(Generic[T]):
+    """Those who wait for conditions of one object, which calls `notify` whenever it changes."""
+
+    def __init__(self, subject: T) -> None:
+        self._subject = subject
+        self._waiters: list[tuple[Callable[[T], bool], asyncio.Future[None]]] = []
+
+    async def wait_until(self, condition: Callable[[T], bool], timeout: float) -> None:
+        """Return when the condition is true; raise `TimeoutError` if it does not become true."""
+        if condition(self._subject):
+            return
+        waiter = (condition, asyncio.get_running_loop().create_future())
+        self._waiters.append(waiter)
+        try:
+            async with asyncio.timeout(timeout):
+                await waiter[1]
+        finally:
+            self._waiters.remove(waiter)
+
+    def notify(self) -> None:
+        for condition, future in self._waiters:
+            if not future.done() and condition(self._subject):
+                future.set_result(None)

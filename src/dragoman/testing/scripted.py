@@ -30,9 +30,8 @@ from dragoman.engines.limits import check_adapters, check_prompt_length
 from dragoman.errors import EngineDown, EngineFailed, Unsupported
 from dragoman.testing.byte_tokenizer import ByteTokenizer
 from dragoman.testing.choice_script import ChoiceScript, cut_ids, make_token_logprob, make_vector
-from dragoman.testing.condition_waiters import ConditionWaiters
 from dragoman.testing.grammars import check_script
-from dragoman.testing.pacing import PacedStream, StepClock
+from dragoman.testing.pacing import ConditionWaiters, PacedStream, StepClock
 from dragoman.testing.replies import Reply, ReplySelector, Script, cut_text
 from dragoman.types import Adapter, Capabilities, Job, Json, Logprob, Step
 from dragoman.types.text_pair import TextPair

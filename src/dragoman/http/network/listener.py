@@ -72,7 +72,7 @@ class Listener:
         self.is_open = True
 
     def close(self) -> None:
-        """Accept nothing more. Connections that are open stay open."""
+        """Accept nothing more. Connections that are open or being opened stay so."""
         if not self.is_open:
             return
         self.is_open = False
@@ -81,8 +81,6 @@ class Listener:
         self._loop.remove_reader(self._socket)
         self._socket.close()
         self._close_spare()
-        for task in self._options.idle.starting:
-            task.cancel()
 
     async def wait_closed(self) -> None:
         """Nothing is left to wait for."""

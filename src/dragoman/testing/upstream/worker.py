@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from dragoman.testing.condition_waiters import ConditionWaiters
+from dragoman.testing.pacing import ConditionWaiters
 from dragoman.testing.replies import Script
 from dragoman.testing.scripted import ScriptedEngine
 from dragoman.testing.upstream.apis import (
