@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.support.certificates import Authority
 from tests.support.server_process import (
     list_listening_addresses,
     read_until,
@@ -127,6 +129,26 @@ def test_no_request_fails_while_another_process_takes_over() -> None:
                 os.kill(third, signal.SIGTERM)
                 poll_until(lambda: not is_running(third))
     assert load.failures == []
+
+
+def test_connection_that_is_being_opened_is_served(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    files, context = authority.issue("server"), ssl.create_default_context(cafile=authority.file)
+    tls = f", tls_cert={str(files.cert)!r}, tls_key={str(files.key)!r}"
+    with run_engine_server(SERVED + OPTIONS + tls) as server:
+        url = server.url.replace("127.0.0.1", "localhost")
+        address = "127.0.0.1", int(server.url.rsplit(":", 1)[1])
+        with socket.create_connection(address, timeout=60) as connection:
+            # accepted after that connection, which has not begun its handshake
+            assert httpx.get(f"{url}/health/live", verify=context).status_code == 200
+            with upgrade(server.process) as second:
+                read_until(server.process, "a new process has taken over")
+                with context.wrap_socket(connection, server_hostname="localhost") as wrapped:
+                    wrapped.sendall(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                    assert wrapped.recv(65536).startswith(b"HTTP/1.1 200 ")
+                assert server.process.wait(60) == 0
+                os.kill(second, signal.SIGTERM)
+                poll_until(lambda: not is_running(second))
 
 
 def test_failed_upgrade_changes_nothing() -> None:
