@@ -49,7 +49,6 @@ DISK_FULL = ("SQLITE_FULL", "53100")
 LOCKED = ("SQLITE_BUSY", "SQLITE_LOCKED", "55P03")
 
 SQLITE_SETTINGS = (
-    "PRAGMA auto_vacuum = INCREMENTAL",  # has an effect only before the first table exists
     "PRAGMA synchronous = FULL",
     "PRAGMA foreign_keys = ON",
     "PRAGMA journal_size_limit = 67108864",
@@ -244,6 +243,8 @@ def _configure_sqlite(file: sqlite3.Connection, _: object) -> None:
     file.isolation_level = None  # SQLAlchemy begins transactions, not the driver
     for setting in SQLITE_SETTINGS:
         file.execute(setting)
+    if file.execute("PRAGMA page_count").fetchone() == (0,):  # later it has no effect, and locks
+        file.execute("PRAGMA auto_vacuum = INCREMENTAL")
     deadline = time.monotonic() + LOCK_TIMEOUT
     while True:
         try:
