@@ -23,10 +23,10 @@ help: ## show this list
 serve: $(VENV)/.serve ## set up, fetch the default model if needed, and serve it (MODEL=... for another)
 	$(BIN)/dragoman serve $(MODEL)
 
-check: $(VENV)/.test ## set up, then run linters, types and the fast tests (two minutes)
+check: $(VENV)/.test ## set up, then run linters, types and the fast tests (four minutes)
 	@$(MAKE) --no-print-directory -j2 --output-sync=target lint types test-fast
 
-test: $(VENV)/.test ## set up, then run every check and every test (ten minutes)
+test: $(VENV)/.test ## set up, then run every check and every test (twenty minutes)
 	@$(MAKE) --no-print-directory lint types
 	$(BIN)/dragoman pull smollm2-135m
 	$(BIN)/pytest -q -n 2 --dist worksteal
