@@ -47,7 +47,7 @@ def read_info(client: ProbeClient, row: ModelRow) -> ServerInfo:
         kind="openai",
         name="Dragoman" if is_ours else details.name,
         model=row.id,
-        version=details.version,
+        version="" if is_ours else details.version,  # ours tells that of Ollama's API
         other_models=row.others,
         apis=tuple(found),
         context=details.context
