@@ -410,11 +410,12 @@ async def test_closing_a_job_closes_its_connection(variant: Variant, taken: int)
 
 @measures_time
 def test_a_server_learns_within_100_ms_that_its_client_left() -> None:
-    close_and_measure(VARIANTS["llama-server"])
+    assert close_and_measure(VARIANTS["llama-server"]) < 0.1
 
 
 @in_event_loop
-async def close_and_measure(variant: Variant) -> None:
+async def close_and_measure(variant: Variant) -> float:
+    """Return how many seconds after its client has left a server learns of it."""
     script = [Reply(TEXT, when="Say", chunks="characters", hang_at=3), Reply(TEXT)]
     async with make_worker(variant, script) as worker, open_remote(variant, worker) as engine:
         steps = engine.generate(make_job())
@@ -422,7 +423,7 @@ async def close_and_measure(variant: Variant) -> None:
         closed_at = time.perf_counter()
         await steps.aclose()
         await worker.wait_until(lambda worker: worker.generating == 0)
-        assert time.perf_counter() - closed_at < 0.1
+        return time.perf_counter() - closed_at
 
 
 @in_event_loop

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -147,7 +148,9 @@ def test_program_learns_what_had_no_effect(server: RunningServer) -> None:
         assert f"`options.{name}`" not in warnings
 
 
-def test_home_assistant_asks_for_structured_data(server: RunningServer) -> None:
+def test_home_assistant_asks_for_structured_data() -> None:
+    script = '<think>\nHm.\n</think>\n\n{"city": "Paris"}'
+    engine = ScriptedEngine(script, tokens=True, context=16384, check_grammars=True)
     body = {
         "model": NAME,
         "messages": [USER],
@@ -155,7 +158,10 @@ def test_home_assistant_asks_for_structured_data(server: RunningServer) -> None:
         "stream": True,
         "keep_alive": -1,
     }
-    read_lines(httpx.post(f"{server.url}/api/chat", json=body, timeout=60))
+    with serve_scripted(engine, chat_template=THINKER, recall=False) as server:
+        lines = read_lines(httpx.post(f"{server.url}/api/chat", json=body, timeout=60))
+    assert json.loads(add_lines(lines)["content"]) == {"city": "Paris"}
+    assert engine.jobs[-1].grammar is not None
 
 
 def test_open_webui_asks_for_titles_and_embeddings(server: RunningServer) -> None:

@@ -2,6 +2,8 @@
 // usage: node client.mjs MODULES URL MODEL
 import { createRequire } from "node:module";
 
+import { collect, fail } from "./results.mjs";
+
 const [modules, host, model] = process.argv.slice(2);
 const { Ollama } = createRequire(`${modules}/`)("ollama");
 const client = new Ollama({ host });
@@ -14,21 +16,6 @@ const schema = {
   additionalProperties: false,
 };
 const weather = { type: "function", function: { name: "weather", description: "Get the weather." } };
-
-async function collect(stream) {
-  const lines = [];
-  for await (const line of await stream) lines.push(line);
-  return lines;
-}
-
-async function fail(call) {
-  try {
-    await call;
-  } catch (error) {
-    return { status: error.status_code, text: error.message };
-  }
-  return null;
-}
 
 const results = {
   version: await client.version(),

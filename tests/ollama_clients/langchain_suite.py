@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import pytest
 from langchain_ollama import ChatOllama, OllamaEmbeddings
 from langchain_tests.integration_tests import ChatModelIntegrationTests, EmbeddingsIntegrationTests
 
@@ -71,4 +72,7 @@ class TestOllamaEmbeddings(EmbeddingsIntegrationTests):  # type: ignore[misc]
 
 
 def test_model_is_validated_by_the_list_of_models() -> None:
-    ChatOllama(model=MODEL, base_url=os.environ["OLLAMA_URL"], validate_model_on_init=True)
+    options: dict[str, Any] = {"base_url": os.environ["OLLAMA_URL"], "validate_model_on_init": True}
+    assert ChatOllama(model=MODEL, **options).model == MODEL
+    with pytest.raises(ValueError, match="not found"):
+        ChatOllama(model="nothing", **options)

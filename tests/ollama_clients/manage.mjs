@@ -2,24 +2,11 @@
 // usage: node manage.mjs MODULES URL MODEL
 import { createRequire } from "node:module";
 
+import { collect, fail } from "./results.mjs";
+
 const [modules, host, model] = process.argv.slice(2);
 const { Ollama } = createRequire(`${modules}/`)("ollama");
 const client = new Ollama({ host });
-
-async function collect(stream) {
-  const lines = [];
-  for await (const line of await stream) lines.push(line);
-  return lines;
-}
-
-async function fail(call) {
-  try {
-    await call;
-  } catch (error) {
-    return { status: error.status_code, text: error.message };
-  }
-  return null;
-}
 
 const system = "You are a poet.";
 const names = async () => (await client.list()).models.map((item) => item.name);

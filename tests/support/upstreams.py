@@ -6,7 +6,7 @@ import asyncio
 import functools
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import NamedTuple, ParamSpec
+from typing import NamedTuple, ParamSpec, TypeVar
 
 from dragoman.engines.remote.engine import RemoteEngine, connect
 from dragoman.engines.remote.settings import RemoteSettings, TokenProtocol, Upstream
@@ -16,19 +16,20 @@ from dragoman.testing.upstream.worker import ScriptedWorker
 from dragoman.types import DEFAULT_SAMPLING, Job, Json, Sampling
 
 P = ParamSpec("P")
+T = TypeVar("T")
 TEST_SECONDS = 60.0  # after which a test that waits for an event fails
 
 
-def in_event_loop(test: Callable[P, Coroutine[None, None, None]]) -> Callable[P, None]:
+def in_event_loop(test: Callable[P, Coroutine[None, None, T]]) -> Callable[P, T]:
     """Run an asynchronous test."""
 
     @functools.wraps(test)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        async def limit() -> None:
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        async def limit() -> T:
             async with asyncio.timeout(TEST_SECONDS):
-                await test(*args, **kwargs)
+                return await test(*args, **kwargs)
 
-        asyncio.run(limit())
+        return asyncio.run(limit())
 
     return run
 
