@@ -14,6 +14,7 @@ import pytest
 from dragoman.engines.llamacpp.gguf import read_header
 from dragoman.engines.llamacpp.pooling.batches import MAX_INPUTS, SHARED_TOKENS, InputBatches
 from dragoman.engines.llamacpp.pooling.head import PoolingHead, read_head
+from dragoman.engines.llamacpp.pooling.server import decode_vectors
 from dragoman.errors import BadRequest, ContextOverflow, EngineDown, EngineFailed, Unsupported
 from dragoman.types import Adapter, Job
 from dragoman.types.text_pair import TextPair
@@ -159,6 +160,17 @@ def test_heads_are_read_from_files(
     head = read_head(read_header(write_encoder(tmp_path / "model.gguf", pooling, shape)))
     assert (head.generates, head.embeds, head.ranks) == expected
     assert head.positive == (1 if shape.labels else 0)
+
+
+VECTORS = b'{"data": [{"embedding": [1, null], "index": 1}, {"embedding": [2.5, 3], "index": 0}]}'
+
+
+def test_only_the_values_that_a_head_computes_must_be_numbers() -> None:
+    assert decode_vectors(VECTORS, 1) == [[2.5], [1.0]]
+    assert decode_vectors(VECTORS.replace(b"null", b"4"), None) == [[2.5, 3.0], [1.0, 4.0]]
+    for count in (2, None):
+        with pytest.raises(EngineFailed):
+            decode_vectors(VECTORS, count)
 
 
 # batches

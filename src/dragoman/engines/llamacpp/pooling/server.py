@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import msgspec
 from msgspec import Struct
@@ -29,7 +30,7 @@ RAW, UNIT_LENGTH = -1, 2  # how the server normalizes vectors
 
 
 class _ServerEmbedding(Struct):
-    embedding: list[float]
+    embedding: list[float | None]  # None: not a number
     index: int = 0
 
 
@@ -91,13 +92,26 @@ class PoolingServer:
         )
         if status != 200:
             raise self._parse_error(body)
-        data = msgspec.json.decode(body, type=_EmbeddingsResponse).data
-        if len(data) != len(inputs):
+        vectors = decode_vectors(body, self.head.outputs if self.head.ranks else None)
+        if len(vectors) != len(inputs):
             raise EngineFailed("The engine returned another number of vectors than of inputs.")
-        return [entry.embedding for entry in sorted(data, key=lambda entry: entry.index)]
+        return vectors
 
     async def _launch(self) -> NativeServer:
         async with self._start:
             if self._native is None:
                 self._native = await asyncio.to_thread(launch, self._plan, embedding=True)
             return self._native
+
+
+def decode_vectors(body: bytes, count: int | None) -> list[list[float]]:
+    """Return the first `count` values (None: all) of each vector in the server's answer.
+
+    A rank head computes a few values, to which the server appends memory that it never wrote. So
+    only the values that are used must be numbers.
+    """
+    data = msgspec.json.decode(body, type=_EmbeddingsResponse).data
+    vectors = [entry.embedding[:count] for entry in sorted(data, key=lambda entry: entry.index)]
+    if any(None in vector for vector in vectors):
+        raise EngineFailed("The engine computed a value that is not a number.")
+    return cast(list[list[float]], vectors)
