@@ -105,7 +105,10 @@ def test_lists_what_the_server_runs(tmp_path: Path, capsys: pytest.CaptureFixtur
     ("arguments", "message"),
     [
         (("explain", "http://127.0.0.1:1"), "cannot be reached"),
-        (("serve", "--upstream", "http://127.0.0.1:1", "--port", "0"), "cannot be reached"),
+        (
+            ("serve", "--upstream", "http://127.0.0.1:1", "--port", "0", "--upstream-wait", "0"),
+            "cannot be reached",
+        ),
         (("serve", "--upstream", "127.0.0.1:1"), "a URL that begins with http://"),
         (("explain", "http://h:1", "--upstream", "http://h:1"), "Name the server once"),
     ],

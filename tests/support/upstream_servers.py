@@ -83,7 +83,9 @@ def run_worker(kind: Any, script: Any = "Hello.", **options: Any) -> Iterator[Sc
 class TableServer:
     """A server that answers from a table of paths, and records what it gets."""
 
-    def __init__(self, routes: Mapping[str, Answer], api_key: str = "") -> None:
+    def __init__(
+        self, routes: Mapping[str, Answer], api_key: str = "", *, is_up: bool = True
+    ) -> None:
         self.routes = dict(routes)
         self.api_key = api_key
         self.requests: list[tuple[str, Any]] = []
@@ -103,9 +105,16 @@ class TableServer:
             def log_message(self, *_: object) -> None:
                 """Log nothing."""
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler, bind_and_activate=False)
         self._server.daemon_threads = True
+        self._server.server_bind()
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        if is_up:
+            self.listen()
+
+    def listen(self) -> None:
+        """Accept connections; until then they are refused."""
+        self._server.server_activate()
         self._thread.start()
 
     @property
@@ -143,14 +152,17 @@ class TableServer:
         return [body for each, body in self.requests if each == path]
 
     def close(self) -> None:
-        self._server.shutdown()
+        if self._thread.is_alive():
+            self._server.shutdown()
+            self._thread.join(60)
         self._server.server_close()
-        self._thread.join(60)
 
 
 @contextmanager
-def run_table(routes: Mapping[str, Answer], api_key: str = "") -> Iterator[TableServer]:
-    server = TableServer(routes, api_key)
+def run_table(
+    routes: Mapping[str, Answer], api_key: str = "", *, is_up: bool = True
+) -> Iterator[TableServer]:
+    server = TableServer(routes, api_key, is_up=is_up)
     try:
         yield server
     finally:

@@ -27,7 +27,7 @@ def add_parser(
         commands,
         "serve",
         "serve models over HTTP",
-        usage="dragoman serve [FLAGS] [MODEL]",
+        usage="[FLAGS] [MODEL]",
         examples=(
             "dragoman serve",
             "dragoman serve ./model.gguf --context 16k --port 8080",
@@ -76,24 +76,26 @@ async def serve_models(configuration: Configuration, model: str, sockets: Listen
     """Serve the models on disk.
 
     The default one loads while the server already answers. But a process that takes over from
-    another server loads it first.
+    another server loads it first, and does not wait for an upstream server that is down.
     """
     from dragoman.http import server
     from dragoman.http.network.handover import notify_service_manager
     from dragoman.runtime import StartupError, build_models, build_runtime, open_store
+    from dragoman.runtime.startup_model import load_startup_model
 
-    settings = configuration.settings
-    models = build_models(settings, model)
+    settings, predecessor = configuration.settings, sockets.predecessor
+    may_wait = settings.upstream_wait != 0 and predecessor is None
+    models = build_models(settings, model, may_wait=may_wait)
     runtime = build_runtime(models, settings, load_settings=configuration.reload)
     app = server.make_app(runtime, local=True)
     await open_store(runtime)  # cleans up after a server that was killed
     warn_about_risks(configuration)
     name = app.readiness.startup_model = models.default_name
-    predecessor = sockets.predecessor
 
     def announce(url: str) -> None:
         if predecessor is None:
-            print(f"Listening on {url} (loading {name})", flush=True)
+            doing = f"loading {name}" if name else "waiting for the upstream server"
+            print(f"Listening on {url} ({doing})", flush=True)
         else:
             print(f"Listening on {url}", flush=True)
             predecessor.confirm()
@@ -104,7 +106,7 @@ async def serve_models(configuration: Configuration, model: str, sockets: Listen
 
     async def preload() -> None:
         try:
-            entry = await models.load(name, wait=float("inf"))
+            entry = await load_startup_model(models, settings, may_wait=may_wait)
             server.tune_process()
             print(f"Serving {entry.id}. Press Ctrl-C to stop.", flush=True)
             notify_service_manager("READY=1")

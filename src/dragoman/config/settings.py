@@ -53,17 +53,17 @@ class Settings(StateSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
             group="server",
             metavar="PATH",
             default="./dragoman.yaml, else ~/.config/dragoman/dragoman.yaml",
-            in_file=False,
+            is_in_file=False,
             is_path=True,
         ),
     ] = ""
     host: Annotated[
-        str, Setting(help="address to listen on", group="server", metavar="ADDRESS")
+        str, Setting(help="address that the server listens on", group="server", metavar="ADDRESS")
     ] = "127.0.0.1"
     port: Annotated[
         int,
         Setting(
-            help="port to listen on; 0 is any free port",
+            help="port that the server listens on; 0 is any free port",
             group="server",
             metavar="PORT",
             minimum=0,
@@ -80,7 +80,7 @@ class Settings(StateSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     ] = ()
     strict_params: Annotated[
         bool,
-        Setting(help="reject unknown top-level fields of a request", group="server", live=True),
+        Setting(help="reject unknown top-level fields of a request", group="server", is_live=True),
     ] = False
     models_dir: Annotated[
         str,
@@ -117,7 +117,7 @@ class Settings(StateSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     ] = False
     models: Annotated[
         dict[str, Any],
-        Setting(help="names and options of models", group="models", file_only=True),
+        Setting(help="names and options of models", group="models", is_file_only=True),
     ] = field(default_factory=dict)
     served_name: Annotated[
         tuple[str, ...],
@@ -165,9 +165,20 @@ class Settings(StateSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
             "environment",
             group="upstream",
             metavar="KEY",
-            secret=True,
+            is_secret=True,
         ),
     ] = ""
+    upstream_wait: Annotated[
+        float,
+        Setting(
+            help="how long `dragoman serve` waits for a server that is not up yet; 0 exits instead",
+            group="upstream",
+            unit="seconds",
+            minimum=0,
+            can_be_forever=True,
+            key="wait",
+        ),
+    ] = -1
     lora: Annotated[
         tuple[str, ...],
         Setting(help="LoRA adapter for MODEL", group="engine", metavar="NAME=PATH", is_path=True),
@@ -215,7 +226,7 @@ class Settings(StateSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
             help="requests that may wait for a slot of one model",
             group="limits",
             minimum=0,
-            live=True,
+            is_live=True,
         ),
     ] = 256
     body_limit: Annotated[
@@ -226,7 +237,7 @@ class Settings(StateSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
             unit="bytes",
             minimum=1,
             default="from the context: 8MiB to 24MiB",
-            live=True,
+            is_live=True,
         ),
     ] = None
     blob_limit: Annotated[
@@ -240,7 +251,9 @@ class Settings(StateSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     ] = 64 << 30
     header_limit: Annotated[
         int,
-        Setting(help="largest request header", group="limits", unit="bytes", minimum=1, live=True),
+        Setting(
+            help="largest request header", group="limits", unit="bytes", minimum=1, is_live=True
+        ),
     ] = 64 * 1024
     keep_alive: Annotated[
         float,
@@ -249,7 +262,7 @@ class Settings(StateSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
             group="timeouts",
             unit="seconds",
             minimum=0,
-            forever=True,
+            can_be_forever=True,
         ),
     ] = -1
     load_wait: Annotated[
@@ -259,7 +272,7 @@ class Settings(StateSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
             group="timeouts",
             unit="seconds",
             minimum=0,
-            live=True,
+            is_live=True,
         ),
     ] = 120.0
     receive_timeout: Annotated[
@@ -269,7 +282,7 @@ class Settings(StateSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
             group="timeouts",
             unit="seconds",
             minimum=0.001,
-            live=True,
+            is_live=True,
         ),
     ] = 30.0
     request_timeout: Annotated[
@@ -279,8 +292,8 @@ class Settings(StateSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
             group="timeouts",
             unit="seconds",
             minimum=0.001,
-            forever=True,
-            live=True,
+            can_be_forever=True,
+            is_live=True,
         ),
     ] = -1
     patience: Annotated[
@@ -290,7 +303,7 @@ class Settings(StateSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
             group="timeouts",
             unit="seconds",
             minimum=0,
-            live=True,
+            is_live=True,
         ),
     ] = 0.5
     ping: Annotated[
@@ -300,7 +313,7 @@ class Settings(StateSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
             group="timeouts",
             unit="seconds",
             minimum=0.001,
-            live=True,
+            is_live=True,
         ),
     ] = 15.0
     stall: Annotated[
@@ -310,7 +323,7 @@ class Settings(StateSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
             group="timeouts",
             unit="seconds",
             minimum=0.001,
-            live=True,
+            is_live=True,
         ),
     ] = 60.0
     hang_timeout: Annotated[
@@ -320,7 +333,7 @@ class Settings(StateSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
             group="timeouts",
             unit="seconds",
             minimum=0.1,
-            forever=True,
+            can_be_forever=True,
         ),
     ] = 20.0
     drain: Annotated[
@@ -330,7 +343,7 @@ class Settings(StateSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
             group="timeouts",
             unit="seconds",
             minimum=0,
-            live=True,
+            is_live=True,
         ),
     ] = 30.0
     log_level: Annotated[
@@ -341,7 +354,7 @@ class Settings(StateSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
             metavar="LEVEL",
             choices=("debug", "info", "warning", "error"),
             key="level",
-            live=True,
+            is_live=True,
         ),
     ] = "info"
     url: Annotated[

@@ -36,7 +36,7 @@ from dragoman.engines.llamacpp.loading.model_shape import (
     find_trained_context,
     read_shape,
 )
-from dragoman.errors import ModelBroken
+from dragoman.errors import ModelBroken, Unavailable
 from dragoman.models.hub_download import find_downloaded
 from dragoman.models.loaders.checkpoint_config import read_checkpoint_config
 from dragoman.models.mapping import ModelEntries, ModelMapping, ModelOptions
@@ -120,6 +120,7 @@ class ModelCatalog:
         self._entries = ModelMapping(mapping, configured)
         self.base = base or ModelOptions()
         self.added: list[ModelSource] = []  # by the operator
+        self.unlisted: Unavailable | None = None  # why those of a server are not known yet
         self._index: list[NameIndex] = []
         self._sources: list[ModelSource] = []
         self._main_names: frozenset[str] = frozenset()

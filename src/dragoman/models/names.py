@@ -10,7 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from dragoman.errors import BadRequest, MissingParameter, ModelNotFound
+from dragoman.errors import (
+    BadRequest,
+    DragomanError,
+    MissingParameter,
+    ModelNotFound,
+    Unavailable,
+)
 from dragoman.models.catalog import ModelCatalog, ModelSource, list_names
 from dragoman.options import suggest
 
@@ -32,7 +38,7 @@ class ModelNames:
     def find(self, name: str, owner: str) -> ModelSource | None:
         """Find the model that a request of an owner means, or None."""
         if not name.strip() and not self._any_model:
-            return self._find_only(owner)
+            return None if self._catalog.unlisted else self._find_only(owner)
         source = self._catalog.find(name)
         if source is None and self._any_model:
             source = self.find_default()
@@ -49,6 +55,8 @@ class ModelNames:
         """Return the operator's first model, else a loaded one, else any that can be loaded."""
         if self._catalog.added:
             return self._catalog.added[0]
+        if self._catalog.unlisted is not None:
+            return None
         sources = self._catalog.list_sources()
         for source in sources:
             if self._is_loaded(source):
@@ -61,7 +69,11 @@ class ModelNames:
         name = name.strip()
         return name if name in aliases or (name and self._any_model) else model_id
 
-    def make_not_found(self, name: str, owner: str) -> ModelNotFound:
+    def make_not_found(self, name: str, owner: str) -> DragomanError:
+        """Return the error for a name; a server that is not up yet may have a model with it."""
+        unlisted = self._catalog.unlisted
+        if unlisted is not None:
+            return Unavailable(unlisted.message, retry_after=unlisted.retry_after)
         sources = self.list_usable(owner)
         names = [source.id for source in sources[:5]]
         available = f"Available: {', '.join(names)}." if names else "No models are installed."

@@ -236,7 +236,7 @@ class ModelRegistry:
 
     async def _resolve(self, name: str, owner: str, retry_failed: bool = False) -> ModelSlot:
         slot = self._find_slot(name, owner)
-        if slot is not None and slot.active:
+        if slot is not None and slot.is_active:
             return slot
         await self._refresh()
         slot = self._find_slot(name, owner)
@@ -258,7 +258,7 @@ class ModelRegistry:
         slot = self._slots.get(source.key)
         if slot is None:
             slot = self._slots[source.key] = ModelSlot(source)
-        elif not slot.active:
+        elif not slot.is_active:
             slot.source = source
         elif slot.loaded is not None and slot.source.stamp == source.stamp:  # its names may differ
             slot.source, model = source, slot.loaded.model
@@ -373,7 +373,8 @@ class ModelRegistry:
         if isinstance(error, ModelBroken):
             slot.failed_stamp = slot.source.stamp
             message = f"The model `{name}` cannot be loaded. {error.message}"
-        log.error("failed to load %s: %s", name, error.message)
+        level = logging.INFO if isinstance(error, Unavailable) else logging.ERROR  # it may pass
+        log.log(level, "failed to load %s: %s", name, error.message)
         record = replace(serialize_error(error), message=message, param="model")
         slot.error = deserialize_error(record)
 

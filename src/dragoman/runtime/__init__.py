@@ -4,6 +4,7 @@ Nothing here knows HTTP. `http.app.App` and the command line receive the `Runtim
 services on explicitly.
 
 model_catalog    the models that the settings name: files, directories, servers
+startup_model    loads the default model, and waits for the server that runs it
 """
 
 from __future__ import annotations
@@ -231,9 +232,12 @@ def read_engine_options(options: Mapping[str, object], settings: Settings) -> En
         raise StartupError(str(error)) from None
 
 
-def build_models(settings: Settings, model: str) -> ModelRegistry:
-    """Build the registry of the models on disk; `model` is the default one."""
-    catalog = open_catalog(settings, model)
+def build_models(settings: Settings, model: str, *, may_wait: bool = False) -> ModelRegistry:
+    """Build the registry of the models on disk; `model` is the default one.
+
+    With `may_wait`, the server of `--upstream` need not be up yet, see `startup_model`.
+    """
+    catalog = open_catalog(settings, model, may_wait=may_wait)
     sources = catalog.list_sources()
     try:
         check_models(catalog, sources, settings.engines_path)

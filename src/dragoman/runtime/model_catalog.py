@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from dragoman.config import Settings
 from dragoman.engines.llamacpp.loading.settings import check_options
 from dragoman.engines.options import EngineOptions
 from dragoman.engines.remote.options import OWN_FIELDS, UPSTREAM_FIELDS
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, Unavailable
 from dragoman.models.catalog import ModelCatalog, ModelSource, list_names
 from dragoman.models.hub_download import format_hub_name, is_hub_name
 from dragoman.models.loaders.loader import check_engine_name
@@ -32,8 +32,13 @@ from dragoman.runtime.startup_error import StartupError
 log = logging.getLogger("dragoman.runtime")
 
 
-def open_catalog(settings: Settings, model: str | None = None) -> ModelCatalog:
-    """Read the catalog of models; the model named on the command line comes first."""
+def open_catalog(
+    settings: Settings, model: str | None = None, *, may_wait: bool = False
+) -> ModelCatalog:
+    """Read the catalog of models; the model named on the command line comes first.
+
+    With `may_wait`, a server of `--upstream` that is not up yet leaves its models `unlisted`.
+    """
     root = settings.models_path
     if root.exists() and not root.is_dir():
         raise StartupError(f"--models-dir: {str(root)!r} is not a directory.")
@@ -48,30 +53,43 @@ def open_catalog(settings: Settings, model: str | None = None) -> ModelCatalog:
         raise StartupError(str(error)) from None
     sources: list[ModelSource] = []
     if settings.upstream:
-        sources = open_upstream_models(catalog, settings, model)
+        sources = open_upstream_models(catalog, settings, model, may_wait=may_wait)
     elif model is not None:
         first, *others = open_models(catalog, model, settings.default_model)
         if first.kind != "remote":  # what does not fit the model is an error
             first = replace(first, options=first.options.with_defaults(catalog.base))
         sources = [first, *others]
-    for source in sources:
-        catalog.add(source, settings.served_name if source is sources[0] else ())
-    catalog.refresh()
+    add_models(catalog, settings, sources)
     return catalog
 
 
+def add_models(catalog: ModelCatalog, settings: Settings, sources: Sequence[ModelSource]) -> None:
+    """Put models ahead of those of the catalog; the first is the default one."""
+    for source in sources:
+        catalog.add(source, settings.served_name if source is sources[0] else ())
+    catalog.refresh()
+
+
 def open_upstream_models(
-    catalog: ModelCatalog, settings: Settings, model: str | None
+    catalog: ModelCatalog, settings: Settings, model: str | None, *, may_wait: bool = False
 ) -> list[ModelSource]:
     """Return the models of the server of `--upstream`; without a model, none if it is down."""
-    options = ModelOptions(**{name: getattr(settings, name) for name in UPSTREAM_FIELDS})
     try:
-        return open_upstream(catalog, options, model or "", settings.upstream_key)
+        return ask_for_models(catalog, settings, model or "")
     except DragomanError as error:
+        if may_wait and isinstance(error, Unavailable):
+            catalog.unlisted = error
+            return []
         if model is not None:
             raise StartupError(f"--upstream {settings.upstream}: {error.message}") from None
         log.warning("--upstream %s: %s", settings.upstream, error.message)
         return []
+
+
+def ask_for_models(catalog: ModelCatalog, settings: Settings, model: str) -> list[ModelSource]:
+    """Return the models of the server of `--upstream`, or raise a `DragomanError`."""
+    options = ModelOptions(**{name: getattr(settings, name) for name in UPSTREAM_FIELDS})
+    return open_upstream(catalog, options, model, settings.upstream_key)
 
 
 def find_models_file(settings: Settings) -> Path:

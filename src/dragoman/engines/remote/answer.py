@@ -17,7 +17,6 @@ from dragoman.engines.token_mask import GrammarState, dead_end_error
 from dragoman.tokenizers.vocabulary import Vocabulary
 from dragoman.types import Job, Logprob, Step, StepFinish
 
-NO_IDS = "the answer has no token ids: this server ignores the field that asks for them"
 MIN_LOGPROB = -9999.0
 
 

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, Coroutine, Generator, Sequence
-from typing import NoReturn
 
 import msgspec
 from msgspec.structs import replace
@@ -25,13 +24,14 @@ from dragoman.engines.limits import (
     check_prompt_length,
     check_token_ids,
 )
-from dragoman.engines.remote.answer import NO_IDS, AnswerParts
+from dragoman.engines.remote.answer import AnswerParts
 from dragoman.engines.remote.failures import (
     ConnectionFailure,
     InvalidFrame,
     StatusFailure,
     UpstreamFailure,
     convert_failure,
+    make_refusal,
 )
 from dragoman.engines.remote.health import UpstreamHealth
 from dragoman.engines.remote.http.client import UpstreamClient
@@ -131,7 +131,8 @@ class RemoteEngine:
             self._check_identity()
             await self._run_probe(make_token_probe(self.upstream, self.vocabulary))
         except UpstreamFailure as failure:
-            self._refuse(failure)
+            log.error("upstream server %s cannot be used: %s", self._settings.url, failure)
+            raise make_refusal(failure, self.capabilities) from None
         if may_try_grammar(self._settings, self.upstream):
             self.capabilities = replace(self.capabilities, grammars=await self._try_grammar())
 
@@ -144,20 +145,6 @@ class RemoteEngine:
         for text, ids in self._identity.probe_ids.items():
             if self.upstream.probe_ids.get(text, ids) != ids:
                 raise ModelBroken("The upstream server has another tokenizer than the given one.")
-
-    def _refuse(self, failure: UpstreamFailure) -> NoReturn:
-        log.error("upstream server %s cannot be used: %s", self._settings.url, failure)
-        if str(failure) == NO_IDS:
-            raise ModelBroken(
-                "The upstream server returns no token ids: its version ignores the field that "
-                "asks for them."
-            )
-        match failure:
-            case StatusFailure(status=401 | 403):
-                raise ModelBroken("The upstream server refuses the API key, or has none.")
-            case ConnectionFailure(kind="tls"):
-                raise ModelBroken("The certificate of the upstream server cannot be verified.")
-        raise ModelBroken(convert_failure(failure, self.capabilities, 1).message)
 
     async def _try_grammar(self) -> bool:
         """Return whether the server enforces a grammar that leaves it no choice."""

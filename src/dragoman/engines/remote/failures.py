@@ -18,11 +18,13 @@ from dragoman.errors import (
     DragomanError,
     EngineDown,
     EngineFailed,
+    ModelBroken,
     Overloaded,
     Unavailable,
 )
 from dragoman.types import Capabilities
 
+NO_IDS = "the answer has no token ids: this server ignores the field that asks for them"
 FailureKind: TypeAlias = Literal["refused", "tls", "closed", "stalled", "invalid"]
 MAX_RETRY_AFTER = 3600.0
 DEFAULT_RETRY_AFTER = 1.0
@@ -97,6 +99,24 @@ def convert_failure(
         case ConnectionFailure(kind="refused" | "tls"):
             return EngineDown("The upstream server cannot be reached.")
     return EngineFailed("The upstream server returned an invalid answer.")
+
+
+def make_refusal(failure: UpstreamFailure, capabilities: Capabilities) -> DragomanError:
+    """Return why a server cannot be used: `ModelBroken`, unless it may be up later."""
+    if str(failure) == NO_IDS:
+        return ModelBroken(
+            "The upstream server returns no token ids: its version ignores the field that asks "
+            "for them."
+        )
+    match failure:
+        case StatusFailure(status=401 | 403):
+            return ModelBroken("The upstream server refuses the API key, or has none.")
+        case ConnectionFailure(kind="tls"):
+            return ModelBroken("The certificate of the upstream server cannot be verified.")
+        case ConnectionFailure(kind="closed"):
+            return EngineDown("The upstream server closes connections.", retry_after=1)
+    error = convert_failure(failure, capabilities, 1)
+    return error if isinstance(error, Unavailable | Overloaded) else ModelBroken(error.message)
 
 
 def _convert_status(

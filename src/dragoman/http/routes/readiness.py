@@ -27,20 +27,27 @@ class Readiness:
         self._responder = responder
         self._registry = registry
         self._metrics = metrics
-        self.startup_model: str | None = None  # must be loaded before the server is ready
+        self.startup_model: str | None = None
+        """Must be loaded before the server is ready; "" is the default model, once it is known."""
         self._main_model: str | None = None  # the start-up model, once it was loaded
 
     def find_problem(self) -> DragomanError | None:
         """Why requests cannot be served now, if they cannot."""
         if self._responder.drain_seconds is not None:
             return self._responder.make_draining_error()
+        unlisted = self._registry.catalog.unlisted
+        if unlisted is not None:
+            return Unavailable(unlisted.message, retry_after=unlisted.retry_after)
         if self.startup_model is not None:
-            if self._registry.get(self.startup_model).state != "ready":
-                return ModelLoading(f"The model `{self.startup_model}` is loading.", retry_after=1)
-            self._main_model, self.startup_model = self.startup_model, None
+            entry = self._registry.get(self.startup_model or self._registry.default_name)
+            if entry.state == "failed" and entry.error is not None:  # it is tried again
+                return Unavailable(entry.error, retry_after=1)
+            if entry.state != "ready":
+                return ModelLoading(f"The model `{entry.id}` is loading.", retry_after=1)
+            self._main_model, self.startup_model = entry.id, None
         main = self._main_model or self._registry.default_name
         for state in self._metrics.get_model_states():
-            if state.model == main and not state.up:
+            if state.model == main and not state.is_up:
                 problem = FAILURES.get(state.failure, "is being restarted")
                 return Unavailable(
                     f"The engine of `{main}` {problem}.", retry_after=state.retry_after

@@ -25,8 +25,8 @@ def check_models(catalog: ModelCatalog, sources: Sequence[ModelSource], engines:
 
     Raises `ModelBroken`.
     """
-    default = sources[0]
-    if default.broken is not None:
+    default = sources[0] if catalog.unlisted is None else None
+    if default is not None and default.broken is not None:
         raise ModelBroken(f"model `{default.id}`: {default.path}: {default.broken}")
     for source in sources:
         try:

@@ -58,7 +58,7 @@ def read_rows(answer: ProbeAnswer) -> list[ModelRow]:
             "The upstream server rejects the API key, or needs one: put it into a file and name it "
             "with --upstream-key-file."
         )
-    if answer.status in (429, 503):
+    if answer.status in (429, 502, 503, 504):  # a proxy in front of it may be up first
         raise Unavailable("The upstream server is not ready yet.", retry_after=RETRY_AFTER)
     data = answer.fields.get("data")
     if not isinstance(data, list):

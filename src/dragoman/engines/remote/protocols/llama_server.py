@@ -24,8 +24,8 @@ from dragoman.engines.llamacpp.params import (
     event_decoder,
 )
 from dragoman.engines.llamacpp.partial_characters import PieceIndex, ends_inside_character
-from dragoman.engines.remote.answer import NO_IDS, AnswerParts, check_range
-from dragoman.engines.remote.failures import InvalidFrame, StatusFailure
+from dragoman.engines.remote.answer import AnswerParts, check_range
+from dragoman.engines.remote.failures import NO_IDS, InvalidFrame, StatusFailure
 from dragoman.engines.remote.http.frames import decode_frame
 from dragoman.engines.remote.protocols.api import (
     FrameReader,

@@ -16,8 +16,8 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.engines.grammar import allow_ends
-from dragoman.engines.remote.answer import NO_IDS, AnswerParts, ChoiceSteps, clamp
-from dragoman.engines.remote.failures import InvalidFrame, StatusFailure
+from dragoman.engines.remote.answer import AnswerParts, ChoiceSteps, clamp
+from dragoman.engines.remote.failures import NO_IDS, InvalidFrame, StatusFailure
 from dragoman.engines.remote.http.frames import DONE, decode_frame
 from dragoman.engines.remote.protocols.api import (
     FrameReader,
@@ -163,7 +163,7 @@ def _build_samplers(sampling: Sampling) -> dict[str, Json]:
     """Return the sampling fields under their names there; 0 is not their way to say "off"."""
     top_p, top_k = sampling.top_p or 0.0, max(0, sampling.top_k or 0)
     return {
-        "temperature": 0.0 if sampling.greedy else sampling.temperature,
+        "temperature": 0.0 if sampling.is_greedy else sampling.temperature,
         "top_p": top_p or 1.0,
         "top_k": 1 if not top_p else top_k or -1,
         "min_p": sampling.min_p,

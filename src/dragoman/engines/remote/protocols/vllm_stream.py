@@ -15,8 +15,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.engines.grammar import allow_ends
-from dragoman.engines.remote.answer import NO_IDS, AnswerParts, ChoiceSteps
-from dragoman.engines.remote.failures import InvalidFrame, StatusFailure
+from dragoman.engines.remote.answer import AnswerParts, ChoiceSteps
+from dragoman.engines.remote.failures import NO_IDS, InvalidFrame, StatusFailure
 from dragoman.engines.remote.http.frames import DONE, decode_frame
 from dragoman.engines.remote.protocols.api import (
     UpstreamRequest,
@@ -171,7 +171,7 @@ def make_stream_error(error: Json) -> StatusFailure:
 
 def is_one_answer(job: Job) -> bool:
     """Whether all choices are the same: vLLM refuses several greedy choices."""
-    return job.n > 1 and job.sampling.greedy
+    return job.n > 1 and job.sampling.is_greedy
 
 
 class VllmApi:
@@ -186,7 +186,7 @@ class VllmApi:
 
     def check_job(self, job: Job) -> None:
         """Reject values that vLLM refuses, or changes without saying so."""
-        temperature = 0.0 if job.sampling.greedy else job.sampling.temperature or 0.0
+        temperature = 0.0 if job.sampling.is_greedy else job.sampling.temperature or 0.0
         if temperature > MAX_TEMPERATURE or (0 < temperature < MIN_TEMPERATURE):
             raise Unsupported(
                 f"This model's server takes a `temperature` of 0, or from {MIN_TEMPERATURE:g} to "
