@@ -91,7 +91,7 @@ def make_configuration_page() -> str:
         fields = [
             field for field in config.list_settings().values() if field.setting.group == group
         ]
-        rows = [make_setting_row(field) for field in fields if not field.setting.file_only]
+        rows = [make_setting_row(field) for field in fields if not field.setting.is_file_only]
         title = group[0].upper() + group[1:]
         tables.append("\n".join([f"### {title}\n", SETTING_HEADINGS, *rows]))
     options = [
@@ -112,7 +112,7 @@ def make_setting_row(field: OptionField) -> str:
     value = "" if field.kind is bool else f" {field.metavar}"
     cells = [", ".join(f"`{flag}{value if flag == flags[0] else ''}`" for flag in flags)]
     cells += [f"`{config.name_variable(field)}`"]
-    cells += ["`{}.{}`".format(*config.name_key(field)) if field.setting.in_file else ""]
+    cells += ["`{}.{}`".format(*config.name_key(field)) if field.setting.is_in_file else ""]
     text = field.setting.help
     if field.setting.choices:
         text += ": " + ", ".join(field.setting.choices)

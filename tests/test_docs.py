@@ -71,7 +71,7 @@ def test_every_setting_is_in_the_help() -> None:
     )
     text = " ".join(process.stdout.split())
     for field in config.list_settings().values():
-        if field.setting.file_only:
+        if field.setting.is_file_only:
             continue
         assert re.search(rf"{config.name_flag(field)}[, ]", text), field.name
         assert field.setting.help in text, field.name

@@ -130,7 +130,7 @@ def build_report(source: TemplateSource) -> dict[str, object]:
         },
         "tools": {
             "format": detected.tools,
-            "generic": detected.generic,
+            "generic": detected.is_generic,
             "renders_tools": detected.renders_tools,
             "also_matches": list(detected.equivalent),
             "markers": _list_markers(tools, None),
@@ -276,7 +276,7 @@ def _explain_confidence(detected: DetectedFormats) -> str:
 
 def _format_tools(detected: DetectedFormats, tools: ToolFormat | None) -> Iterator[str]:
     yield ""
-    yield _format_line("tools", f"{detected.tools}{' (generic)' if detected.generic else ''}")
+    yield _format_line("tools", f"{detected.tools}{' (generic)' if detected.is_generic else ''}")
     yield _format_line("", _strip_topic(detected.reasons[0]))
     if detected.equivalent:
         yield _format_line("", f"also matches: {', '.join(detected.equivalent)}")

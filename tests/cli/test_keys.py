@@ -116,7 +116,7 @@ def test_the_documentation_names_the_settings_that_change_while_the_server_runs(
     section = page.partition("### Changing keys")[2].partition("\n### ")[0]
     sentence = section.partition("change while the server runs:")[2].partition("\n\n")[0]
     fields = config.list_settings().values()
-    live = {f.name for f in fields if f.setting.live and f.setting.group != "keys"}
+    live = {f.name for f in fields if f.setting.is_live and f.setting.group != "keys"}
     assert set(re.findall(r"`(\w+)`", sentence)) == live
 
 

@@ -49,7 +49,7 @@ def test_text_is_not_a_number(field: OptionField, text: str) -> None:
 
 @pytest.mark.parametrize("field", FIELDS, ids=get_name)
 def test_flag_and_variable_read_the_same(field: OptionField) -> None:
-    if field.setting.file_only or field.name == "config":
+    if field.setting.is_file_only or field.name == "config":
         return
     text = make_text(field)
     words = [config.name_flag(field)] + ([] if field.kind is bool else [text])

@@ -133,7 +133,7 @@ def test_every_setting_has_a_key_and_a_group(field: OptionField) -> None:
     assert field.setting.help
     assert field.setting.group in config.GROUPS
     section, key = config.name_key(field)
-    assert not field.setting.in_file or list_keys()[section][key] == field
+    assert not field.setting.is_in_file or list_keys()[section][key] == field
 
 
 def test_default_of_every_setting_is_in_its_range() -> None:

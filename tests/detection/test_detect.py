@@ -78,7 +78,7 @@ def test_the_format_of_rendered_turns_is_detected(name: str) -> None:
     case = dict(FAMILIES[name])
     reasoning = case.pop("reasoning_format", None)
     detected = detect(case.get("whole") or make_template(**case))
-    assert (detected.tools, detected.reasoning, detected.generic) == (name, reasoning, False), (
+    assert (detected.tools, detected.reasoning, detected.is_generic) == (name, reasoning, False), (
         detected.reasons
     )
     assert detected.renders_tools
@@ -134,7 +134,7 @@ def test_instructions_decide_if_no_call_is_rendered(instructions: str, tools: st
         "{% if tools %}{{ tools | tojson }}\n" + instructions + "\n{% endif %}" + make_template()
     )
     detected = detect(source)
-    assert (detected.tools, detected.generic, detected.confidence) == (
+    assert (detected.tools, detected.is_generic, detected.confidence) == (
         tools,
         False,
         "unverified",
@@ -150,12 +150,12 @@ def test_instructions_win_over_unmarked_calls() -> None:
 
 def test_the_vocabulary_decides_last() -> None:
     plain = make_template()
-    assert detect(plain).generic
+    assert detect(plain).is_generic
     detected = detect(plain, {"<|tool_calls_section_begin|>", "<|tool_call_begin|>"})
-    assert (detected.tools, detected.generic) == ("kimi_k2", False)
+    assert (detected.tools, detected.is_generic) == ("kimi_k2", False)
     assert detect(plain, {"<tool_call>", "</tool_call>"}).tools == "hermes_json"
     assert detect(plain, {"[THINK]", "[/THINK]"}).reasoning == "mistral_think"
-    assert detect(plain, {"<unused>"}).generic
+    assert detect(plain, {"<unused>"}).is_generic
 
 
 def test_a_template_without_tools_gets_the_generic_format() -> None:
@@ -165,7 +165,7 @@ def test_a_template_without_tools_gets_the_generic_format() -> None:
         None,
         "generic",
     )
-    assert detected.generic
+    assert detected.is_generic
     assert not detected.renders_tools
     assert statuses(detected)["an answer"] == "proved"
 
@@ -268,7 +268,7 @@ def test_detection_is_cached() -> None:
 @measures_time
 def test_a_hostile_template_times_out(name: str) -> None:
     started = time.thread_time()
-    assert detect(BOMBS[name]).generic
+    assert detect(BOMBS[name]).is_generic
     assert time.thread_time() - started < 10
 
 
@@ -350,7 +350,7 @@ def test_a_response_template_becomes_a_format(
 ) -> None:
     config = {"response_template": {"start_anchor": "assistant\n", "fields": fields}}
     detected = detect(make_template(), config=config)
-    assert (detected.tools, detected.reasoning, detected.generic) == (tools, reasoning, False)
+    assert (detected.tools, detected.reasoning, detected.is_generic) == (tools, reasoning, False)
 
 
 def test_a_custom_format_parses_answers() -> None:
@@ -512,4 +512,4 @@ def test_formats_lists_every_format(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_short_markers_are_not_evidence() -> None:
     detected = detect("{% for m in messages %}{{ '>>> ' + m.role + ': ' + m.content }}{% endfor %}")
-    assert (detected.generic, detected.reasoning) == (True, None)
+    assert (detected.is_generic, detected.reasoning) == (True, None)

@@ -248,7 +248,7 @@ def test_a_choice_ends_at_its_limit() -> None:
     choice = ChoiceProgress(1, 3, frozenset({9}))
     assert choice.add_tokens([4, 5], []) == [Step(1, None, [4, 5], 2)]
     assert choice.add_tokens([6, 7], []) == [Step(1, None, [6], 1, finish="length")]
-    assert choice.request_ended
+    assert choice.has_request_ended
 
 
 def test_a_stop_token_ends_a_choice_and_is_not_part_of_it() -> None:
@@ -279,7 +279,7 @@ def test_a_request_that_ends_inside_a_character_has_lost_tokens() -> None:
     assert choice.count_new_tokens(NativeEvent(tokens_predicted=3)) == 3
     choice.add_tokens([1, 2, 3], [])
     choice.end_request(NativeEvent(stop=True, tokens_predicted=5))
-    assert (choice.lost_tokens, choice.ended_early, choice.finish) == (2, False, None)
+    assert (choice.lost_tokens, choice.has_ended_early, choice.finish) == (2, False, None)
 
 
 # slots

@@ -109,7 +109,7 @@ async def collect(engine: RemoteEngine) -> list[int]:
 
 @pytest.mark.parametrize(
     "faults",
-    [WorkerFaults(close_before_headers=True, times=1), WorkerFaults(close_at=0, times=1)],
+    [WorkerFaults(closes_before_headers=True, times=1), WorkerFaults(close_at=0, times=1)],
     ids=["before the headers", "before the first token"],
 )
 @in_event_loop
@@ -123,7 +123,7 @@ async def test_a_request_is_sent_once_more_before_its_first_token(
         assert engine.state == "ready"
 
 
-@pytest.mark.parametrize("faults", [{"close_before_headers": True}, {"close_at": 0}])
+@pytest.mark.parametrize("faults", [{"closes_before_headers": True}, {"close_at": 0}])
 @in_event_loop
 async def test_a_request_is_sent_at_most_twice(variant: Variant, faults: dict[str, Json]) -> None:
     async with (
@@ -185,7 +185,7 @@ async def test_a_server_that_makes_no_progress_is_given_up(
         make_worker(variant, LETTERS) as worker,
         open_remote(variant, worker, **STALL) as engine,
     ):
-        worker.set_faults(WorkerFaults(hang_at=hang_at, pings=pings))
+        worker.set_faults(WorkerFaults(hang_at=hang_at, sends_pings=pings))
         count, error = await fail(engine)
         assert isinstance(error, EngineDown)
         assert error.retry_after is not None

@@ -564,7 +564,7 @@ def test_unknown_paths_get_errors_of_this_api(server: RunningServer) -> None:
 def test_engine_that_is_down_gets_529() -> None:
     engine = ScriptedEngine("Hello.")
     with serve_scripted(engine, chat_template=THINKER) as server:
-        engine.closed = True
+        engine.is_closed = True
         with pytest.raises(anthropic.OverloadedError) as caught:
             open_client(server).messages.create(**REQUEST)
         assert caught.value.type == "overloaded_error"

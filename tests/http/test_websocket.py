@@ -423,7 +423,7 @@ def test_slow_client_slows_the_sender_and_gets_everything() -> None:
             assert (await client.recv())[:4] == "0000"
             await asyncio.to_thread(
                 poll_until,
-                lambda: any(not connection.ready for connection in list_connections(server)),
+                lambda: any(not connection.is_ready for connection in list_connections(server)),
             )
             assert sent_count < 2000
             for i in range(1, 2000):
@@ -647,7 +647,7 @@ def test_stopping_does_not_interrupt_a_busy_session_that_receives() -> None:
 def test_client_that_reads_nothing_does_not_delay_stopping() -> None:
     with run_websocket(send_forever, drain=0.1) as server, open_websocket(server) as client:
         client.sendall(make_frame(b"go"))
-        poll_until(lambda: any(not connection.ready for connection in list_connections(server)))
+        poll_until(lambda: any(not connection.is_ready for connection in list_connections(server)))
         server._server.handle_exit(15, None)
         server._thread.join(20)
         assert not server._thread.is_alive()

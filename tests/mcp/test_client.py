@@ -84,8 +84,8 @@ def test_tools_are_listed(server: LocalServer) -> None:
     assert {"add", "look", "fail", "slow", "big", "structured", "mixed"} <= tools.keys()
     assert tools["add"].description == "Add two numbers."
     assert tools["add"].input_schema["properties"].keys() == {"a", "b"}
-    assert tools["look"].read_only
-    assert not tools["add"].read_only
+    assert tools["look"].is_read_only
+    assert not tools["add"].is_read_only
 
 
 @pytest.mark.parametrize(

@@ -75,9 +75,9 @@ def test_without_fields_the_engine_gets_exactly_the_defaults(
 def test_temperature_0_and_top_k_1_are_greedy(
     server: RunningServer, engine: ScriptedEngine
 ) -> None:
-    assert post_for_job(server, engine, temperature=0).sampling.greedy
-    assert post_for_job(server, engine, temperature=1.9, top_k=1).sampling.greedy
-    assert not post_for_job(server, engine).sampling.greedy
+    assert post_for_job(server, engine, temperature=0).sampling.is_greedy
+    assert post_for_job(server, engine, temperature=1.9, top_k=1).sampling.is_greedy
+    assert not post_for_job(server, engine).sampling.is_greedy
 
 
 def test_completion_of_a_streamed_answer_is_complete(server: RunningServer) -> None:

@@ -271,7 +271,7 @@ def test_a_prompt_that_is_too_long_with_replays_is_rendered_without() -> None:
         await client.send(user("So? " + "x" * 50))
         assert client.reuse.replayed_turns == 0
         assert client.reuse.skipped == ("room",)
-        assert client.reuse.diverged
+        assert client.reuse.has_diverged
 
     asyncio.run(run())
 

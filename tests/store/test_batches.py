@@ -82,7 +82,9 @@ def test_another_server_claims_the_batches_of_one_that_is_gone(url: str) -> None
             with pytest.raises(LeaseLost):
                 await late
         assert await other.read(lambda tx: tx.batches.list_done(batch)) == {1}
-        await record(other, batch, LineResult(2, b"two\n"), LineResult(3, b"bad\n", failed=True))
+        await record(
+            other, batch, LineResult(2, b"two\n"), LineResult(3, b"bad\n", has_failed=True)
+        )
         await finish(other, batch)
         assert await read_file(other, "b-out") == b"one\ntwo\n"
         assert await read_file(other, "b-err") == b"bad\n"
@@ -98,7 +100,7 @@ def test_a_line_has_one_result(url: str) -> None:
         await start(store, batch)
         usage = Usage(prompt=10, completion=3, cached=2, reasoning=1)
         await record(store, batch, LineResult(1, b"one\n", usage=usage))
-        await record(store, batch, LineResult(1, b"again\n", failed=True, usage=usage))
+        await record(store, batch, LineResult(1, b"again\n", has_failed=True, usage=usage))
         await record(store, batch, LineResult(1, b"again\n"), LineResult(2, b"two\n"))
         row = await get(store)
         assert (row.total, row.completed, row.failed) == (3, 2, 0)

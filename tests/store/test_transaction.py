@@ -103,7 +103,9 @@ def run_a_batch(tx: Transaction, *, end: bool) -> None:
     """Claim a batch and record the results of its lines."""
     [batch] = tx.claim_batches(Counter(), 9)
     tx.batches.start(batch, 3, None, NOW + 1e6)
-    tx.batches.record_results(batch, [LineResult(1, b"one"), LineResult(3, b"three", failed=True)])
+    tx.batches.record_results(
+        batch, [LineResult(1, b"one"), LineResult(3, b"three", has_failed=True)]
+    )
     tx.batches.record_results(batch, [LineResult(1, b"again"), LineResult(2, b"")])
     if end:
         tx.batches.finish(batch, "completed", 1e6, b"[]")

@@ -40,7 +40,7 @@ class Variant(NamedTuple):
     protocol: TokenProtocol
     kind: WorkerKind
     path: str
-    cumulative: bool = True
+    is_cumulative: bool = True
 
 
 VARIANTS = {
@@ -48,14 +48,14 @@ VARIANTS = {
     "vllm-generate": Variant("vllm-generate", "vllm", "/inference/v1/generate"),
     "vllm-completions": Variant("vllm-completions", "vllm", "/v1/completions"),
     "sglang-cumulative": Variant("sglang", "sglang", "/generate"),
-    "sglang-incremental": Variant("sglang", "sglang", "/generate", cumulative=False),
+    "sglang-incremental": Variant("sglang", "sglang", "/generate", is_cumulative=False),
 }
 CONTEXT = 4096
 
 
 def make_worker(variant: Variant, script: Script = "Hello.", **options: Json) -> ScriptedWorker:
     options.setdefault("context", CONTEXT)
-    return ScriptedWorker(variant.kind, script, cumulative=variant.cumulative, **options)
+    return ScriptedWorker(variant.kind, script, is_cumulative=variant.is_cumulative, **options)
 
 
 def make_settings(worker: ScriptedWorker, **changes: Json) -> RemoteSettings:

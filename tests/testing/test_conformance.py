@@ -363,7 +363,7 @@ class TextTokens(ScriptedEngine):
 
 class ClosesOnce(ScriptedEngine):
     async def aclose(self) -> None:
-        assert not self.closed
+        assert not self.is_closed
         await super().aclose()
 
 

@@ -204,7 +204,7 @@ class BatchRun:
         except TooLarge as error:
             message = f"The answer could not be stored: {error.message}"
             data = batches.encode_unanswered(line.custom_id, "answer_too_large", message)
-            failure = LineResult(result.number, data, failed=True)
+            failure = LineResult(result.number, data, has_failed=True)
             await self._write(lambda tx: tx.batches.record_results(batch, [failure]))
 
     # ending
@@ -229,7 +229,7 @@ class BatchRun:
         results: list[LineResult] = []
         async for number, line in self._read_unanswered():
             data = batches.encode_unanswered(line.custom_id, code, message)
-            results.append(LineResult(number, data, failed=True))
+            results.append(LineResult(number, data, has_failed=True))
             if len(results) == UNANSWERED_LINES:
                 await self._record_all(results)
                 results = []
@@ -253,7 +253,7 @@ class BatchRun:
 def make_result(number: int, line: BatchLine, answer: LineAnswer) -> LineResult:
     data = batches.encode_answer(line.custom_id, answer)
     if answer.status != OK:
-        return LineResult(number, data, failed=True)
+        return LineResult(number, data, has_failed=True)
     return LineResult(number, data, usage=batches.read_usage(answer.body))
 
 

@@ -21,8 +21,8 @@ def add_parser(
         commands,
         "config",
         "print the settings in effect, and where each comes from",
+        usage="[FLAGS]",
         examples=("dragoman config", "dragoman config --config ./other.yaml --json"),
-        usage="dragoman config [FLAGS]",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_flags(parser)
@@ -92,7 +92,7 @@ def format_report(configuration: Configuration) -> str:
 
 def mask(field: OptionField, value: object) -> object:
     """Hide a secret: a key, or the password in a URL."""
-    if field.setting.secret:
+    if field.setting.is_secret:
         return [HIDDEN for _ in value] if isinstance(value, tuple) else HIDDEN
     if isinstance(value, tuple):
         return [mask_password(str(item)) if isinstance(item, str) else item for item in value]
@@ -101,7 +101,7 @@ def mask(field: OptionField, value: object) -> object:
 
 def _format(field: OptionField, settings: Settings) -> str:
     value = mask(field, getattr(settings, field.name))
-    if isinstance(value, dict) and field.setting.file_only:  # names of models
+    if isinstance(value, dict) and field.setting.is_file_only:  # names of models
         return ", ".join(map(str, value)) or "-"
     text = field.format_value(tuple(value) if isinstance(value, list) else value)
     return text or field.setting.default or "-"

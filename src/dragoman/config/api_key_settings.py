@@ -21,8 +21,8 @@ class ApiKeySettings(TlsSettings, frozen=True, kw_only=True):
             group="keys",
             metavar="KEY",
             key="api",
-            secret=True,
-            live=True,
+            is_secret=True,
+            is_live=True,
         ),
     ] = ()
     api_key_file: Annotated[
@@ -33,7 +33,7 @@ class ApiKeySettings(TlsSettings, frozen=True, kw_only=True):
             metavar="PATH",
             key="file",
             is_path=True,
-            live=True,
+            is_live=True,
         ),
     ] = ""
     admin_key: Annotated[
@@ -43,8 +43,8 @@ class ApiKeySettings(TlsSettings, frozen=True, kw_only=True):
             group="keys",
             metavar="KEY",
             key="admin",
-            secret=True,
-            live=True,
+            is_secret=True,
+            is_live=True,
         ),
     ] = ()
     key_entries: Annotated[
@@ -53,9 +53,9 @@ class ApiKeySettings(TlsSettings, frozen=True, kw_only=True):
             help="API keys with names, scopes, expiry and limits",
             group="keys",
             key="entries",
-            file_only=True,
-            secret=True,
-            live=True,
+            is_file_only=True,
+            is_secret=True,
+            is_live=True,
         ),
     ] = ()
     key_limits: Annotated[
@@ -65,6 +65,6 @@ class ApiKeySettings(TlsSettings, frozen=True, kw_only=True):
             group="keys",
             metavar="NAME=VALUE",
             key="limits",
-            live=True,
+            is_live=True,
         ),
     ] = field(default_factory=dict)

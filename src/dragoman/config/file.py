@@ -51,7 +51,7 @@ def list_keys() -> Sections:
     """Return the settings that a file may have, by section and key."""
     sections: Sections = {section: {} for section in GROUPS.values()}
     for field in list_fields(Settings).values():
-        if field.setting.in_file:
+        if field.setting.is_in_file:
             section, key = name_key(field)
             sections.setdefault(section, {})[key] = field
     return sections
@@ -131,7 +131,7 @@ def _read_section(
 
 def _unwrap_keys(field: OptionField, value: object) -> object:
     """Return the text of API keys, which may be written as `{key: TEXT}`."""
-    if not (field.setting.secret and field.kind is str and isinstance(value, list)):
+    if not (field.setting.is_secret and field.kind is str and isinstance(value, list)):
         return value
     return [
         item["key"] if isinstance(item, Mapping) and set(item) == {"key"} else item
@@ -190,6 +190,6 @@ def _explain_key(section: str, key: str, sections: Sections) -> str:
 def _find_setting(name: str, sections: Sections) -> OptionField | None:
     """Find the setting with this name, or with this key in any section."""
     field = list_fields(Settings).get(name)
-    if field is not None and field.setting.in_file and field.name != MODELS:
+    if field is not None and field.setting.is_in_file and field.name != MODELS:
         return field
     return next((keys[name] for keys in sections.values() if name and name in keys), None)

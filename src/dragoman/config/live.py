@@ -27,7 +27,7 @@ def update_live_settings(settings: Settings, new: Settings) -> SettingChanges:
         value = getattr(new, name)
         if value == getattr(settings, name):
             continue
-        if field.setting.live:
+        if field.setting.is_live:
             force_setattr(settings, name, value)
             applied.append(name)
         else:

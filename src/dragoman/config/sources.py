@@ -56,7 +56,7 @@ class Configuration(Struct, frozen=True):
         return [
             name_flag(field)
             for name, field in list_settings().items()
-            if field.setting.secret and self.origins[name].kind == "flag"
+            if field.setting.is_secret and self.origins[name].kind == "flag"
         ]
 
     def reload(self) -> Settings:
@@ -149,7 +149,7 @@ def _read_variables(
     for name, field in list_settings().items():
         variable = name_variable(field)
         text = environment.get(variable)
-        if not text or field.setting.file_only:  # empty: not set
+        if not text or field.setting.is_file_only:  # empty: not set
             continue
         if name != "port" or not SERVICE_ADDRESS.match(text):
             values[name] = _parse(field, text, variable)
@@ -159,7 +159,7 @@ def _read_variables(
 
 def _list_unknown_variables(environment: Mapping[str, str]) -> list[str]:
     """Say which variables look like settings and are none."""
-    known = {name_variable(f) for f in list_settings().values() if not f.setting.file_only}
+    known = {name_variable(f) for f in list_settings().values() if not f.setting.is_file_only}
     return [
         f"{name} has no effect: there is no such setting.{suggest(name, known)}"
         for name in sorted(environment)

@@ -90,7 +90,7 @@ def _run_detection(
     return DetectedFormats(
         tools=tools.name,
         reasoning=reasoning.format.name if reasoning.format else None,
-        generic=calls.format is None,
+        is_generic=calls.format is None,
         renders_tools=probe.capabilities.tools_rendered,
         renders_messages=probe.capabilities.renders,
         reasoning_controls=settings.describe_controls(reasoning.format),
@@ -111,11 +111,11 @@ def _prefer_checkpoint(
     reason = "the checkpoint's response template defines it"
     calls = matcher.match_tools()
     if checkpoint.tools is not None and not (
-        calls.verified and matcher.fails_round_trip(checkpoint.tools)
+        calls.is_verified and matcher.fails_round_trip(checkpoint.tools)
     ):
-        calls = ToolFormatChoice(checkpoint.tools, reason, verified=calls.verified)
+        calls = ToolFormatChoice(checkpoint.tools, reason, is_verified=calls.is_verified)
     reasoning = matcher.match_reasoning(calls.format)
-    if checkpoint.reasoning is not None and not reasoning.verified:
+    if checkpoint.reasoning is not None and not reasoning.is_verified:
         reasoning = ReasoningFormatChoice(checkpoint.reasoning, reason)
     return calls, reasoning
 
@@ -125,7 +125,9 @@ def _rate_confidence(
 ) -> Confidence:
     if calls.format is None:
         return "generic"
-    if not calls.verified or not any(check.name == ONE_CALL and check.text for check in checks):
+    if not calls.is_verified or not any(check.name == ONE_CALL and check.text for check in checks):
         return "unverified"
     all_passed = all(check.status != "failed" for check in checks)
-    return "proved" if all_passed and (reasoning.verified or reasoning.format is None) else "partly"
+    return (
+        "proved" if all_passed and (reasoning.is_verified or reasoning.format is None) else "partly"
+    )

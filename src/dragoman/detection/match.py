@@ -54,7 +54,7 @@ class ToolFormatChoice:
 
     format: ToolFormat | None = None
     reason: str = ""
-    verified: bool = False  # by a round trip, not only by the template's text
+    is_verified: bool = False  # by a round trip, not only by the template's text
     equivalent: tuple[str, ...] = ()
 
 
@@ -64,7 +64,7 @@ class ReasoningFormatChoice:
 
     format: ReasoningFormat | None = None
     reason: str = ""
-    verified: bool = False
+    is_verified: bool = False
 
 
 class FormatMatcher:
@@ -105,7 +105,7 @@ class FormatMatcher:
             matching = [reasoning for reasoning in self.likely_reasoning if holds(reasoning)]
             if matching:
                 best = max(matching, key=self._rank_reasoning)
-                return ReasoningFormatChoice(best, reason, verified=reason == PARSED_BACK)
+                return ReasoningFormatChoice(best, reason, is_verified=reason == PARSED_BACK)
         return self._match_reasoning_by_vocabulary(tools)
 
     def _opens_or_closes_in(self, reasoning: ReasoningFormat, text: str) -> bool:
@@ -201,7 +201,7 @@ class FormatMatcher:
             return ToolFormatChoice(
                 by_instructions.format,
                 f"{choice.reason}, and {by_instructions.reason}",
-                verified=True,
+                is_verified=True,
             )
         return ToolFormatChoice(
             by_instructions.format,
@@ -238,7 +238,7 @@ class FormatMatcher:
         return ToolFormatChoice(
             best,
             f"rendered calls are parsed back unchanged ({count} kinds of turns)",
-            verified=True,
+            is_verified=True,
             equivalent=tuple(name for name in equal if name != best.name),
         )
 
@@ -339,7 +339,7 @@ def _reasoning_markers(reasoning: ReasoningFormat) -> tuple[str, ...]:
 def _tool_instructions(probe: RenderProbe) -> str:
     """Return the instructions that the template adds when tools are declared."""
     plain = probe.render(None, TurnForm(), {}, add_generation_prompt=True) or ""
-    with_tools = probe.render(None, TurnForm(tools=True), {}, add_generation_prompt=True) or ""
+    with_tools = probe.render(None, TurnForm(has_tools=True), {}, add_generation_prompt=True) or ""
     lines = set(plain.splitlines())
     return "\n".join(line for line in with_tools.splitlines() if line not in lines)
 

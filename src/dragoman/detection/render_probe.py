@@ -92,7 +92,7 @@ class TurnForm:
     arguments: ArgumentsForm = "dict"
     content: ContentForm = "empty"  # of a turn with calls only
     call_ids: CallIds = "long"
-    tools: bool = False
+    has_tools: bool = False
     follow_up: FollowUp = "nothing"
     reasoning_in: ReasoningLocation = "fields"
     system: str = ""
@@ -134,7 +134,7 @@ class RenderProbe:
         key = (repr(turn), form, repr(sorted(switches.items())), add_generation_prompt)
         if key not in self._cache:
             messages = [self._make_message("user", QUESTION)]
-            if form.system or (self.capabilities.tools_need_system and form.tools):
+            if form.system or (self.capabilities.tools_need_system and form.has_tools):
                 messages.insert(0, self._make_message("system", form.system))
             if turn is not None:
                 messages.append(self._make_assistant_message(turn, form))
@@ -155,7 +155,7 @@ class RenderProbe:
     ) -> str | None:
         if self.is_incomplete:  # a short rendering never checks the time itself
             return None
-        tools = TOOLS if form.tools else None
+        tools = TOOLS if form.has_tools else None
         marked = MarkedText(NO_GUARD)
         variables = marked.mark_tree(
             PROBE_TOKENS

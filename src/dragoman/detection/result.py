@@ -94,7 +94,7 @@ class DetectedFormats:
 
     tools: str | None  # name of the tool format
     reasoning: str | None  # name of the reasoning format; None without evidence of one
-    generic: bool  # the template has no tool format: tools are declared in the system message
+    is_generic: bool  # the template has no tool format: tools are declared in the system message
     renders_tools: bool  # the template renders declared tools
     renders_messages: bool  # the template renders a plain user message
     reasoning_controls: ReasoningControls
@@ -113,7 +113,7 @@ class DetectedFormats:
     def describe(self) -> dict[str, str]:
         """Name both formats, and say of each whether it was verified."""
         calls = _is_verified(check for check in self.checks if check.expected.calls)
-        tools = f"{self.tools} ({GENERIC if self.generic else VERIFIED[calls]})"
+        tools = f"{self.tools} ({GENERIC if self.is_generic else VERIFIED[calls]})"
         verified = _is_verified(check for check in self.checks if check.expected.reasoning)
         reasoning = f"{self.reasoning} ({VERIFIED[verified]})" if self.reasoning else "none"
         return {"tool calls": tools, "reasoning": reasoning}

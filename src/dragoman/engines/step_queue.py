@@ -124,7 +124,7 @@ class StepQueue:
         "_steps",
         "_wake",
         "arrivals",
-        "ended",
+        "has_ended",
     )
 
     def __init__(self) -> None:
@@ -135,7 +135,7 @@ class StepQueue:
         self._wake: asyncio.Future[Wait | None] | None = None
         self._error: DragomanError | None = None
         self.arrivals = 0  # calls of `put` so far
-        self.ended = False
+        self.has_ended = False
         self._on_taken: list[Callable[[], None]] = []  # called once, when the queue is empty
 
     def __len__(self) -> int:
@@ -157,14 +157,14 @@ class StepQueue:
 
     def end(self, error: DragomanError | None = None) -> None:
         """End the queue, normally or with an error; the first call counts."""
-        if not self.ended:
-            self.ended = True
+        if not self.has_ended:
+            self.has_ended = True
             self._error = error
             self._notify()
 
     async def take(self) -> list[Step]:
         """Wait for steps and return all that there are; an empty list means the normal end."""
-        if not self._steps and not self.ended:
+        if not self._steps and not self.has_ended:
             await self._wait()
         if self._steps:
             return self._take_all()
@@ -179,7 +179,7 @@ class StepQueue:
             wait: Wait | None = None
             if self._steps:
                 wait = consumer.consume(self._take_all())
-            elif self.ended:
+            elif self.has_ended:
                 if self._error is not None:
                     raise self._error
                 return

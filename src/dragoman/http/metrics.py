@@ -31,7 +31,7 @@ from dragoman.types.limits import PRIORITIES, Priority
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 # The field of a model's state, the name of its gauge and what it shows.
 GAUGES = (
-    ("up", "dragoman_engine_up", "1 while the engine runs."),
+    ("is_up", "dragoman_engine_up", "1 while the engine runs."),
     ("running", "dragoman_requests_running", "Requests that an engine processes."),
     ("slots", "dragoman_slots", "Choices that can be generated at the same time."),
     ("busy_slots", "dragoman_slots_busy", "Choices that are generated now."),
@@ -52,7 +52,7 @@ class ModelState(Struct, frozen=True):
     """The state of a loaded model at one moment."""
 
     model: str
-    up: bool
+    is_up: bool
     running: int
     waiting: dict[Priority, int]
     failure: str  # of the engine, while it is not up
@@ -107,7 +107,7 @@ class Metrics(Collector):
             context = model.capabilities.context
             yield ModelState(
                 model=model.id,
-                up=up,
+                is_up=up,
                 running=gate.running,
                 waiting={name: gate.count_waiting(name) for name in PRIORITIES},
                 failure="stalled" if is_stalled else str(getattr(engine, "failure", None)),

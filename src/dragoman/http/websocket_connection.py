@@ -145,7 +145,7 @@ class WebSocketConnection(asyncio.Protocol):
             self._reject(start["status"], start["headers"], message.get("body", b""))
 
     @property
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         """Whether `write` can be called: the connection is open and the client reads."""
         return self._is_open and self._writable.is_set()
 

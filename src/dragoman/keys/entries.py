@@ -80,7 +80,7 @@ class EntryOptions(Struct, frozen=True, kw_only=True):
     """The fields of an entry, except for its limits."""
 
     name: Annotated[str, Setting(help="name of the key's holder in logs and metrics")] = ""
-    key: Annotated[tuple[str, ...], Setting(help="the key, or a list of keys", secret=True)] = ()
+    key: Annotated[tuple[str, ...], Setting(help="the key, or a list of keys", is_secret=True)] = ()
     hash: Annotated[tuple[str, ...], Setting(help="the digest of the key, or a list of them")] = ()
     routes: Annotated[tuple[str, ...], Setting(help="routes that the key may use")] = (EVERYTHING,)
     models: Annotated[tuple[str, ...], Setting(help="models that the key may use")] = (EVERYTHING,)

@@ -97,7 +97,7 @@ class McpSession:
     @property
     def is_expired(self) -> bool:
         """Whether the server has rejected this session."""
-        return self._transport.session_expired
+        return self._transport.has_session_expired
 
     # the session's own task
 
@@ -125,7 +125,7 @@ class McpSession:
                 )
                 await self._serve(Client(streams, cache=None, client_info=_describe_client()))
         except Exception as error:
-            if self._opened.done() or not self._transport.maybe_legacy:
+            if self._opened.done() or not self._transport.may_be_legacy:
                 raise
             await self._connect_legacy(error)
 

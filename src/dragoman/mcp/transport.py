@@ -42,8 +42,8 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         self._guard = guard
         self._inner = httpx2.AsyncHTTPTransport(verify=_SSL_CONTEXT)
         self._pinned: dict[Endpoint, list[str]] = {}
-        self.maybe_legacy = False  # the server may use the older transport
-        self.session_expired = False  # the server does not know our session any more
+        self.may_be_legacy = False  # the server may use the older transport
+        self.has_session_expired = False  # the server does not know our session any more
 
     async def check_url(self, url: str) -> None:
         """Reject a URL that the guard does not allow, before anything is sent."""
@@ -99,9 +99,9 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         """An error response: the server's own if it is JSON-RPC, else one that we make."""
         status = response.status_code
         if status in LEGACY_STATUSES:
-            self.maybe_legacy = True
+            self.may_be_legacy = True
         if status == 404 and "mcp-session-id" in request.headers:
-            self.session_expired = True
+            self.has_session_expired = True
         if response.headers.get("content-type", "").lower().startswith("application/json"):
             assert isinstance(response.stream, httpx2.AsyncByteStream)  # noqa: S101
             response.stream = _LimitedStream(response.stream, unlimited=False)

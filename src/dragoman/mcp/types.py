@@ -34,7 +34,7 @@ class ListedTool(Struct, frozen=True, kw_only=True):
     annotations: dict[str, Json] | None = None
 
     @property
-    def read_only(self) -> bool:
+    def is_read_only(self) -> bool:
         return (self.annotations or {}).get("readOnlyHint") is True
 
 

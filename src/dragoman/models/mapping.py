@@ -61,7 +61,10 @@ class ModelOptions(
     keep_alive: Annotated[
         float | None,
         Setting(
-            help="how long the idle model stays loaded", unit="seconds", minimum=0, forever=True
+            help="how long the idle model stays loaded",
+            unit="seconds",
+            minimum=0,
+            can_be_forever=True,
         ),
     ] = None
     embeddings: Annotated[

@@ -139,7 +139,7 @@ class Model(Struct, kw_only=True, eq=False, weakref=True):
 
     def get_defaults(self, sampling: Sampling) -> Sampling:
         """Return the defaults of a request with these sampling fields."""
-        return self.greedy_defaults if sampling.greedy else self.defaults
+        return self.greedy_defaults if sampling.is_greedy else self.defaults
 
     def get_fingerprint(self) -> str:
         """Return a short text that changes when the model, or how it is served, changes."""

@@ -155,7 +155,7 @@ class ProgressBar:
         self._is_terminal = stream.isatty()
         self._interval = 0.1 if self._is_terminal else interval
         self._last: tuple[str, float] = ("", 0.0)
-        self._open = False
+        self._is_open = False
 
     def start_file(self, digest: str, size: int) -> None:
         """Do nothing: the bar shows one file after the other."""
@@ -172,10 +172,10 @@ class ProgressBar:
             self._stream.write(
                 f"\r{stage:<12} [{'#' * filled}{' ' * (30 - filled)}] {fraction:4.0%}"
             )
-            self._open = True
+            self._is_open = True
         self._stream.flush()
 
     def close(self) -> None:
-        if self._open:
+        if self._is_open:
             self._stream.write("\n")
-            self._open = False
+            self._is_open = False

@@ -43,7 +43,7 @@ class ModelSlot:
         self.failed_stamp: FileStamp | None = None  # the version of the file that failed to load
 
     @property
-    def active(self) -> bool:
+    def is_active(self) -> bool:
         return self.loaded is not None or self.task is not None
 
     def start_timing(self) -> None:

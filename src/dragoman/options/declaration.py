@@ -27,17 +27,17 @@ class Setting(Struct, frozen=True, kw_only=True):
     minimum: float | None = None
     maximum: float | None = None
     above: float | None = None  # the value must be greater
-    forever: bool = False  # a duration that may be -1 or `forever`
+    can_be_forever: bool = False  # a duration that may be -1 or `forever`
     choices: tuple[str, ...] = ()  # the only texts allowed; upper and lower case are equal
     schemes: tuple[str, ...] = ()  # of a URL, such as `http`
     default: str = ""  # the default in words, where the value itself says too little
-    secret: bool = False  # never shown
+    is_secret: bool = False  # never shown
     is_path: bool = False  # a file or directory; relative to the YAML file that names it
     aliases: tuple[str, ...] = ()  # other spellings of the flag, such as `--ctx-size`
     key: str = ""  # in its section of dragoman.yaml; "" is the name without `<section>_`
-    file_only: bool = False  # has no flag and no environment variable
-    in_file: bool = True  # may be set in dragoman.yaml
-    live: bool = False  # a running server takes a new value when it reads its settings again
+    is_file_only: bool = False  # has no flag and no environment variable
+    is_in_file: bool = True  # may be set in dragoman.yaml
+    is_live: bool = False  # a running server takes a new value when it reads its settings again
 
 
 class OptionField(Struct, frozen=True, kw_only=True):

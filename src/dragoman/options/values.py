@@ -101,7 +101,7 @@ def _describe(field: OptionField) -> str:
     if setting.schemes:
         return "a URL that begins with " + " or ".join(f"{name}://" for name in setting.schemes)
     if setting.unit:
-        return UNIT_NAMES[setting.unit] + (", or forever" if setting.forever else "")
+        return UNIT_NAMES[setting.unit] + (", or forever" if setting.can_be_forever else "")
     if field.takes_pairs:
         return f"{setting.metavar}, or a mapping of these"
     name = TYPE_NAMES.get(field.kind, "another type of value")
@@ -110,17 +110,17 @@ def _describe(field: OptionField) -> str:
 
 def _show(field: OptionField, value: object) -> str:
     """Show a wrong value, unless it is secret."""
-    text = "a number" if field.setting.secret else mask_password(repr(value))
+    text = "a number" if field.setting.is_secret else mask_password(repr(value))
     if field.kind is str and isinstance(value, int | float):
         return f", got {text}; put it in quotes"
-    if field.setting.secret:
+    if field.setting.is_secret:
         return ""
     return f", got {text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + '…'}"
 
 
 def _check_range(field: OptionField, number: float) -> None:
     setting = field.setting
-    if setting.forever and number == FOREVER:
+    if setting.can_be_forever and number == FOREVER:
         return
     low, high = setting.minimum, setting.maximum
     if high is None and field.kind is int:
@@ -135,7 +135,7 @@ def _check_range(field: OptionField, number: float) -> None:
         rule = f"at most {field.format_value(high if field.kind is float else int(high))}"
     else:
         return
-    more = ", or forever" if setting.forever else ""
+    more = ", or forever" if setting.can_be_forever else ""
     raise InvalidOption(f"must be {rule}{more}, got {number:g}")
 
 

@@ -39,7 +39,7 @@ def read_channel(
         match = WORD.match(buffer.text, start)
         assert match is not None  # noqa: S101  # it matches the empty text
         at_end = match.end() == len(buffer.text)
-        if not at_end or buffer.ended or match.end() - start > MAX_LENGTH:
+        if not at_end or buffer.has_ended or match.end() - start > MAX_LENGTH:
             break
         yield
     word, text = match[2], buffer.text
@@ -68,7 +68,7 @@ def _follows(buffer: TextBuffer, offset: int, markers: tuple[str, ...]) -> ReadS
     """Whether one of the markers stands this far behind the position."""
     while True:
         start, _, index = marker_set(*markers).match_from(buffer, buffer.pos + offset)
-        if index >= 0 or start < 0 or buffer.ended:
+        if index >= 0 or start < 0 or buffer.has_ended:
             return index >= 0
         yield
 

@@ -19,7 +19,7 @@ class MarkerFilter:
         return self._remove_markers()
 
     def close(self) -> str:
-        self._buffer.ended = True
+        self._buffer.has_ended = True
         return self._remove_markers() + self._buffer.text[self._buffer.pos :]
 
     def _remove_markers(self) -> str:

@@ -138,7 +138,7 @@ class ParserMachine:
                 yield from self._handle_marker(state.meanings[marker], marker, end)
             elif buffer.is_stopped:
                 buffer.resume()
-            elif buffer.ended:
+            elif buffer.has_ended:
                 if not self._truncated:
                     self._emit_up_to(len(buffer.text))
                 return
@@ -154,7 +154,7 @@ class ParserMachine:
     def _read_start(self) -> ReadSteps[None]:
         """Handle formats in which an answer may start with a header or a call without a marker."""
         buffer, header = self._buffer, self._rules.header
-        while not buffer.text and not buffer.ended:
+        while not buffer.text and not buffer.has_ended:
             yield
         rules = self._rules
         if self._starts_in_reasoning:
@@ -391,7 +391,7 @@ class ParserMachine:
             yield from skip_space(buffer)
             while (yield from read_marker(buffer, self._rules.ignorable)) >= 0:
                 yield from skip_space(buffer)
-        at_end = buffer.ended and not buffer.has_more and not buffer.is_stopped
+        at_end = buffer.has_ended and not buffer.has_more and not buffer.is_stopped
         is_call = at_end and calls.has_call and not calls.has_rejected_call
         calls.resolve_draft(is_call)
         if is_call:

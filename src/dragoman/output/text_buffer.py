@@ -20,7 +20,8 @@ from dragoman.output.spec import GAP
 T = TypeVar("T")
 ReadSteps = Generator[None, None, T]
 
-SPACE = re.compile(r"\s*")
+INVISIBLE = "\ufeff\u200b\u2060"  # a byte order mark and spaces without width
+SPACE = re.compile(rf"[\s{INVISIBLE}]*")
 WORDS = re.compile(r"[\w\s]*")
 MAX_NESTED_PREFIX = 100  # characters; longer markers do not nest one group per character
 MAX_ENCLOSED = 64  # characters between the markers of a pair that is skipped
@@ -45,7 +46,7 @@ class TextBuffer:
         "_held_start",
         "_stop_markers",
         "base",
-        "ended",
+        "has_ended",
         "in_call",
         "is_stopped",
         "is_truncated",
@@ -57,7 +58,7 @@ class TextBuffer:
         self.text = ""
         self.pos = 0  # of the next unread character
         self.base = 0  # position of `text` in the whole output
-        self.ended = False
+        self.has_ended = False
         self.is_truncated = False  # the text ended, but the model did not end it
         self.in_call = False  # whether a call is being read
         self._held: list[str] | None = None
@@ -94,17 +95,17 @@ class TextBuffer:
         start, _, index = self._stop_markers.search(self)
         self.text, self._after_stop = self.text[:start], self.text[start:]
         self.is_stopped = index >= 0
-        self.ended = self.ended or self.is_stopped
+        self.has_ended = self.has_ended or self.is_stopped
 
     def resume(self) -> None:
         """Continue past the stop marker."""
-        self.ended = self.ended and not self.is_stopped
+        self.has_ended = self.has_ended and not self.is_stopped
         self.text += self._after_stop
         self._stop_markers, self._after_stop, self.is_stopped = None, "", False
 
     def finish(self, *, truncated: bool = False) -> None:
         """Signal that no more text arrives."""
-        self.ended = True
+        self.has_ended = True
         self.is_truncated = truncated
         if self._stop_markers is not None and not self.is_stopped:
             self.text += self._after_stop
@@ -175,14 +176,16 @@ class MarkerSet:
     def search(self, buffer: TextBuffer) -> tuple[int, int, int]:
         """Return start, end and index of the next marker; index -1 for a tail or no marker."""
         return self._describe_match(
-            self._search[buffer.ended](buffer.text, buffer.pos), len(buffer.text), buffer
+            self._search[buffer.has_ended](buffer.text, buffer.pos), len(buffer.text), buffer
         )
 
     def match(self, buffer: TextBuffer) -> tuple[int, int, int]:
         """Like `search`, for a marker at the current position; start -1 means there is none."""
         if buffer.pos >= len(buffer.text):
             return buffer.pos, buffer.pos, -1
-        return self._describe_match(self._match[buffer.ended](buffer.text, buffer.pos), -1, buffer)
+        return self._describe_match(
+            self._match[buffer.has_ended](buffer.text, buffer.pos), -1, buffer
+        )
 
     def check_cut(self, buffer: TextBuffer) -> None:
         """Raise `UnexpectedEnd` if the token limit cut one of the markers of a call here."""
@@ -227,7 +230,7 @@ class MarkerSet:
         text = match.group()
         start, end = match.span()
         index = self._find_with_gaps(text) if self._has_gaps else self._index.get(text, -1)
-        if index in self._prefixes and end == len(buffer.text) and not buffer.ended:
+        if index in self._prefixes and end == len(buffer.text) and not buffer.has_ended:
             return start, end, -1  # it may grow into a longer marker
         return start, end, index
 
@@ -285,7 +288,7 @@ def skip_space(buffer: TextBuffer, pattern: re.Pattern[str] = SPACE) -> ReadStep
         match = pattern.match(buffer.text, buffer.pos)
         if match is not None:
             buffer.pos = match.end()
-        if buffer.pos < len(buffer.text) or buffer.ended:
+        if buffer.pos < len(buffer.text) or buffer.has_ended:
             return
         yield
 
@@ -293,7 +296,7 @@ def skip_space(buffer: TextBuffer, pattern: re.Pattern[str] = SPACE) -> ReadStep
 def peek_char(buffer: TextBuffer) -> ReadSteps[str]:
     """Return the next character without reading it; empty at the end."""
     while buffer.pos >= len(buffer.text):
-        if buffer.ended:
+        if buffer.has_ended:
             return ""
         yield
     return buffer.text[buffer.pos]
@@ -306,7 +309,7 @@ def read_marker(buffer: TextBuffer, markers: MarkerSet) -> ReadSteps[int]:
         if index >= 0:
             buffer.pos = end
             return index
-        if start < 0 or buffer.ended:
+        if start < 0 or buffer.has_ended:
             markers.check_cut(buffer)
             return -1
         yield
@@ -318,7 +321,7 @@ def is_at_marker(buffer: TextBuffer, markers: MarkerSet) -> ReadSteps[bool]:
         start, _, index = markers.match(buffer)
         if index >= 0:
             return True
-        if start < 0 or buffer.ended:
+        if start < 0 or buffer.has_ended:
             markers.check_cut(buffer)
             return False
         yield
@@ -331,7 +334,7 @@ def read_closing_marker(buffer: TextBuffer, markers: MarkerSet) -> ReadSteps[boo
         if index >= 0:
             buffer.pos = end
             return True
-        if buffer.ended:
+        if buffer.has_ended:
             rest = buffer.text[buffer.pos : buffer.pos + MAX_NAME]
             is_partial = len(rest) > 1 and any(
                 marker.replace(GAP, "").startswith(rest) for marker in markers.markers
@@ -363,7 +366,7 @@ def read_until(
         buffer.pos = start
         if index >= 0:
             return "".join(parts), markers.markers[index], end
-        if buffer.ended:
+        if buffer.has_ended:
             raise UnexpectedEnd
         yield
 
@@ -374,7 +377,7 @@ def stream_until(
     """Pass all text before a marker to `out`; return the marker, still unread, and its end."""
     while True:
         start, end, index = markers.search(buffer)
-        is_over = index < 0 and buffer.ended
+        is_over = index < 0 and buffer.has_ended
         if is_over:
             start = markers.find_end(buffer)
         piece, buffer.pos = buffer.text[buffer.pos : start], start

@@ -55,9 +55,9 @@ class ChildProcess(asyncio.SubprocessProtocol):
         self._on_disconnect = on_disconnect
         self._lines = {STANDARD_OUTPUT: b"", STANDARD_ERROR: b""}  # unfinished ones
         self._process: asyncio.SubprocessTransport | None = None
-        self._process_ended = False
+        self._has_ended = False
         self._connection = _ChildProtocol(frame_limit, self._receive, self._disconnect)
-        self._killed = False
+        self._is_killed = False
 
     @property
     def pid(self) -> int | None:
@@ -103,7 +103,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
 
     def kill(self) -> None:
         """Kill the process and its own children."""
-        self._killed = True
+        self._is_killed = True
         process = self._process
         if process is None or process.get_returncode() is not None:
             return
@@ -121,7 +121,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._process = cast(asyncio.SubprocessTransport, transport)
-        if self._killed:
+        if self._is_killed:
             self.kill()
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
@@ -176,11 +176,11 @@ class ChildProcess(asyncio.SubprocessProtocol):
         self._report_exit()
 
     def _end_process(self) -> None:
-        self._process_ended = True
+        self._has_ended = True
         self._report_exit()
 
     def _report_exit(self) -> None:
-        if self._process_ended and self._connection.is_lost and not self.exited.done():
+        if self._has_ended and self._connection.is_lost and not self.exited.done():
             self.exited.set_result(None)
 
 

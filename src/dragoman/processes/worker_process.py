@@ -20,7 +20,7 @@ class WorkerProcess:
     def __init__(self, logger: logging.Logger, frame_limit: int) -> None:
         loop = asyncio.get_running_loop()
         self.ready: asyncio.Future[bool] = loop.create_future()  # False: it never will be
-        self.timed_out = False
+        self.has_timed_out = False
         self.was_used = False
         self._log = logger
         self._child = ChildProcess(logger, frame_limit=frame_limit, on_frame=self._deliver)
@@ -65,7 +65,7 @@ class WorkerProcess:
         self._child.send(task)
         await asyncio.wait({reply}, timeout=seconds)
         if not reply.done():
-            self.timed_out = True
+            self.has_timed_out = True
             self.kill()
         return await reply
 

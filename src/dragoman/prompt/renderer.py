@@ -355,7 +355,7 @@ class PromptRenderer:
         except TemplateRejected as error:  # it may quote the client, with breaks inside
             message = remove_breaks(error.message)
             raise type(error)(message, param=error.param) from None
-        has_breaks = marked.changed and not replayed
+        has_breaks = marked.has_changed and not replayed
         if pieces is None:
             return None
         return [remove_breaks(piece) for piece in pieces] if has_breaks else pieces

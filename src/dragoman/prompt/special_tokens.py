@@ -138,7 +138,7 @@ class MarkedText:
         self._guard = guard
         self._middles = middles
         self.size = 0  # characters of all texts
-        self.changed = False
+        self.has_changed = False
         self.known_sizes: dict[int, int] = {}  # of the copied containers, by their `id`
 
     def mark_tree(self, value: Json, is_format: bool = False) -> Json:
@@ -176,7 +176,7 @@ class MarkedText:
         broken = self._guard.break_tokens(text)
         if self._middles and text.strip() in self._middles:
             broken = BREAK + broken
-        self.changed |= broken is not text
+        self.has_changed |= broken is not text
         return broken
 
 

@@ -75,14 +75,14 @@ class PromptReuse(Struct, frozen=True):
 
     prompt_tokens: int
     reused_tokens: int  # length of the common prefix
-    diverged: bool = False  # the earlier prompt continues differently
+    has_diverged: bool = False  # the earlier prompt continues differently
     packed_ids: bytes = b""  # the prompt's token ids in four bytes each
     replayed_turns: int = 0
     skipped: SkipReasons = ()
     prefix_digest: bytes = b""  # of all messages
 
     def __str__(self) -> str:
-        diverged = self.reused_tokens if self.diverged else "no"
+        diverged = self.reused_tokens if self.has_diverged else "no"
         return (
             f"tokens={self.prompt_tokens}, known={self.reused_tokens}, "
             f"recalled={self.replayed_turns}, diverged={diverged}"

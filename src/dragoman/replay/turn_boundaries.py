@@ -46,19 +46,19 @@ TOOL = Tool(name="zqtool", description="zqabout", parameters=SCHEMA)
 class TurnShape(Struct, frozen=True):
     """What a turn contains, and whether it follows a tool result."""
 
-    text: bool = False
-    reasoning: bool = False
+    has_text: bool = False
+    has_reasoning: bool = False
     calls: int = 0  # 2 means two or more
-    after_result: bool = False
+    follows_result: bool = False
 
     def make_messages_before(self) -> tuple[Message, ...]:
-        return (QUESTION, EARLIER_TURN, EARLIER_RESULT) if self.after_result else (QUESTION,)
+        return (QUESTION, EARLIER_TURN, EARLIER_RESULT) if self.follows_result else (QUESTION,)
 
     def make_turn(self) -> Message:
         return Message(
             role="assistant",
-            content=text_content("zqanswer") if self.text or not self.calls else (),
-            reasoning="zqreasoning" if self.reasoning else None,
+            content=text_content("zqanswer") if self.has_text or not self.calls else (),
+            reasoning="zqreasoning" if self.has_reasoning else None,
             tool_calls=tuple(replace(CALL, id=f"zqcall00{index}") for index in range(self.calls)),
         )
 
@@ -74,7 +74,7 @@ class TurnShape(Struct, frozen=True):
         )
 
     def make_chat(self, *messages: Message) -> Chat:
-        tools = (TOOL,) if self.calls or self.after_result else ()
+        tools = (TOOL,) if self.calls or self.follows_result else ()
         return Chat(messages=messages, tools=tools)
 
 
@@ -85,7 +85,7 @@ def get_turn_shape(messages: Sequence[Message], index: int) -> TurnShape:
     return TurnShape(bool(turn.content), bool(turn.reasoning), calls, after_result)
 
 
-ANSWER_CONVERSATION = TurnShape(text=True).make_conversation()
+ANSWER_CONVERSATION = TurnShape(has_text=True).make_conversation()
 CALL_CONVERSATION = TurnShape(calls=1).make_conversation()
 
 
@@ -234,7 +234,7 @@ class TurnBoundaries:
         head, tail = [*map(remove_breaks, pieces[:start])], [*map(remove_breaks, pieces[end:])]
         rest = "".join([*head, *tail])
         others = [flatten_content(message.content) for message in (*before, *after)]
-        others += ["zqearlier"] if shape.after_result else []
+        others += ["zqearlier"] if shape.follows_result else []
         return (
             plain[:start] == head
             and plain[len(plain) - len(tail) :] == tail

@@ -58,11 +58,11 @@ class BackgroundRun:
         self.feed.push(run.encoder.queue())
         self.initial_body = run.encode_whole()  # before anything is generated
         self.tracked: Interruptible | None = None
-        self.cancelled = False
+        self.is_cancelled = False
         self._stored_frames = 0
 
     def cancel(self) -> None:
-        self.cancelled = True
+        self.is_cancelled = True
         if self.tracked is not None and not self.run.encoder.is_over:
             self.tracked.interrupt(ResponseCancelled("The response was cancelled."))
 
@@ -150,7 +150,7 @@ class BackgroundRuns:
         run, feed = background.run, background.feed
         try:
             async with self._track_run() as background.tracked:
-                if background.cancelled:
+                if background.is_cancelled:
                     raise ResponseCancelled("The response was cancelled.")
                 feed.push(run.start())
                 # the status need not be stored: its end will be, or the sweep fails it

@@ -15,7 +15,7 @@ class Feed:
 
     def __init__(self) -> None:
         self.frames: list[bytes] = []
-        self.closed = False
+        self.is_closed = False
         self._changed = asyncio.Event()
 
     def push(self, frames: list[bytes]) -> None:
@@ -24,7 +24,7 @@ class Feed:
 
     def close(self) -> None:
         """No frames follow."""
-        self.closed = True
+        self.is_closed = True
         self._wake_readers()
 
     def _wake_readers(self) -> None:
@@ -40,11 +40,11 @@ class Feed:
                 batch = self.frames[position:]
                 position = len(self.frames)
                 yield batch
-            elif self.closed:
+            elif self.is_closed:
                 return
             else:
                 await changed.wait()
 
     async def wait_closed(self) -> None:
-        while not self.closed:
+        while not self.is_closed:
             await self._changed.wait()

@@ -67,7 +67,7 @@ class AttachedServer(Struct):
     server: McpServer
     tools: list[ListedTool] = []
     error: str | None = None
-    from_history: bool = False  # the client has the list from an earlier response
+    is_from_history: bool = False  # the client has the list from an earlier response
 
 
 class RemoteTools:
@@ -141,7 +141,7 @@ class RemoteTools:
     async def push_tool_lists(self, encoder: ResponseEncoder, push: Push) -> None:
         """Send the tool lists that the client does not have yet."""
         for label, entry in self._attached.items():
-            if entry.from_history:
+            if entry.is_from_history:
                 continue
             tools = [msgspec.to_builtins(tool) for tool in entry.tools]
             await await_delivery(push(encoder.start_tool_list(label)))
@@ -244,13 +244,13 @@ async def attach_servers(
     for entry, (_, settings) in zip(attached, requested, strict=True):
         label = entry.server.label
         for tool in entry.tools[:MAX_TOOLS]:
-            if not settings.allows(tool.name, tool.read_only):
+            if not settings.allows(tool.name, tool.is_read_only):
                 continue
             origins[names.make_unique(make_remote_name(label, tool.name))] = ToolOrigin(
                 kind="mcp",
                 name=tool.name,
                 server_label=label,
-                needs_approval=settings.needs_approval(tool.name, tool.read_only),
+                needs_approval=settings.needs_approval(tool.name, tool.is_read_only),
             )
     return RemoteTools(client, attached, origins, limits)
 
@@ -261,7 +261,7 @@ async def _attach_server(
     """Take the tools of a server from the history, or list them."""
     tools = _find_tool_list(server.label, history)
     if tools is not None:
-        return AttachedServer(server, tools, from_history=True)
+        return AttachedServer(server, tools, is_from_history=True)
     try:
         return AttachedServer(server, await client.list_tools(server))
     except ToolsUnavailable as error:

@@ -51,7 +51,7 @@ class StoreExecutor:
             self._readers = ThreadPoolExecutor(1, "dragoman-store-reader")
         self._pending: deque[PendingWrite] = deque()
         self._submitted: set[Future[Any]] = set()
-        self._closed = False
+        self._is_closed = False
 
     @classmethod
     async def open(cls, url: str, limits: StoreLimits) -> StoreExecutor:
@@ -91,8 +91,8 @@ class StoreExecutor:
 
     async def aclose(self) -> None:
         """Finish what was submitted, and close the database."""
-        if not self._closed:
-            self._closed = True
+        if not self._is_closed:
+            self._is_closed = True
             await asyncio.to_thread(self._readers.shutdown)
             await asyncio.to_thread(self._writers.shutdown)
             await asyncio.to_thread(self._database.close)
@@ -108,7 +108,7 @@ class StoreExecutor:
         return future
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self._is_closed:
             raise Unavailable("The server is shutting down.")
 
     def _write_pending(self) -> None:

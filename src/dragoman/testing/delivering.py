@@ -19,7 +19,7 @@ class DeliveringEngine(ScriptedEngine):
 
     async def deliver_steps(self, job: Job, consumer: StepConsumer) -> None:
         _, reply = self._select_reply(job)
-        if reply.has_faults or self.closed:
+        if reply.has_faults or self.is_closed:
             async for step in self.generate(job):
                 wait = consumer.consume([step])
                 if wait is not None:

@@ -111,7 +111,7 @@ class ScriptedEngine:
         self.active = self.peak = 0  # jobs that run now, and the most at once
         self.started = self.finished = self.cancelled = self.failed = 0  # jobs so far
         self.steps = 0
-        self.closed = False
+        self.is_closed = False
         self._selector = ReplySelector(script)
         self._prepared_steps: dict[int, list[list[Step]]] = {}
         self._cuts: dict[tuple[int, int], list[str] | list[list[int]]] = {}
@@ -121,7 +121,7 @@ class ScriptedEngine:
     # the contract of an engine
 
     async def admit(self, job: Job) -> None:
-        if self.closed:
+        if self.is_closed:
             raise EngineDown("The engine has been stopped.")
         if isinstance(job.prompt, list) and self.tokenizer is None:
             raise Unsupported("This engine takes text, not token ids.", param="prompt")
@@ -130,7 +130,7 @@ class ScriptedEngine:
             check_prompt_length(len(self._tokenize_prompt(job)), self.capabilities)
 
     async def generate(self, job: Job) -> AsyncGenerator[Step, None]:
-        if self.closed:
+        if self.is_closed:
             raise EngineDown("The engine has been stopped.")
         index, reply = self._select_reply(job)
         count, has_faults = 0, reply.has_faults
@@ -168,7 +168,7 @@ class ScriptedEngine:
         return self.tokenizer.encode_now(text)
 
     async def aclose(self) -> None:
-        self.closed = True
+        self.is_closed = True
 
     # for the test that owns the engine
 
@@ -258,7 +258,7 @@ class ScriptedEngine:
         self, job: Job, index: int, reply: Reply, choice: int
     ) -> list[str] | list[list[int]]:
         """Return the steps of the variant that a choice plays."""
-        variant = 0 if job.sampling.greedy else (job.sampling.seed or 0) + choice
+        variant = 0 if job.sampling.is_greedy else (job.sampling.seed or 0) + choice
         return self._cut_reply(index, variant % len(reply.list_texts()))
 
     def _check_grammar(self, job: Job, index: int, reply: Reply) -> None:

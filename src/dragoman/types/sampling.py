@@ -111,7 +111,7 @@ class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return {name: value for name, value in fields.items() if value is not None}
 
     @property
-    def greedy(self) -> bool:
+    def is_greedy(self) -> bool:
         """Whether each token is the most likely one that the other samplers leave."""
         if self.mirostat:
             return self.temperature == 0

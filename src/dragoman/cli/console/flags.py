@@ -28,16 +28,16 @@ def add_command(
     *,
     examples: tuple[str, ...],
     aliases: tuple[str, ...] = (),
-    usage: str | None = None,
+    usage: str = "",
 ) -> argparse.ArgumentParser:
-    """Add the parser of a command, whose `--help` ends with examples."""
+    """Add the parser of a command; `--help` begins with its usage and ends with examples."""
     lines = "\n".join(f"  {example}" for example in examples)
     return commands.add_parser(
         name,
         aliases=aliases,
         help=summary,
         description=f"{summary[0].upper()}{summary[1:]}.",
-        usage=usage,
+        usage=f"dragoman {name} {usage}".rstrip(),
         epilog=f"examples:\n{lines}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -64,7 +64,7 @@ def add_flags(parser: argparse.ArgumentParser, settings: Collection[str] | None 
             field
             for name, field in list_settings().items()
             if field.setting.group == group
-            and not field.setting.file_only
+            and not field.setting.is_file_only
             and (settings is None or name in settings or name in ALWAYS)
         ]
         if fields:

@@ -33,8 +33,8 @@ class ChoiceProgress:
         self.choice = choice
         self.ids: list[int] = []
         self.remaining = max_tokens
-        self.request_ended = False  # the current request has no more for this choice
-        self.ended_early = False  # the request ended before all requested tokens were reported
+        self.has_request_ended = False  # the current request has no more for this choice
+        self.has_ended_early = False  # the request ended before all requested tokens were reported
         self.lost_tokens = 0  # tokens at the end of a request that were not reported
         self.finish: StepFinish | None = None
         self.prompt_tokens: int | None = None  # reported with the next step
@@ -46,7 +46,7 @@ class ChoiceProgress:
         self._predicted = 0
 
     def start_request(self, max_tokens: int) -> None:
-        self.request_ended, self.ended_early, self.lost_tokens = False, False, 0
+        self.has_request_ended, self.has_ended_early, self.lost_tokens = False, False, 0
         self._requested, self._predicted = max_tokens, 0
 
     def count_new_tokens(self, event: NativeEvent) -> int:
@@ -57,10 +57,10 @@ class ChoiceProgress:
 
     def end_request(self, event: NativeEvent) -> None:
         """Note that the request is over for this choice."""
-        if not self.request_ended:
+        if not self.has_request_ended:
             self.lost_tokens = self.count_new_tokens(event)
-            self.ended_early = self._predicted < self._requested
-            self.request_ended = True
+            self.has_ended_early = self._predicted < self._requested
+            self.has_request_ended = True
 
     def add_tokens(self, ids: list[int], logprobs: list[Logprob]) -> list[Step]:
         """Add tokens, with a logprob for each or none at all."""
@@ -106,7 +106,7 @@ class ChoiceProgress:
         return [self._make_step(None, [], count, [])]
 
     def _finish(self, finish: StepFinish) -> None:
-        self.finish, self.request_ended = finish, True
+        self.finish, self.has_request_ended = finish, True
 
     def _make_step(
         self,

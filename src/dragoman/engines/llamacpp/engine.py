@@ -108,7 +108,7 @@ class LlamaCppEngine:
         self._plan = plan
         self._native = native
         self._pooling = PoolingServer(plan, speed, self.parse_error)
-        self._closed = False
+        self._is_closed = False
         self._piece_index: PieceIndex | None = None
         self._verifier = GrammarVerifier(self)
         has_pieces = vocabulary.pieces is not None
@@ -261,9 +261,9 @@ class LlamaCppEngine:
 
     async def aclose(self) -> None:
         """Close the servers once nothing runs on them."""
-        if self._closed:
+        if self._is_closed:
             return
-        self._closed = True
+        self._is_closed = True
         await self._pooling.aclose()
         if self._states is not None:
             self._states.close()

@@ -112,7 +112,7 @@ class GroupGenerator:
             choice.start_request(len(ids))
             for step in choice.add_tokens(ids, logprobs):
                 yield step
-        elif choice.lost_tokens or choice.ended_early:  # the context is full
+        elif choice.lost_tokens or choice.has_ended_early:  # the context is full
             yield choice.end_by_length(min(choice.lost_tokens, choice.remaining))[0]
         else:
             async with aclosing(self._run_request(request, [choice])) as steps:
@@ -138,7 +138,7 @@ class GroupGenerator:
                 for event in map(event_decoder.decode, events):
                     for step in await self._read_event(request, choices, event):
                         yield step
-                if all(choice.request_ended for choice in choices):
+                if all(choice.has_request_ended for choice in choices):
                     _log_drafts(choices)
                     return
         raise EngineFailed("The engine stopped before the answer was finished.")
@@ -157,7 +157,7 @@ class GroupGenerator:
                 cached = event.prompt_progress.cache - self._lease.computed_prefix
                 choice.cached_tokens = max(0, cached)
             return []
-        if event.stop or choice.request_ended:
+        if event.stop or choice.has_request_ended:
             choice.end_request(event)
             return []
         count = choice.count_new_tokens(event)

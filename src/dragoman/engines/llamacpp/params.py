@@ -149,7 +149,7 @@ def build_payload(
         "seed": request.seed % SEED_COUNT,
         "cache_prompt": job.cache_prompt,
         "n_probs": 0 if job.logprobs is None else max(1, job.logprobs),
-        "temperature": 0.0 if sampling.greedy else sampling.temperature,
+        "temperature": 0.0 if sampling.is_greedy else sampling.temperature,
         "top_k": max(0, sampling.top_k or 0),
         "top_p": sampling.top_p,
         "min_p": sampling.min_p,

@@ -55,10 +55,10 @@ class BatchRunner:
         self._waiting: deque[LogitsChoice] = deque()
         self._running: list[LogitsChoice] = []
         self._task: asyncio.Task[None] | None = None
-        self._closed = False
+        self._is_closed = False
 
     def add(self, choices: Iterable[LogitsChoice]) -> None:
-        if self._closed:
+        if self._is_closed:
             raise EngineDown("The engine has been stopped.")
         self._waiting.extend(choices)
         if self._task is None or self._task.done():
@@ -66,7 +66,7 @@ class BatchRunner:
 
     async def aclose(self) -> None:
         """Stop all choices once the present pass has ended."""
-        self._closed = True
+        self._is_closed = True
         if self._task is not None and not self._task.done():
             self._task.cancel()
             await asyncio.wait([self._task])

@@ -78,7 +78,7 @@ class TokenSampler:
             grammar.apply_mask(scores)
             if scores.max() == -np.inf:
                 raise dead_end_error()
-        is_greedy = self._sampling.greedy and not self._sampling.xtc_probability
+        is_greedy = self._sampling.is_greedy and not self._sampling.xtc_probability
         token = int(scores.argmax()) if is_greedy else self._draw(scores)
         self._history.append(token)
         return token

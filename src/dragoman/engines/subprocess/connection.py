@@ -110,8 +110,8 @@ class ChildConnection:
             yield number, queue
         finally:
             del self.queues[number]
-            self.watch.remove(number, is_cancelled=not queue.ended)
-            if not queue.ended:
+            self.watch.remove(number, is_cancelled=not queue.has_ended)
+            if not queue.has_ended:
                 self.post(messages.CancelCall(number))
 
     async def call(

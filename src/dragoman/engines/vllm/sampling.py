@@ -38,7 +38,7 @@ class VllmRequest(Struct, frozen=True, kw_only=True):
 def build_request(job: Job, eos_ids: Collection[int]) -> VllmRequest:
     """Return the request of a job; `eos_ids` end an answer unless it ignores them."""
     sampling = job.sampling.with_defaults(DEFAULT_SAMPLING)
-    is_greedy = sampling.greedy
+    is_greedy = sampling.is_greedy
     params = _build_limits(sampling, eos_ids) | _build_samplers(sampling, is_greedy)
     params |= {
         "n": 1 if is_greedy else job.n,

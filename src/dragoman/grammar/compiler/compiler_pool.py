@@ -121,7 +121,7 @@ class CompilerPool:
         self._idle: list[WorkerProcess] = []
         self._tasks: set[asyncio.Task[object]] = set()
         self._keeps_spare = False  # workers are needed and can be started: keep one more ready
-        self._closed = False
+        self._is_closed = False
         self._hits = self._misses = self._restarts = self._working = 0
 
     @property
@@ -166,7 +166,7 @@ class CompilerPool:
 
     async def aclose(self) -> None:
         """Kill all workers; waiting callers get an error that the server is stopping."""
-        self._closed = True
+        self._is_closed = True
         for pending in self._queue:
             pending.worker.set_result(_make_stopping_error())
         self._queue.clear()
@@ -194,7 +194,7 @@ class CompilerPool:
                 del self._pending[key]
 
     def _enqueue(self, key: Key, spec: GrammarSpec, data: bytes) -> PendingCompile:
-        if self._closed:
+        if self._is_closed:
             raise _make_stopping_error()
         if len(self._queue) >= self.queue_limit:
             raise _make_queue_full_error()
@@ -242,12 +242,12 @@ class CompilerPool:
         if result is not None:
             self._cache.put(key, result.outcome)
             return result.outcome
-        if self._closed:
+        if self._is_closed:
             return serialize_error(_make_stopping_error())
-        is_slow = worker.timed_out or worker.exit_code == CPU_TIMEOUT_EXIT
+        is_slow = worker.has_timed_out or worker.exit_code == CPU_TIMEOUT_EXIT
         problem = "took too long to compile" if is_slow else "is too complex to compile"
         error = serialize_error(make_too_complex_error(pending.spec.param, problem))
-        if not worker.timed_out and worker.exit_code not in EXTERNAL_EXITS:
+        if not worker.has_timed_out and worker.exit_code not in EXTERNAL_EXITS:
             self._cache.put(key, error)
         return error
 
@@ -269,7 +269,7 @@ class CompilerPool:
         wanted = min(self.workers, len(self._queue) + self._working)
         if self._keeps_spare:
             wanted = self.workers + 1
-        while len(self._workers) < wanted and not self._closed:
+        while len(self._workers) < wanted and not self._is_closed:
             worker = WorkerProcess(log, MAX_FRAME_BYTES)
             self._workers.add(worker)
             self._start_task(self._run_worker(worker))
@@ -284,14 +284,14 @@ class CompilerPool:
             self._start_workers()
             await worker.exited
             self._workers.discard(worker)
-            self._restarts += not self._closed
+            self._restarts += not self._is_closed
             if worker.was_used or self._queue:  # one that dies idle could do so again, for ever
                 self._start_workers()
             return
         await worker.exited
         self._workers.discard(worker)
         self._keeps_spare = False
-        if self._closed:
+        if self._is_closed:
             return
         for line in worker.stderr_lines:
             log.error("a grammar worker did not start: %s", line)

@@ -19,7 +19,7 @@ CLOSERS = frozenset(",}]")  # characters that mostly follow a string
 _DOUBLED_CLOSING = {quote: re.compile(rf"{quote}\s{{0,{MAX_SPACE}}}[,}}\])]") for quote in "\"'"}
 # text that shows what damaged text before it means, and the same for a part of that text
 MEMBER = (  # a comma, a key and a colon
-    re.compile(r"\s{0,16},\s{0,16}[\"'][^\"'\\]{1,64}[\"']\s{0,16}:"),
+    re.compile(r"\s{0,16},\s{0,16}[\"'](?P<key>[^\"'\\]{1,64})[\"']\s{0,16}:"),
     re.compile(r"\s{0,16}(?:\Z|,\s{0,16}(?:\Z|[\"'](?:\Z|[^\"'\\]{1,64}(?:\Z|[\"']\s{0,16}\Z))))"),
 )
 HALF_QUOTED = (  # words and a closing quote
@@ -30,6 +30,11 @@ KEY_AFTER_QUOTE = (  # the rest of a key and a colon, in an object whose last st
     re.compile(r"\s{0,16}[\w.\- ]{1,64}[\"']\s{0,16}:"),
     re.compile(r"\s{0,16}(?:\Z|[\w.\- ]{1,64}(?:\Z|[\"']\s{0,16}\Z))"),
 )
+COMMENT = (  # up to the end of the line, or between its markers
+    re.compile(r"(?://|# )[^\n<]{0,256}\n|/\*[^*<]{0,256}\*/"),
+    re.compile(r"(?:/|/?/[^\n<]{0,256}|#|# [^\n<]{0,256}|/\*[^*<]{0,256}\*?)\Z"),
+)
+COMMENT_STARTS = frozenset("/#")
 _NEXT = re.compile(rf"\s{{0,{MAX_SPACE}}}(\S)?")
 
 
@@ -41,9 +46,19 @@ def is_before(
     while True:
         if whole.match(buffer.text, buffer.pos) is not None:
             return True
-        if buffer.ended or part.match(buffer.text, buffer.pos) is None:
+        if buffer.has_ended or part.match(buffer.text, buffer.pos) is None:
             return False
         yield
+
+
+def skip_comment(buffer: TextBuffer) -> ReadSteps[bool]:
+    """Skip a comment, which JSON does not have and models write; False if there is none."""
+    if not (yield from is_before(buffer, COMMENT)):
+        return False
+    match = COMMENT[0].match(buffer.text, buffer.pos)
+    assert match is not None  # noqa: S101
+    buffer.pos = match.end()
+    return True
 
 
 def read_half_quoted(buffer: TextBuffer) -> str:
@@ -69,7 +84,7 @@ def _is_inside_string(buffer: TextBuffer) -> ReadSteps[bool]:
     while True:
         match = _NEXT.match(buffer.text, buffer.pos)
         assert match is not None  # noqa: S101  # it matches the empty text
-        if match[1] is not None or buffer.ended or len(match[0]) == MAX_SPACE:
+        if match[1] is not None or buffer.has_ended or len(match[0]) == MAX_SPACE:
             break
         yield
     if match[1] is None or not match[1].isalnum():
@@ -79,7 +94,7 @@ def _is_inside_string(buffer: TextBuffer) -> ReadSteps[bool]:
 
 def skip_doubled_opening(buffer: TextBuffer, quote: str) -> ReadSteps[None]:
     """Skip a second opening quote: one that text follows, so that the string is not empty."""
-    while len(buffer.text) - buffer.pos < 2 and not buffer.ended:
+    while len(buffer.text) - buffer.pos < 2 and not buffer.has_ended:
         if buffer.has_more and buffer.text[buffer.pos] != quote:
             return
         yield
@@ -97,7 +112,7 @@ def skip_doubled_closing(buffer: TextBuffer, quote: str) -> ReadSteps[None]:
             return
         rest = buffer.text[buffer.pos : buffer.pos + MAX_SPACE]
         is_undecided = not rest or (rest[0] == quote and not rest[1:].strip())
-        if buffer.ended or not is_undecided or len(rest) == MAX_SPACE:
+        if buffer.has_ended or not is_undecided or len(rest) == MAX_SPACE:
             return
         yield
 

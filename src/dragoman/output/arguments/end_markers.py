@@ -109,7 +109,7 @@ class CallStart:
         while True:
             if self._whole.match(buffer.text, buffer.pos) is not None:
                 return True
-            if buffer.ended or self._part.match(buffer.text, buffer.pos) is None:
+            if buffer.has_ended or self._part.match(buffer.text, buffer.pos) is None:
                 return False
             yield
 
@@ -187,7 +187,7 @@ def can_end_value(buffer: TextBuffer, end: int) -> bool | None:
     match = _FOLLOWER.match(buffer.text, end)
     char = None if match is None else match[1]
     if char is None:
-        return True if buffer.ended else None
+        return True if buffer.has_ended else None
     return char in ",}]):;"
 
 
@@ -215,7 +215,7 @@ def ends_string(buffer: TextBuffer, ends: EndMarkers, finder: Finder) -> ReadSte
         start, end, index = markers.match(buffer)
         if index >= 0:
             offset = end - buffer.pos
-        elif start < 0 or buffer.ended:
+        elif start < 0 or buffer.has_ended:
             return False
         else:
             yield
@@ -224,7 +224,7 @@ def ends_string(buffer: TextBuffer, ends: EndMarkers, finder: Finder) -> ReadSte
         offset = position - buffer.pos
         if is_closed is not None:
             return not is_closed
-        if buffer.ended:
+        if buffer.has_ended:
             return True
         if offset > MAX_LOOKAHEAD:
             return False

@@ -66,7 +66,7 @@ def read_escape(buffer: TextBuffer) -> ReadSteps[str]:
         length = _ESCAPE_LENGTHS.get(char, 1)
         if char and len(buffer.text) - buffer.pos > length:
             break
-        if buffer.ended:
+        if buffer.has_ended:
             buffer.pos = len(buffer.text)
             raise UnexpectedEnd
         yield

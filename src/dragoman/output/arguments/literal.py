@@ -12,23 +12,28 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
+from dragoman.output.arguments.argument_types import ANY_ARGUMENTS, ArgumentTypes
 from dragoman.output.arguments.damage import (
+    COMMENT_STARTS,
     HALF_QUOTED,
     MEMBER,
     ElementText,
     is_before,
     read_half_quoted,
     read_string,
+    skip_comment,
     skip_doubled_closing,
     skip_doubled_opening,
 )
 from dragoman.output.arguments.end_markers import CLOSING_QUOTES, NO_ENDS, ends_string, is_at_end
 from dragoman.output.arguments.json_strings import escape, quote, word_to_json
-from dragoman.output.arguments.parameter_types import ANY_TYPE, OBJECT_TYPES, STRING, Types
+from dragoman.output.arguments.parameter_types import STRING
 from dragoman.output.arguments.strings import Output, read_quoted, read_until_marker, read_word
 from dragoman.output.text_buffer import (
+    INVISIBLE,
+    SPACE,
     MarkerSet,
     Mismatch,
     ReadSteps,
@@ -38,7 +43,8 @@ from dragoman.output.text_buffer import (
     read_marker,
 )
 
-_SPACES = re.compile(r"[ \t\r\n]*")
+_SPACE_CHARS = frozenset(char for char in map(chr, range(0x3001)) if char.isspace()) | {*INVISIBLE}
+_NOT_JSON_SPACE = re.compile(r"[^ \t\r\n]")
 MAX_DEPTH = 128
 MAX_LEAD = 4096  # characters of white space and key held back before a value
 
@@ -57,17 +63,14 @@ class ValueReader:
         "_plain_lists",
         "_set_depths",
         "_string_markers",
-        "_types",
         "_unquoted",
-        "cast",
-        "casts_strings",
         "colon_optional",
         "ends",
-        "find_types",
         "glued_key",
         "keys",
         "must_be_object",
         "stack",
+        "types",
     )
 
     def __init__(
@@ -76,13 +79,13 @@ class ValueReader:
         out: Output,
         string_markers: MarkerSet | None = None,
         unquoted: bool = False,
-        types: Mapping[str, Types] | None = None,
+        types: ArgumentTypes = ANY_ARGUMENTS,
     ) -> None:
         self._buffer = buffer
         self._out = out
         self._string_markers = string_markers
         self._unquoted = unquoted
-        self._types = types
+        self.types = types
         self._pending = ""  # the text before the next value, held back until the value starts
         # braces that may open an object or a set, with the text between them
         self._pending_braces = ""
@@ -95,10 +98,6 @@ class ValueReader:
         self.keys: Sequence[str] = ()  # names that may follow a bare word without a separator
         self.glued_key = ""  # the name that did
         self.ends = NO_ENDS  # markers that end the value, whatever is open
-        # converts a word to one of the types
-        self.cast: Callable[[str, Types], str] = lambda word, _: word_to_json(word)
-        self.find_types: Callable[[str], Types] = lambda _: ANY_TYPE  # of a key, by the schema
-        self.casts_strings = False  # whether the schema also converts strings
         self.must_be_object = False  # whether the value must be an object
         self.colon_optional = False  # whether the colon after a key may be missing
 
@@ -138,16 +137,20 @@ class ValueReader:
         while True:
             if buffer.pos < len(buffer.text):
                 char = buffer.text[buffer.pos]
-                if char not in " \t\r\n":
+                if char not in _SPACE_CHARS:
                     if char in self.ends.first_chars and (yield from is_at_end(buffer, self.ends)):
                         raise Mismatch
+                    may_be_comment = self.stack and char in COMMENT_STARTS
+                    if may_be_comment and (yield from skip_comment(buffer)):
+                        continue
                     return char
-                match = _SPACES.match(buffer.text, buffer.pos)
+                match = SPACE.match(buffer.text, buffer.pos)
                 assert match is not None  # noqa: S101
                 buffer.pos = match.end()
-                self._pending += match.group()[: max(0, MAX_LEAD - len(self._pending))]
+                spaces = _NOT_JSON_SPACE.sub(" ", match.group())
+                self._pending += spaces[: max(0, MAX_LEAD - len(self._pending))]
                 continue
-            if buffer.ended:
+            if buffer.has_ended:
                 raise UnexpectedEnd
             yield
 
@@ -172,9 +175,19 @@ class ValueReader:
             return
         if closer != self.stack[-1] and (yield from is_before(self._buffer, MEMBER)):
             closer = self.stack[-1]  # the wrong bracket: the object goes on
+        if self.stack == ["}"] and (yield from self._is_before_argument()):
+            self._pending = ""  # the bracket is doubled: the object goes on
+            return
         while self.stack[-1] != closer:
             self._emit(self.stack.pop())
         self._emit(self.stack.pop())
+
+    def _is_before_argument(self) -> ReadSteps[bool]:
+        """Whether a member follows that belongs to the arguments, not to what contains them."""
+        if not self.types.parameters or not (yield from is_before(self._buffer, MEMBER)):
+            return False
+        match = MEMBER[0].match(self._buffer.text, self._buffer.pos)
+        return match is not None and self.types.is_parameter(match["key"])
 
     # values
 
@@ -187,7 +200,7 @@ class ValueReader:
         elif char in "{[(":
             if len(self.stack) >= MAX_DEPTH:
                 raise Mismatch
-            may_be_call = char == "{" and not self._may_be_object()
+            may_be_call = char == "{" and not self.types.may_be_object(self._key_name())
             if may_be_call and (yield from is_at_end(buffer, self.ends)):
                 raise Mismatch
             buffer.pos += 1
@@ -212,6 +225,9 @@ class ValueReader:
         self._pending_depth += 1
         self.stack.append("}")
         following = yield from self._next_char()
+        if following == "{":  # no key starts with a brace: it is doubled
+            self._buffer.pos += 1
+            following = yield from self._next_char()
         if following not in "}])":
             yield from self._read_member()
 
@@ -275,6 +291,8 @@ class ValueReader:
         if char in ":=" or (self.colon_optional and char not in ",}"):
             self._buffer.pos += char in ":="
             self._pending = f"{lead}{key}:"
+            if char in ":=" and (yield from self._next_char()) == char:
+                self._buffer.pos += 1  # it is doubled
             if char in ":=" and (yield from self._next_char()) in ",}])":
                 self._pending = ""  # a key without a value is left out
                 return
@@ -331,7 +349,7 @@ class ValueReader:
         assert markers is not None  # noqa: S101
         if (yield from read_marker(buffer, markers)) < 0:
             return False
-        types = self._expected_types() if self.casts_strings else None
+        types = self.types.expected(self._key_name()) if self.types.casts_strings else None
         if types and types != STRING:
             parts: list[str] = []
             try:
@@ -340,7 +358,7 @@ class ValueReader:
                 self._emit('"' + escape("".join(parts)))
                 self.stack.append('"')
                 raise
-            self._emit(self.cast("".join(parts), types))
+            self._emit(self.types.cast("".join(parts), types))
             return True
         self._emit('"')
         self.stack.append('"')
@@ -349,18 +367,9 @@ class ValueReader:
         self._out('"')
         return True
 
-    def _may_be_object(self) -> bool:
-        """Whether the schema allows an object here, or says nothing about it."""
-        if self._current_key is None:
-            return True
-        types = self.find_types(json.loads(self._current_key))
-        return not types or not types.isdisjoint(OBJECT_TYPES)
-
-    def _expected_types(self) -> Types | None:
-        """Return the types that the schema allows for the current value."""
-        if self._types is None or self._current_key is None:
-            return None
-        return self._types.get(json.loads(self._current_key))
+    def _key_name(self) -> str | None:
+        """Return the key of the value being read, without quotes; None for inner values."""
+        return None if self._current_key is None else json.loads(self._current_key)
 
     def _read_bare_word(self) -> ReadSteps[None]:
         ends = self.ends
@@ -384,10 +393,4 @@ class ValueReader:
                 (key for key in self.keys if word.endswith(key) and word != key), ""
             )
             word = word.removesuffix(self.glued_key)
-        self._emit(self._cast_word(word))
-
-    def _cast_word(self, word: str) -> str:
-        types = self._expected_types()
-        if types:
-            return self.cast(word, types)
-        return word_to_json(word)
+        self._emit(self.types.cast_word(word, self._key_name()))

@@ -113,7 +113,7 @@ def skip_damaged_call(buffer: TextBuffer, calls: CallRecorder) -> ReadSteps[None
             if match[2] and calls.tools.is_allowed(match[1]):
                 calls.reject_text()
                 return
-            if match.end() < len(buffer.text) or buffer.ended:
+            if match.end() < len(buffer.text) or buffer.has_ended:
                 break
             yield
         buffer.pos += size
@@ -132,7 +132,7 @@ def read_identifier(buffer: TextBuffer, pattern: re.Pattern[str]) -> ReadSteps[s
         buffer.pos += size - len(start)
         if buffer.has_more:
             return text[:size]
-        if buffer.ended:
+        if buffer.has_ended:
             raise UnexpectedEnd
         start = text[:size]
         yield
@@ -263,7 +263,7 @@ class KeywordArguments:
                 if parentheses or "(" in piece:
                     parentheses += piece.count("(") - piece.count(")")
             if match is None:
-                if buffer.ended:
+                if buffer.has_ended:
                     raise UnexpectedEnd
                 yield
                 continue
@@ -296,7 +296,7 @@ class KeywordArguments:
             rest = buffer.text[match.end() : match.end() + MAX_IDENTIFIER]
             if rest[:1] == ")" and in_parentheses:
                 after = rest.lstrip(")]} ")[:1]
-                if after or buffer.ended or len(rest) == MAX_IDENTIFIER:
+                if after or buffer.has_ended or len(rest) == MAX_IDENTIFIER:
                     return after not in ('"', "'")
                 yield
                 continue
@@ -307,8 +307,8 @@ class KeywordArguments:
             if key is not None and after[:1] == "=":
                 return not self._keys or key.group() in self._keys
             is_undecided = len(rest) < MAX_IDENTIFIER and (not rest or not after)
-            if buffer.ended or not is_undecided:
-                return buffer.ended and not rest
+            if buffer.has_ended or not is_undecided:
+                return buffer.has_ended and not rest
             yield
 
 

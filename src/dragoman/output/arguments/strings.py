@@ -34,7 +34,7 @@ def read_quoted(buffer: TextBuffer, ends: EndMarkers, quote: str, out: Output) -
             if pos < len(text):
                 buffer.pos = len(text)
                 out(text[pos:] if pos else text)
-            if buffer.ended:
+            if buffer.has_ended:
                 raise UnexpectedEnd
             yield
             continue
@@ -70,7 +70,7 @@ def read_until_marker(
     all_markers, finder = ends.join(markers), make_finder(markers)
     while True:
         start, end, index = all_markers.search(buffer)
-        if index < 0 and buffer.ended:
+        if index < 0 and buffer.has_ended:
             start = all_markers.find_end(buffer)
         piece, buffer.pos = buffer.text[buffer.pos : start], start
         if piece:
@@ -83,7 +83,7 @@ def read_until_marker(
                 raise Mismatch
             buffer.pos += 1
             out(convert(buffer.text[buffer.pos - 1]))
-        elif buffer.ended:
+        elif buffer.has_ended:
             raise UnexpectedEnd
         else:
             yield
@@ -99,12 +99,13 @@ def read_word(buffer: TextBuffer, ends: EndMarkers, pattern: re.Pattern[str]) ->
             buffer.pos = match.end()
         if buffer.has_more:
             char = buffer.text[buffer.pos]
-            if char not in ends.first_chars or (yield from is_at_end(buffer, ends)):
+            is_over = char not in ends.first_chars or (char.isspace() and pattern is ends.word)
+            if is_over or (yield from is_at_end(buffer, ends)):
                 return "".join(parts)
             parts.append(char)
             buffer.pos += 1
             continue
-        if buffer.ended:
+        if buffer.has_ended:
             if not parts:
                 raise UnexpectedEnd
             return "".join(parts)

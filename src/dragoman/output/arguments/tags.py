@@ -140,7 +140,7 @@ def read_all_arguments(
     try:  # no function of its own: each one that waits for text takes time for every token
         while True:
             yield from skip_space(buffer)
-            if buffer.ended and not buffer.has_more:
+            if buffer.has_ended and not buffer.has_more:
                 raise UnexpectedEnd
             if (yield from read_marker(buffer, opens)) < 0:
                 break
@@ -301,7 +301,7 @@ def skip_wrong_close(
             start, _, index = next_markers.match_from(buffer, match.end())
             is_closed, position = finder.find(buffer, match.end())
             is_far = position - buffer.pos > MAX_LOOKAHEAD
-            if index >= 0 and (is_closed is False or (is_closed is None and buffer.ended)):
+            if index >= 0 and (is_closed is False or (is_closed is None and buffer.has_ended)):
                 buffer.pos = match.end()
                 return True
             if start < 0 or is_closed or is_far:
@@ -310,7 +310,7 @@ def skip_wrong_close(
             return False
         if buffer.is_truncated and match.end() == len(buffer.text):
             raise UnexpectedEnd
-        if buffer.ended:
+        if buffer.has_ended:
             return False
         yield
 

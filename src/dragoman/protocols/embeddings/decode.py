@@ -28,7 +28,7 @@ class EmbeddingInput(Struct, frozen=True):
 
     model: str
     inputs: list[str | list[int]]
-    base64: bool
+    is_base64: bool
     dimensions: int | None
 
 

@@ -45,7 +45,7 @@ class EmbeddingEncoder:
         for vector in vectors:
             check_vector(vector)
             short = shorten_vector(vector, self._request.dimensions)
-            content = pack_vector(short) if self._request.base64 else short
+            content = pack_vector(short) if self._request.is_base64 else short
             data = EmbeddingData("embedding", len(self._parts), content)
             self._parts.append(openai.encode(data))
 

@@ -98,8 +98,8 @@ class ReasoningSettings(Struct, frozen=True):
     effort: str | None
     client_name: str  # the field that the client sets it with
     budget: int | None = None
-    included: bool = False
-    packed: bool = False
+    is_included: bool = False
+    is_packed: bool = False
     warnings: tuple[str, ...] = ()
 
 
@@ -130,8 +130,8 @@ def _make_request(fields: CountTokensRequest, signer: ContentSigner) -> Request:
         stop=tuple(stop for stop in fields.stop_sequences or () if stop),
         client_field_names={"stop": "stop_sequences"},
         constraint=constraint,
-        include_reasoning=reasoning.included,
-        pack_reasoning=reasoning.packed,
+        include_reasoning=reasoning.is_included,
+        pack_reasoning=reasoning.is_packed,
         stream=bool(fields.stream),
         prefill_only=fields.max_tokens == 0,
         warnings=(*warnings, *reasoning.warnings, *_warn_about_ignored(fields)),

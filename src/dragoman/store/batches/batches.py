@@ -148,7 +148,7 @@ class BatchRepository:
         done = self._find_done(batch, [result.number for result in results])
         results = [result for result in results if result.number not in done]
         usage = [result.usage for result in results]
-        failed = sum(result.failed for result in results)
+        failed = sum(result.has_failed for result in results)
         counts = {
             batches.c.completed: batches.c.completed + len(results) - failed,
             batches.c.failed: batches.c.failed + failed,
@@ -164,7 +164,7 @@ class BatchRepository:
         if not self._connection.execute(statement).rowcount:
             raise LeaseLost("Another server runs this batch.")
         for file, is_failed in ((batch.output_file, False), (batch.error_file, True)):
-            lines = [(line.number, line.data) for line in results if line.failed is is_failed]
+            lines = [(line.number, line.data) for line in results if line.has_failed is is_failed]
             if lines and not self._files.append(batch.owner, file or "", lines):
                 raise LeaseLost("The files of this batch are gone.")
 

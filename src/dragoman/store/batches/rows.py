@@ -74,7 +74,7 @@ class LineResult(Struct, frozen=True):
 
     number: int  # of the line, from 1
     data: bytes  # a line of the output file, or of the error file
-    failed: bool = False
+    has_failed: bool = False
     usage: Usage = Usage()
 
 

@@ -41,7 +41,7 @@ class WorkerFaults(Struct, frozen=True, kw_only=True):
     """What goes wrong with requests that generate. Frames are counted from 0."""
 
     times: int = ALWAYS  # requests that it happens to
-    close_before_headers: bool = False
+    closes_before_headers: bool = False
     close_at: int | None = None  # frames before the connection breaks
     hang_at: int | None = None  # frames before nothing comes any more, until `release`
     status: int | None = None  # answered instead
@@ -49,7 +49,7 @@ class WorkerFaults(Struct, frozen=True, kw_only=True):
     message: str = "The script makes the worker fail here."
     ids: IdFault | None = None
     error_at: int | None = None  # frames before an error inside the stream
-    pings: bool = False  # comments while it hangs
+    sends_pings: bool = False  # comments while it hangs
 
 
 class WorkerSettings(Struct, frozen=True, kw_only=True):
@@ -58,7 +58,7 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
     model: str = "scripted"
     api_key: str = ""  # that requests must have
     tls: ssl.SSLContext | None = None
-    cumulative: bool = True  # streams of SGLang repeat the whole answer in each frame
+    is_cumulative: bool = True  # streams of SGLang repeat the whole answer in each frame
     port: int = 0  # 0 is any
 
 
@@ -181,7 +181,7 @@ class ScriptedWorker:
                 request.send_json(
                     {
                         "version": "0.5.23",
-                        "incremental_streaming_output": not self.settings.cumulative,
+                        "incremental_streaming_output": not self.settings.is_cumulative,
                     }
                 )
             case _:
@@ -224,7 +224,7 @@ class ScriptedWorker:
 
     async def _generate(self, request: WorkerRequest, path: str, body: Json) -> None:
         faults = self._take_faults()
-        if faults.close_before_headers:
+        if faults.closes_before_headers:
             request.abort()
             return
         if faults.status is not None:
@@ -251,7 +251,7 @@ class ScriptedWorker:
             return LlamaServerRequest(path, body, self._tokenizer)
         if self.kind == "vllm":
             return VllmRequestApi(path, body, self._tokenizer)
-        kind = SglangRequest if self.settings.cumulative else IncrementalSglangRequest
+        kind = SglangRequest if self.settings.is_cumulative else IncrementalSglangRequest
         return kind(path, body, self._tokenizer)
 
     async def _stream(self, request: WorkerRequest, api: WorkerApi, faults: WorkerFaults) -> None:
@@ -287,7 +287,7 @@ class ScriptedWorker:
             request.end_stream()
             return True
         if faults.hang_at == count:
-            if faults.pings:
+            if faults.sends_pings:
                 request.send_raw(b"3\r\n:\n\n\r\n")
             await self._released.wait()
         return False
