@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import aclosing
+from pathlib import Path
 
 import pytest
 
@@ -98,6 +99,26 @@ async def test_a_refused_connection_is_tried_once_more_and_then_fails_quickly(
         await engine.health.wait_ready()
         assert await collect_ids(engine, make_job()) == IDS
         assert engine.health.failures == 1
+
+
+@in_event_loop
+async def test_a_key_file_that_is_missing_for_a_while_stops_nothing_for_good(
+    variant: Variant, tmp_path: Path
+) -> None:
+    """A file may be away while an operator replaces it."""
+    file = tmp_path / "key"
+    file.write_text("secret")
+    async with (
+        make_worker(variant, LETTERS, api_key="secret") as worker,
+        open_remote(variant, worker, api_key_file=str(file)) as engine,
+    ):
+        file.unlink()
+        _, error = await fail(engine)
+        assert isinstance(error, EngineDown)
+        assert "key" not in error.message
+        file.write_text("secret")
+        await engine.health.wait_ready()
+        assert await collect_ids(engine, make_job()) == IDS
 
 
 async def collect(engine: RemoteEngine) -> list[int]:

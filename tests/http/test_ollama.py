@@ -632,6 +632,11 @@ def test_embedding_nothing_loads_the_model(server: RunningServer, empty: Any) ->
     assert send(server, "embeddings", prompt="").json() == {"embedding": []}
 
 
+@pytest.mark.parametrize("text", ["a", ""])
+def test_embeddings_name_the_default_model(server: RunningServer, text: str) -> None:
+    assert send(server, "embed", model="", input=text).json()["model"] == "scripted"
+
+
 def test_older_route_embeds_one_text(server: RunningServer) -> None:
     vector = send(server, "embeddings", prompt="a").json()["embedding"]
     same = httpx.post(f"{server.url}/v1/embeddings", json={"model": "scripted", "input": "a"})
@@ -649,6 +654,7 @@ def test_long_text_is_cut_unless_the_client_turns_it_off(server: RunningServer) 
 
 
 def test_options_have_no_effect_on_embeddings(server: RunningServer) -> None:
-    response = send(server, "embed", input="a", options={"num_ctx": 512})
-    assert "`options` has no effect" in response.headers["x-dragoman-warning"]
+    for text in ("a", ""):
+        response = send(server, "embed", input=text, options={"num_ctx": 512})
+        assert "`options` has no effect" in response.headers["x-dragoman-warning"]
     assert "x-dragoman-warning" not in send(server, "embed", input="a", options={}).headers

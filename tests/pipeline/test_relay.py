@@ -228,6 +228,7 @@ def test_raw_prompts_and_token_counts_are_rejected(servers: Pair) -> None:
         ("/v1/messages/count_tokens", make_body()),
         ("/apply-template", make_body()),
         ("/tokenize", make_body()),
+        ("/api/generate", {"model": "gpt", "prompt": "Once", "context": [1, 2]}),
     ):
         answer = httpx.post(f"{servers[1].url}{path}", json=body, timeout=60)
         assert answer.status_code == 400, answer.text

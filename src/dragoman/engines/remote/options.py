@@ -50,7 +50,7 @@ class UpstreamOptions(EngineOptions, frozen=True, kw_only=True):
     upstream_key_file: Annotated[
         str | None,
         Setting(
-            help="file with the API key of that server; read again for each connection",
+            help="file with the API key of that server; read again for each request",
             group=GROUP,
             metavar="PATH",
             default="the environment variable DRAGOMAN_UPSTREAM_KEY",

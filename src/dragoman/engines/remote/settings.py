@@ -41,7 +41,7 @@ class RemoteSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     url: str  # `http://HOST:PORT` or `https://HOST/PREFIX`
     model: str = ""  # the name of the model there; "" is the only one
     api_key: str = ""  # never shown
-    api_key_file: str = ""  # read before each connection, so that a key can be replaced
+    api_key_file: str = ""  # read for each request, so that a key can be replaced
     ca_file: str = ""  # authorities that may sign its certificate; "" is those of the system
     grammars: bool | None = None  # None: tried once, and never with llama-server
     connect_timeout: float = 5.0

@@ -40,8 +40,13 @@ def prepare_relay(prompt: Chat | Prompt, model: Model, request: Request) -> Prep
     if chat.continue_final_message or not chat.add_generation_prompt:
         field = "continue_final_message" if chat.continue_final_message else "add_generation_prompt"
         raise _make_error(field, names)
+    for field in ("context", "template"):
+        if getattr(chat, field):
+            raise _make_error(field, names)
     if chat.thinking_budget is not None and "thinking_budget" not in chat.optional_fields:
         raise _make_error("thinking_budget", names)
+    if chat.context:
+        raise _make_error("context", names)
     warnings = [*_check_constraint(request.constraint), *_check_tools(chat)]
     if chat.thinking_budget is not None:
         name = chat.get_client_field_name("thinking_budget")

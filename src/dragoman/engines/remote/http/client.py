@@ -95,19 +95,29 @@ class UpstreamClient:
         return await self._connect()
 
     def build_request(self, path: str, body: bytes | None) -> bytes:
-        """Return the bytes of a request; one without a body is a GET."""
+        """Return the bytes of a request; one without a body is a GET.
+
+        Raises a `ConnectionFailure` if the file with the key cannot be read.
+        """
         lines = [
             f"{'GET' if body is None else 'POST'} {self._prefix}{path} HTTP/1.1",
             f"host: {self._authority}",
             f"user-agent: dragoman/{__version__}",
             "accept: text/event-stream, application/json",
         ]
-        key = self._settings.read_api_key()
+        key = self._read_api_key()
         if key:
             lines.append(f"authorization: Bearer {key}")
         if body is not None:
             lines += ["content-type: application/json", f"content-length: {len(body)}"]
         return "\r\n".join([*lines, "", ""]).encode() + (body or b"")
+
+    def _read_api_key(self) -> str:
+        """Return the key; its file may be away for a moment while the operator replaces it."""
+        try:
+            return self._settings.read_api_key()
+        except ValueError as error:
+            raise ConnectionFailure("refused", str(error)) from None
 
     async def fetch(self, path: str, body: Json = None, *, timeout: float | None = None) -> Json:
         """Return the JSON of a whole response; `body` makes it a POST.

@@ -85,25 +85,25 @@ class OllamaHandlers:
     async def _embed(
         self, request: RequestContext, task: EmbeddingTask, encoder: EmbedEncoder
     ) -> None:
+        request.warnings += task.warnings
         if not task.inputs:
             await self._load(request, ModelLoad(task.model, task.keep_alive))
             usage = Usage()
         else:
             usage = await self._embed_inputs(request, task, encoder)
-        times = get_record().measure_answer()
-        body = await run_in_worker(encoder.encode_whole, task.model, usage, times)
+        times, model = get_record().measure_answer(), task.model.strip() or request.record.model
+        body = await run_in_worker(encoder.encode_whole, model, usage, times)
         await request.send_response(200, body)
 
     async def _embed_inputs(
         self, request: RequestContext, task: EmbeddingTask, encoder: EmbedEncoder
     ) -> Usage:
         task = replace(check_keep_alive(request, task), owner=request.owner)
-        request.warnings += task.warnings
 
         async def deliver(vectors: Sequence[list[float]]) -> None:
             await run_in_worker(encoder.add, vectors)
 
-        async with self._context.responder.track(request):
+        with self._context.responder.track(request):
             _, usage = await embed(task, self._services, deliver)
         request.record.usage = usage
         self._context.observer.get_model(request.record.model).usage += usage
@@ -121,11 +121,10 @@ class OllamaHandlers:
             self._context.runtime.audit.record("unload", fields)
             return "unload"
         load = check_keep_alive(request, load)
-        async with self._context.responder.track(request):
-            with request.record.measure("resolve"):
-                lease = await models.acquire(
-                    load.model, owner=request.owner, keep_alive=load.keep_alive
-                )
+        with self._context.responder.track(request), request.record.measure("resolve"):
+            lease = await models.acquire(
+                load.model, owner=request.owner, keep_alive=load.keep_alive
+            )
         request.record.model = lease.model.id
         lease.release()
         return "load"
