@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 from dragoman.output.arguments.call_body import (
+    FENCES,
     marker_set,
     next_char,
     read_named_arguments,
@@ -44,7 +45,6 @@ from dragoman.output.text_buffer import (
 
 OBJECT_LIST = re.compile(r"\[\s*\{")
 STRAY = re.compile(r"[\s}\]]*")
-FENCES = ("```json", "```")
 WORDS, MARKUP = re.compile(r"\w"), re.compile(r"[<>{}\[\]|]")
 
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from dragoman.output.arguments.argument_types import ArgumentTypes
 from dragoman.output.arguments.cast import cast, load_value, to_json
+from dragoman.output.arguments.damage import COMMENT_STARTS, skip_comment
 from dragoman.output.arguments.end_markers import is_at_end
 from dragoman.output.arguments.free_text import read_free_text
-from dragoman.output.arguments.json_strings import LONE_SURROGATE
+from dragoman.output.arguments.json_strings import LONE_SURROGATE, dump_json
 from dragoman.output.arguments.literal import ValueReader
 from dragoman.output.arguments.strings import read_word
 from dragoman.output.calls import CallRecorder
@@ -29,6 +31,10 @@ from dragoman.output.text_buffer import (
     read_until,
     skip_space,
 )
+
+FENCES = ("```json", "```JSON", "```")  # of code blocks, which models put around arguments
+WRAPPER_STARTS = ('"', "'", "[")  # of values that are no object and may contain the arguments
+MAX_WRAPPERS = 4
 
 
 @lru_cache(maxsize=512)
@@ -47,23 +53,29 @@ def next_char(buffer: TextBuffer) -> ReadSteps[str]:
 
 
 def read_arguments_value(
-    buffer: TextBuffer, calls: CallRecorder, body: NamedObject | None = None
+    buffer: TextBuffer,
+    calls: CallRecorder,
+    body: NamedObject | None = None,
+    call_keys: tuple[str, ...] = (),
 ) -> ReadSteps[None]:
-    """Read arguments that are one value, and emit them as they arrive."""
+    """Read arguments that are one value, and emit them as they arrive.
+
+    `call_keys`: the keys of the object that contains them.
+    """
     quotes = marker_set(*body.string_markers) if body is not None and body.string_markers else None
     unquoted = body is not None and body.unquoted_values
-    types = (
-        calls.tools.parameter_types(calls.name)
-        if body is not None and body.types_from_schema
-        else None
+    types = ArgumentTypes(
+        parameters=calls.tools.parameter_types(calls.name),
+        find=calls.parameter_types,
+        cast=cast,
+        casts_words=body is not None and body.types_from_schema,
+        casts_strings=body is not None and body.casts_strings,
+        call_keys=call_keys,
     )
     value = ValueReader(buffer, calls.write_arguments, quotes, unquoted, types)
     value.must_be_object = True
     value.colon_optional = body is not None
     value.ends = calls.ends
-    value.find_types = calls.parameter_types
-    value.cast = cast
-    value.casts_strings = body is not None and body.casts_strings
     calls.missing_end, calls.held_arguments = value.missing_end, value.held_text
     yield from value.read()
 
@@ -185,6 +197,8 @@ def read_members(
         if char == "{" and fields.is_empty:
             buffer.pos += 1  # the brace is doubled
             continue
+        if char in COMMENT_STARTS and (yield from skip_comment(buffer)):
+            continue
         key = yield from read_member_key(buffer, body, calls, char)
         char = yield from next_char(buffer)
         if char != ":":
@@ -215,7 +229,7 @@ def read_member(
     char = yield from peek_char(buffer)
     if body.keyed and fields.name is None:
         fields.name = key
-        yield from read_arguments(buffer, calls, fields, char)
+        yield from read_arguments(buffer, body, calls, fields)
     elif key in body.name and char == "{" and fields.name is None and not fields.is_nested:
         fields.is_nested = True
         yield from read_members(buffer, body, calls, fields)  # {"function": {"name": ..., ...}}
@@ -227,7 +241,7 @@ def read_member(
             raise Mismatch
         fields.name, fields.name_key = name.strip(), key
     elif key in body.arguments and not fields.is_emitted and fields.early_arguments is None:
-        yield from read_arguments(buffer, calls, fields, char)
+        yield from read_arguments(buffer, body, calls, fields)
     else:
         value = yield from collect_value(buffer, calls)
         if key in body.id:
@@ -240,28 +254,35 @@ def read_member(
 
 
 def read_arguments(
-    buffer: TextBuffer, calls: CallRecorder, fields: _CallFields, char: str
+    buffer: TextBuffer, body: JsonObjects, calls: CallRecorder, fields: _CallFields
 ) -> ReadSteps[None]:
-    """Read arguments given as an object, as a string that contains one, or as null."""
-    if char == "{" and fields.name is not None:
+    """Read arguments given as an object, or as another value that contains one."""
+    if (yield from peek_char(buffer)) == "{" and fields.name is not None:
         calls.open_call(fields.name, fields.id)
         fields.is_emitted = True
-        yield from read_arguments_value(buffer, calls)
+        call_keys = () if body.keyed else (*body.name, *body.arguments, *body.id, "type")
+        yield from read_arguments_value(buffer, calls, call_keys=call_keys)
         return
-    text = yield from collect_value(buffer, calls)
-    value = load_value(text)
-    if isinstance(value, str) and char in ("'", '"'):
-        text = value
-        value = load_value(value) if value.strip() else None
-    if value == [] or (value is None and text.strip() in ("null", "")):
-        text, value = "{}", {}
-    if not isinstance(value, dict):
-        raise Mismatch
-    fields.early_arguments = arguments = to_json(text) or "{}"
+    fields.early_arguments = arguments = load_arguments((yield from collect_value(buffer, calls)))
     if fields.name is not None:
         calls.open_call(fields.name, fields.id)
         fields.is_emitted = True
         calls.write_arguments(arguments)
+
+
+def load_arguments(text: str) -> str:
+    """Return the object in a JSON text: itself, in a string, as a list's only element, or none."""
+    value = load_value(text)
+    for _ in range(MAX_WRAPPERS):
+        if isinstance(value, str):
+            text, value = value, load_value(value)
+        elif isinstance(value, list) and len(value) == 1:
+            text, value = dump_json(value[0]), value[0]
+    if value == [] or (value is None and text.strip() in ("null", "")):
+        return "{}"
+    if not isinstance(value, dict):
+        raise Mismatch
+    return to_json(text) or "{}"
 
 
 # bodies of type `NamedObject`
@@ -299,16 +320,17 @@ def read_named_arguments(
     buffer: TextBuffer, body: NamedObject, calls: CallRecorder, name: str, call_id: str = ""
 ) -> ReadSteps[None]:
     calls.open_call(name, call_id)
+    yield from skip_space(buffer)
+    is_fenced = (yield from read_marker(buffer, marker_set(*body.fence, *FENCES))) >= 0
     char = yield from next_char(buffer)
-    if char != "{":
-        if not body.fence:
-            raise Mismatch
-        yield from read_marker(buffer, marker_set(*body.fence))
-        char = yield from next_char(buffer)
-        if char != "{":
-            raise Mismatch
-    yield from read_arguments_value(buffer, calls, body)
+    if char == "{":
+        yield from read_arguments_value(buffer, calls, body)
+    elif char in WRAPPER_STARTS:
+        calls.write_arguments(load_arguments((yield from collect_value(buffer, calls))))
+    else:
+        raise Mismatch
     calls.close_call()
-    if body.fence:
+    if is_fenced or body.fence:
+        closing = (marker.strip() for marker in (*body.fence, *FENCES))
         yield from skip_space(buffer)
-        yield from read_marker(buffer, marker_set(*(marker.strip() for marker in body.fence)))
+        yield from read_marker(buffer, marker_set(*closing))

@@ -1,0 +1,42 @@
+"""What a tool's schema says about the arguments of a call while they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from dragoman.output.arguments.json_strings import word_to_json
+from dragoman.output.arguments.parameter_types import ANY_TYPE, OBJECT_TYPES, Types
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArgumentTypes:
+    """The types of arguments by their keys; without a schema, any type is allowed."""
+
+    parameters: Mapping[str, Types] = field(default_factory=dict)  # those that the schema names
+    find: Callable[[str], Types] = lambda _: ANY_TYPE  # for any key, also by patterns
+    # converts a word to one of the types
+    cast: Callable[[str, Types], str] = lambda word, _: word_to_json(word)
+    casts_words: bool = False  # whether words without quotes get their type from the schema
+    casts_strings: bool = False  # whether strings do, too
+    call_keys: tuple[str, ...] = ()  # keys of the object that contains the arguments
+
+    def expected(self, key: str | None) -> Types | None:
+        """Return the types that the schema gives the value of a key."""
+        return self.parameters.get(key) if self.casts_words and key is not None else None
+
+    def may_be_object(self, key: str | None) -> bool:
+        """Whether the schema allows an object as the value of a key, or says nothing about it."""
+        types = ANY_TYPE if key is None else self.find(key)
+        return not types or not types.isdisjoint(OBJECT_TYPES)
+
+    def cast_word(self, word: str, key: str | None) -> str:
+        types = self.expected(key)
+        return self.cast(word, types) if types else word_to_json(word)
+
+    def is_parameter(self, key: str) -> bool:
+        """Whether only the arguments can have this key, not the object that contains them."""
+        return key in self.parameters and key not in self.call_keys
+
+
+ANY_ARGUMENTS = ArgumentTypes()
