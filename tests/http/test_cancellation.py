@@ -9,13 +9,14 @@ import socket
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from dragoman.http.cancellation import RunRegistry
+from dragoman.http.cancellation import RunRegistry, watch_awaitable
 from dragoman.testing import Reply, ScriptedEngine
 from dragoman.types import Job, Step
 from tests.support.serving import (
@@ -285,7 +286,8 @@ def test_client_that_reads_nothing_is_dropped() -> None:
 def test_disconnect_at_the_end_of_a_run_interrupts_nothing_else() -> None:
     async def scenario() -> None:
         disconnected = asyncio.get_running_loop().create_future()
-        async with RunRegistry().track(disconnected):
+        watch = partial(watch_awaitable, disconnected)
+        with RunRegistry().track(watch):
             disconnected.set_result(None)  # takes effect in the next iteration of the event loop
         await asyncio.sleep(0)
         await asyncio.sleep(0)

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-import uuid
+import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from io import BytesIO
 from itertools import islice
@@ -22,7 +22,8 @@ from urllib.parse import parse_qsl
 from websockets.frames import CloseCode
 
 from dragoman.errors import BadRequest, DragomanError, RequestTimeout, TooLarge
-from dragoman.http.cancellation import Disconnected
+from dragoman.http.cancellation import Disconnected, watch_awaitable
+from dragoman.http.network.direct_request import DirectRequest
 from dragoman.keys.scopes import RouteName
 from dragoman.protocols.dialect import Dialect
 from dragoman.protocols.shared import openai
@@ -36,6 +37,7 @@ Send: TypeAlias = Callable[[Message], Awaitable[None]]
 AsgiApp: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 Header: TypeAlias = tuple[bytes, bytes]
 Access: TypeAlias = Literal["open", "key", "admin"]
+Authorize: TypeAlias = Callable[[], Awaitable[AbstractContextManager[None]]]
 
 JSON = b"application/json"
 WEBSOCKET = "WEBSOCKET"  # used as the method of a WebSocket handshake
@@ -43,6 +45,7 @@ MAX_QUERY_FIELDS = 100
 RENEWAL = 64 << 10  # bytes of a long body after which the client has time for more
 MAX_WARNINGS, MAX_WARNING_LENGTH = 16, 300
 DIRECT_WRITER = "dragoman.writer"  # scope key: our own connections put their direct writer here
+DIRECT_REQUEST = "dragoman.request"  # scope key: likewise their `DirectRequest`
 REQUEST = "dragoman"  # scope key: the `RequestContext`
 HEALTH_ONLY = "dragoman.health_only"  # scope key: the connection may only serve health checks
 SEPARATE_WRITES = nullcontext()
@@ -50,6 +53,10 @@ _UNPRINTABLE = re.compile(r"[^ -~]")
 _REJECT_EXTENSION = "websocket.http.response"  # ASGI: reject a handshake with a full response
 # Where no route says otherwise, errors have OpenAI's form.
 DEFAULT_DIALECT: Dialect[object] = Dialect(name="default", encode_error=openai.encode_error)
+
+
+async def _allow() -> AbstractContextManager[None]:
+    return nullcontext()
 
 
 class RequestContext:
@@ -84,7 +91,7 @@ class RequestContext:
         # Set by middleware: what is left of the limits of the key; checks the key again and counts
         # a request inside the block; reports a refusal.
         self.get_rate_limits: Callable[[], RateLimitStatus | None] = lambda: None
-        self.authorize: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
+        self.authorize: Authorize = _allow
         self.report_error: Callable[[DragomanError], None] = lambda error: None
 
     def break_cycles(self) -> None:
@@ -95,7 +102,7 @@ class RequestContext:
         """
         self._reset_hooks()
         self.on_end.clear()
-        for name in (REQUEST, DIRECT_WRITER):
+        for name in (REQUEST, DIRECT_REQUEST, DIRECT_WRITER):
             self.scope.pop(name, None)
 
     @property
@@ -159,19 +166,21 @@ class RequestContext:
         The explanation is a sentence about the limit. `take_memory` is called with the size of
         what arrives, and raises an error if there is no room for it.
         """
-        length = self.get_header(b"content-length")
-        is_too_large = length is not None and length.isdigit() and int(length) > limit
-        body = None
-        try:
-            async with asyncio.timeout(timeout):
-                if not is_too_large:
-                    body = await self._read_chunks(limit, take_memory)
-        except TimeoutError:
-            raise RequestTimeout("The request body did not arrive in time.") from None
-        if body is None:
+        direct: DirectRequest | None = self.scope.get(DIRECT_REQUEST)
+        body = None if direct is None else direct.take_body()
+        if body is not None and len(body) <= limit:
+            take_memory(len(body))
+        elif body is None and not self._announces_more_than(limit):
+            body = await self._receive_body(limit, timeout, take_memory)
+        if body is None or len(body) > limit:
             message = f"The request body is larger than the {limit:,} bytes allowed. {explanation}"
             raise TooLarge(message.rstrip())
         return body
+
+    def _announces_more_than(self, limit: int) -> bool:
+        """Whether the headers say that the body is larger than this."""
+        length = self.get_header(b"content-length")
+        return length is not None and length.isdigit() and int(length) > limit
 
     async def receive_chunks(self, timeout: float) -> AsyncIterator[bytes]:
         """Yield a body of any size as it arrives; every `RENEWAL` bytes of it in time."""
@@ -194,6 +203,16 @@ class RequestContext:
             is_complete = not message.get("more_body", False)
             yield chunk
 
+    async def _receive_body(
+        self, limit: int, timeout: float, take_memory: Callable[[int], None]
+    ) -> bytes | None:
+        """Return the body once it has arrived, or None if it is larger than the limit."""
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._read_chunks(limit, take_memory)
+        except TimeoutError:
+            raise RequestTimeout("The request body did not arrive in time.") from None
+
     async def _read_chunks(self, limit: int, take_memory: Callable[[int], None]) -> bytes | None:
         """Return the body, or None if it is larger than the limit."""
         body = BytesIO()  # unlike a list of chunks, it needs no copy in the end
@@ -209,8 +228,17 @@ class RequestContext:
             if not message.get("more_body", False):
                 return body.getvalue()
 
-    async def wait_disconnected(self) -> None:
-        """Return when the client has disconnected. Call it only after the body was read."""
+    def watch_disconnect(self, on_disconnect: Callable[[], None]) -> Callable[[], object]:
+        """Call a function when the client disconnects; the returned one ends that.
+
+        Call this only after the body was read.
+        """
+        direct: DirectRequest | None = self.scope.get(DIRECT_REQUEST)
+        if direct is not None:
+            return direct.watch_disconnect(on_disconnect)
+        return watch_awaitable(self._wait_disconnected(), on_disconnect)
+
+    async def _wait_disconnected(self) -> None:
         while (await self.receive())["type"] != "http.disconnect":
             pass
 
@@ -272,7 +300,7 @@ class RequestContext:
 
 
 def make_request_id() -> str:
-    return f"req_{uuid.uuid4().hex}"
+    return f"req_{secrets.token_hex(16)}"
 
 
 def make_warning_headers(warnings: Iterable[str]) -> list[Header]:

@@ -9,8 +9,8 @@ that has begun is finished, whatever happens to its key.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 
 from dragoman.errors import DragomanError, Forbidden, Unauthorized
 from dragoman.http.asgi import AsgiApp, Receive, RequestContext, Scope, Send
@@ -62,7 +62,7 @@ class KeyGuard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = get_request(scope)
         request.authorize = lambda: self._authorize(request)
-        async with self._authorize(request):
+        with await self._authorize(request):
             if not request.is_websocket:
                 await self._serve(request, receive, send)
         if request.is_websocket:  # its messages are counted one by one
@@ -76,9 +76,8 @@ class KeyGuard:
             raise
         self._record_admin_action(request, request.status)
 
-    @asynccontextmanager
-    async def _authorize(self, request: RequestContext) -> AsyncIterator[None]:
-        """Check the key of a request, and count the request inside the block."""
+    async def _authorize(self, request: RequestContext) -> AbstractContextManager[None]:
+        """Check the key of a request, and return a block inside which the request is counted."""
         await self._keys.refresh()
         keys = read_keys(request.scope["headers"])
         entries = self._keys.find_all(keys)
@@ -87,7 +86,8 @@ class KeyGuard:
             request.owner, request.key_name = entry.owner, entry.name
             request.get_rate_limits = lambda: self._limiter.get_status(entry.owner)
         set_cache_scope(request.owner)
-        with self._limiter.start_request(request.owner, takes_place=request.takes_place):
+        running = self._limiter.start_request(request.owner, takes_place=request.takes_place)
+        try:
             request.is_admin = is_admin = self._is_admin(entries)
             if request.access == "admin" and not is_admin:
                 raise self._make_admin_error(entries, keys)
@@ -97,7 +97,10 @@ class KeyGuard:
             if entry is not None and name is not None and not entry.scope.allows_route(name):
                 raise Forbidden("This API key may not use this path.")
             self._set_report_options(request, is_admin=is_admin)
-            yield
+        except BaseException:
+            running.cancel()
+            raise
+        return running
 
     def _choose_entry(self, request: RequestContext, entries: list[KeyEntry]) -> KeyEntry | None:
         """Return whose request this is; None if it has no valid key, or needs none."""

@@ -10,13 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import TypeAlias
 
 from dragoman.errors import ENGINE_FAILURE, DeadlineExceeded, EngineFailed
 from dragoman.telemetry.record import Deadline, now
 
 log = logging.getLogger("dragoman.http")
+
+
+# Calls a function when the client disconnects, and returns one that ends that.
+WatchDisconnect: TypeAlias = Callable[[Callable[[], None]], Callable[[], object]]
 
 
 class Disconnected(Exception):
@@ -35,6 +40,9 @@ class ActiveRun:
             self.reason = reason
             self._task.cancel()
 
+    def on_disconnect(self) -> None:
+        self.interrupt(Disconnected())
+
     def detach(self) -> None:
         """Forget the task: it continues with other work, which must not be interrupted."""
         self._task = None
@@ -45,6 +53,51 @@ def start_timer(run: ActiveRun, deadline: Deadline) -> asyncio.TimerHandle:
     seconds = max(0.0, deadline.at - now())
     error = DeadlineExceeded(f"The request was not finished within {deadline.seconds:g} seconds.")
     return asyncio.get_running_loop().call_later(seconds, run.interrupt, error)
+
+
+def watch_awaitable(
+    disconnected: Awaitable[None], on_disconnect: Callable[[], None]
+) -> Callable[[], object]:
+    """Call a function when `disconnected` completes; the returned one ends that."""
+    waiting = asyncio.ensure_future(disconnected)
+    waiting.add_done_callback(lambda task: None if task.cancelled() else on_disconnect())
+    return waiting.cancel
+
+
+class TrackedRun:
+    """Tracks the work of the current task inside its block."""
+
+    __slots__ = ("_deadline", "_registry", "_run", "_stop_watching", "_timer", "_watch")
+
+    def __init__(
+        self, registry: RunRegistry, watch: WatchDisconnect | None, deadline: Deadline | None
+    ) -> None:
+        self._registry = registry
+        self._watch = watch
+        self._deadline = deadline
+
+    def __enter__(self) -> ActiveRun:
+        run = self._run = ActiveRun()
+        deadline, watch = self._deadline, self._watch
+        self._timer = None if deadline is None else start_timer(run, deadline)
+        self._stop_watching = None if watch is None else watch(run.on_disconnect)
+        self._registry.add(run)
+        return run
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._run.detach()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._stop_watching is not None:
+            self._stop_watching()
+        self._registry.remove(self._run)
+        if isinstance(error, asyncio.CancelledError):
+            raise _explain_cancellation(self._run) from None
 
 
 class RunRegistry:
@@ -65,45 +118,30 @@ class RunRegistry:
         for run in list(self._active):
             run.interrupt(make_reason())
 
-    @asynccontextmanager
-    async def track(
-        self, disconnected: Awaitable[None] | None, deadline: Deadline | None = None
-    ) -> AsyncGenerator[ActiveRun, None]:
-        """Track the work of the current task.
+    def track(self, watch: WatchDisconnect | None, deadline: Deadline | None = None) -> TrackedRun:
+        """Return a block in which the work of the current task is tracked.
 
-        If `disconnected` completes meanwhile, the work ends with `Disconnected`; if the deadline
+        If the client disconnects meanwhile, the work ends with `Disconnected`; if the deadline
         passes, with `DeadlineExceeded`.
         """
-        run = ActiveRun()
-        timer = None if deadline is None else start_timer(run, deadline)
-        waiting = None if disconnected is None else asyncio.ensure_future(disconnected)
-        if waiting is not None:
-            waiting.add_done_callback(
-                lambda task: None if task.cancelled() else run.interrupt(Disconnected())
-            )
+        return TrackedRun(self, watch, deadline)
+
+    def add(self, run: ActiveRun) -> None:
         self._active.add(run)
         self._idle.clear()
-        try:
-            yield run
-        except asyncio.CancelledError:
-            raise self._explain_cancellation(run) from None
-        finally:
-            run.detach()
-            if timer is not None:
-                timer.cancel()
-            if waiting is not None:
-                waiting.cancel()
-            self._active.discard(run)
-            if not self._active:
-                self._idle.set()
 
-    @staticmethod
-    def _explain_cancellation(run: ActiveRun) -> BaseException:
-        """Return the exception to raise: ours, the server's shutdown, or an engine's mistake."""
-        task = asyncio.current_task()
-        if task is not None and run.reason is not None and task.uncancel() == 0:
-            return run.reason
-        if task is not None and task.cancelling() == 0:
-            log.error("the engine raised CancelledError")
-            return EngineFailed(ENGINE_FAILURE)
-        return asyncio.CancelledError()
+    def remove(self, run: ActiveRun) -> None:
+        self._active.discard(run)
+        if not self._active:
+            self._idle.set()
+
+
+def _explain_cancellation(run: ActiveRun) -> BaseException:
+    """Return the exception to raise: ours, the server's shutdown, or an engine's mistake."""
+    task = asyncio.current_task()
+    if task is not None and run.reason is not None and task.uncancel() == 0:
+        return run.reason
+    if task is not None and task.cancelling() == 0:
+        log.error("the engine raised CancelledError")
+        return EngineFailed(ENGINE_FAILURE)
+    return asyncio.CancelledError()

@@ -15,7 +15,7 @@ was written for too long is dropped.
 from __future__ import annotations
 
 import asyncio
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 from urllib.parse import unquote
 
 import httptools
@@ -23,9 +23,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from dragoman.config import Settings
 from dragoman.errors import DragomanError, HeadersTooLarge, InvalidHttp, RequestTimeout
-from dragoman.http.asgi import DIRECT_WRITER, HEALTH_ONLY, Scope
+from dragoman.http.asgi import DIRECT_REQUEST, DIRECT_WRITER, HEALTH_ONLY, Scope
 from dragoman.http.body import BodyLimit
 from dragoman.http.closing import LingeringClose, StallTimer, encode_rejection
+from dragoman.http.network.direct_request import DirectRequest
 from dragoman.http.network.half_close import HalfClose
 from dragoman.http.network.response_transport import CycleTransport, DirectWriter
 from dragoman.http.router import Router
@@ -59,6 +60,7 @@ class Connection(HttpToolsProtocol):
         self._late_at = 0.0  # when the request should have arrived completely
         self._wants_keep_alive = False
         self._half_close: HalfClose | None = None
+        self._direct: DirectRequest | None = None  # the last request
         self.health_only = False  # all other requests are refused
         self._is_retiring = False
         self.idle_since = self.loop.time()
@@ -76,8 +78,14 @@ class Connection(HttpToolsProtocol):
         if self._half_close is not None:
             self._half_close.stop()
         super().connection_lost(exc)
+        self._report_disconnect()
         if self.cycle is not None:  # break the reference cycle
             self.cycle.transport = self.transport
+
+    def _report_disconnect(self) -> None:
+        direct, self._direct = self._direct, None
+        if direct is not None:
+            direct.report_disconnect()
 
     def data_received(self, data: bytes) -> None:
         if self._lingering.is_active:
@@ -218,7 +226,10 @@ class Connection(HttpToolsProtocol):
         super().on_headers_complete()
         cycle = self.cycle
         cycle.transport = transport = CycleTransport(self.transport, self)
-        self.scope[DIRECT_WRITER] = DirectWriter(cycle, transport)  # type: ignore[literal-required]
+        self._direct = DirectRequest(cycle)
+        scope = cast(Scope, self.scope)
+        scope[DIRECT_REQUEST] = self._direct
+        scope[DIRECT_WRITER] = DirectWriter(cycle, transport)
         # a response that does not wait for the whole body ends the connection
         self._wants_keep_alive, cycle.keep_alive = cycle.keep_alive, False
 
@@ -302,6 +313,7 @@ class Connection(HttpToolsProtocol):
         if cycle is not None and not cycle.response_complete:  # the app must stop writing
             cycle.disconnected = True
             cycle.message_event.set()
+            self._report_disconnect()
         if self._is_late():
             self.transport.close()
         else:

@@ -10,19 +10,14 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from contextlib import (
-    AbstractAsyncContextManager,
-    asynccontextmanager,
-    closing,
-    contextmanager,
-    suppress,
-)
+from collections.abc import Awaitable, Callable
+from contextlib import closing, suppress
+from types import TracebackType
 
 from dragoman.errors import DragomanError, Draining, InvalidValue, convert_engine_exception
 from dragoman.events import Delta
 from dragoman.http.asgi import Header, RequestContext
-from dragoman.http.cancellation import ActiveRun, Disconnected, RunRegistry
+from dragoman.http.cancellation import Disconnected, RunRegistry, TrackedRun, WatchDisconnect
 from dragoman.http.stream import Stream, StreamClock
 from dragoman.replay import PromptReuse
 from dragoman.responses.run import Run, Sink
@@ -79,13 +74,8 @@ class Responder:
         """Measure an answer to the current request."""
         return AnswerTimer(self._observer, get_record())
 
-    @asynccontextmanager
-    async def track(
-        self,
-        request: RequestContext,
-        wait_disconnected: Callable[[], Awaitable[None]] | None = None,
-    ) -> AsyncGenerator[None, None]:
-        """Track work for a client; disconnecting or its deadline cancels it.
+    def track(self, request: RequestContext, watch: WatchDisconnect | None = None) -> TrackedRun:
+        """Return a block of work for a client; disconnecting or its deadline cancels it.
 
         A stopping server rejects it.
         """
@@ -93,12 +83,10 @@ class Responder:
             raise self.make_draining_error()
         record = get_record()
         record.deadline = make_deadline(request, record, self.request_timeout)
-        wait = wait_disconnected or request.wait_disconnected
-        async with self.runs.track(wait(), record.deadline):
-            yield
+        return self.runs.track(watch or request.watch_disconnect, record.deadline)
 
-    def track_background(self) -> AbstractAsyncContextManager[ActiveRun]:
-        """Track work that outlives its request, up to the deadline of that request."""
+    def track_background(self) -> TrackedRun:
+        """Return a block of work that outlives its request, up to the deadline of that request."""
         return self.runs.track(None, get_record().deadline)
 
     async def respond(self, request: RequestContext, prepare: Callable[[], Awaitable[Run]]) -> None:
@@ -107,7 +95,7 @@ class Responder:
         stream: Stream | None = None
         run: Run | None = None
         try:
-            async with self.track(request):
+            with self.track(request):
                 run = await prepare()
                 # first: the number of headers is limited, and unknown fields may be many
                 request.warnings[:0] = run.warnings
@@ -117,7 +105,7 @@ class Responder:
                     sending = self._send_stream(stream, run, timer)
                 else:
                     sending = self._send_whole(request, run, timer)
-                with closing(run), convert_engine_errors(f"request {request.request_id}"):
+                with closing(run), EngineErrors("request", request.request_id):
                     await sending
         except DragomanError as error:
             if stream is None or run is None or not stream.started:
@@ -126,25 +114,39 @@ class Responder:
             await send_error_frames(stream, await run.fail(error))
 
     async def _send_stream(self, stream: Stream, run: Run, timer: AnswerTimer) -> None:
-        with self._clock.serve(stream):
+        self._clock.add(stream)
+        try:
             # In its own task, so that a token does not resume all the coroutines above this one.
             await asyncio.create_task(push_frames(stream, run, timer))
+        finally:
+            self._clock.remove(stream)
 
     @staticmethod
     async def _send_whole(request: RequestContext, run: Run, timer: AnswerTimer) -> None:
         await request.send_response(200, await run.collect(timer.record))
 
 
-@contextmanager
-def convert_engine_errors(work: str) -> Iterator[None]:
-    """Convert exceptions that are not ours: they come from the engine."""
-    try:
-        yield
-    except (DragomanError, Disconnected):
-        raise
-    except Exception as error:
-        log.exception("%s: the engine failed", work)
-        raise convert_engine_exception(error) from error
+class EngineErrors:
+    """Converts exceptions inside its block that are not ours: they come from the engine."""
+
+    __slots__ = ("_id", "_kind")
+
+    def __init__(self, kind: str, identifier: str) -> None:
+        """The kind of work and its id are for the log."""
+        self._kind = kind
+        self._id = identifier
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if isinstance(error, Exception) and not isinstance(error, DragomanError | Disconnected):
+            log.error("%s %s: the engine failed", self._kind, self._id, exc_info=error)
+            raise convert_engine_exception(error) from error
 
 
 def make_deadline(request: RequestContext, record: RequestRecord, limit: float) -> Deadline | None:

@@ -13,8 +13,8 @@ answer and does not delay other clients.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from time import perf_counter as now
 from typing import TypeAlias
 
@@ -136,15 +136,13 @@ class StreamClock:
     def __len__(self) -> int:
         return len(self._streams)
 
-    @contextmanager
-    def serve(self, stream: Stream) -> Iterator[None]:
+    def add(self, stream: Stream) -> None:
         self._streams.add(stream)
         if self._timer is None or self._loop is not asyncio.get_running_loop():
             self._start_timer()
-        try:
-            yield
-        finally:
-            self._streams.discard(stream)
+
+    def remove(self, stream: Stream) -> None:
+        self._streams.discard(stream)
 
     def _start_timer(self) -> None:
         self._loop = asyncio.get_running_loop()

@@ -181,6 +181,26 @@ def get_charge() -> Charge:
     return _current.get()
 
 
+class RunningRequest:
+    """A request that is counted: inside its block, its charge is the current one."""
+
+    __slots__ = ("_charge", "_token")
+
+    def __init__(self, charge: Charge) -> None:
+        self._charge = charge
+
+    def __enter__(self) -> None:
+        self._token = _current.set(self._charge)
+
+    def __exit__(self, *_: object) -> None:
+        _current.reset(self._token)
+        self._charge.release()
+
+    def cancel(self) -> None:
+        """Release the charge of a request whose block is never entered."""
+        self._charge.release()
+
+
 class RateLimiter:
     """The usage of all owners, held against their limits."""
 
@@ -191,19 +211,13 @@ class RateLimiter:
     def find_limits(self, owner: str) -> KeyLimits:
         return self._find_limits(owner)
 
-    @contextmanager
-    def start_request(self, owner: str, *, takes_place: bool = True) -> Iterator[None]:
+    def start_request(self, owner: str, *, takes_place: bool = True) -> RunningRequest:
         """Count a request, or raise `Overloaded`.
 
-        Inside the block it is one of the concurrent requests, if it `takes_place` among them.
+        It is one of the concurrent requests, if it `takes_place` among them, until the block of
+        the returned context manager ends.
         """
-        charge = self._charge(owner, takes_place)
-        token = _current.set(charge)
-        try:
-            yield
-        finally:
-            _current.reset(token)
-            charge.release()
+        return RunningRequest(self._charge(owner, takes_place))
 
     def _charge(self, owner: str, takes_place: bool) -> Charge:
         limits = self._find_limits(owner)

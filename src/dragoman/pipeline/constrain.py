@@ -8,9 +8,6 @@ is still answered, with a warning.
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
-
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -112,19 +109,26 @@ def ban_strings(
     return Requirement(spec, param), warnings
 
 
-@contextmanager
-def attribute_engine_errors(request: Request) -> Generator[None, None, None]:
-    """Name the client's field in an engine's errors, which only know the fields of the job."""
-    try:
-        yield
-    except BadRequest as error:
+class EngineRefusals:
+    """Names the client's field in an engine's errors, which only know the fields of the job."""
+
+    __slots__ = ("_request",)
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if not isinstance(error, BadRequest):
+            return
+        names = self._request.client_field_names
         if error.param == "grammar":
-            error.param = _get_grammar_param(request)
-        elif error.param in request.client_field_names:
-            name = request.client_field_names[error.param]
+            error.param = _get_grammar_param(self._request)
+        elif error.param in names:
+            name = names[error.param]
             error.message = error.message.replace(f"`{error.param}`", f"`{name}`")
             error.param = name
-        raise
 
 
 def _get_grammar_param(request: Request) -> str:

@@ -23,7 +23,7 @@ from dragoman.models.model import Model
 from dragoman.models.output_format import AnswerStart, OutputFormat
 from dragoman.pipeline.answer import AnswerReader, Deliver
 from dragoman.pipeline.best_of import select_best
-from dragoman.pipeline.constrain import attribute_engine_errors, constrain, get_call_limits
+from dragoman.pipeline.constrain import EngineRefusals, constrain, get_call_limits
 from dragoman.pipeline.detokenize import Detokenizer
 from dragoman.pipeline.merge import JobRunner
 from dragoman.pipeline.plan import (
@@ -36,6 +36,7 @@ from dragoman.pipeline.plan import (
     warn_about_trace,
 )
 from dragoman.pipeline.reader import ChatReader, Reader, ReaderOptions
+from dragoman.pipeline.reading.token_ids import TokenIdReader
 from dragoman.pipeline.reasoning_budget import extend_prompt, generate_within_budget
 from dragoman.pipeline.relay.delta_reader import RelayReader
 from dragoman.pipeline.relay.request import prepare_relay
@@ -54,6 +55,7 @@ from dragoman.pipeline.rendering.media_prompt import (
     count_reused_tokens,
     warn_about_text,
 )
+from dragoman.pipeline.rendering.request_template import use_template
 from dragoman.pipeline.sampling import resolve_tokens, warn_about_unused
 from dragoman.pipeline.services import Services
 from dragoman.pipeline.validate import (
@@ -146,7 +148,7 @@ async def prepare_jobs(plan: Plan, sent: Request, services: Services) -> None:
         prepared.public_tokens = await count_public_tokens(prepared.content, model)
         job_id = make_job_id(request, len(plan.jobs))
         job = make_job(job_id, request, prepared, model, tokens_left)
-        with attribute_engine_errors(request), record.measure("admit"):
+        with EngineRefusals(request), record.measure("admit"):
             await admit(job, model)
         prepared.warnings += warn_about_unused(sent, job.sampling)
         prepared.warnings += warn_about_trace(job, record) + warn_about_cache(request, job)
@@ -186,12 +188,15 @@ async def render_chat(
     chat: Chat, model: Model, request: Request, services: Services
 ) -> PreparedPrompt:
     """Render a chat. The rendered prompt decides whether the answer starts in reasoning."""
+    replay = services.replay
+    if chat.template is not None:
+        model, replay = await use_template(chat.template, model), None
     chat, warnings = adapt_chat(chat, model)
     output_format = model.output_format.for_chat(chat)
     budget = get_reasoning_budget(chat, model, request)
     scope = make_replay_scope(model, request)
     limit = model.make_prompt_limit("messages")
-    replayed = await render_with_replay(chat, scope, services.replay, limit)
+    replayed = await render_with_replay(chat, scope, replay, limit)
     rendered = replayed.rendered
     content = rendered.text if rendered.ids is None else rendered.ids
     start = AnswerStart()
@@ -208,8 +213,8 @@ async def render_chat(
     if chat.context:
         prepared.content = prepend_context(chat.context, content, model)
         prepared.answer_start = None
-    elif services.replay is not None and isinstance(content, list):
-        reuse = services.replay.measure_reuse(content, replayed, scope)
+    elif replay is not None and isinstance(content, list):
+        reuse = replay.measure_reuse(content, replayed, scope)
         prepared.reuse = count_reused_tokens(reuse, content, count)
     compiler = services.compiler
     if not output_format:
@@ -242,7 +247,7 @@ def make_detokenizer(
 async def generate(plan: Plan, deliver: Deliver) -> None:
     """Run the jobs and deliver the answer. Cancelling this cancels the engine at once."""
     request = plan.request
-    with attribute_engine_errors(request):
+    with EngineRefusals(request):
         completion = Completion()
         if request.prefill_only:
             await run_jobs(plan, completion.add)
@@ -344,7 +349,8 @@ def make_reader(
     stops = () if prepared.grammar.decides_end else (*plan.request.stop, *prepared.stop)
     if reading is None:
         detokenizer = make_detokenizer(model, stops, job.logprobs is not None)
-        return Reader(index, job, detokenizer, prepared.echo, first=first)
+        reader = TokenIdReader if plan.request.returns_token_ids else Reader
+        return reader(index, job, detokenizer, prepared.echo, first=first)
     output_format = reading.output_format
     options = ReaderOptions(
         parser=output_format.make_parser(reading.chat, reading.start),

@@ -11,8 +11,8 @@ APIs that do not need it ignore it.
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Sequence
 from typing import Generic, NoReturn, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct
@@ -72,6 +72,7 @@ class AnswerInfo(Struct, frozen=True):
     make_report: MakeReport | None = None  # what the client wants to know about its request
     fingerprint: str = "fp_0"  # of the model and how it is served
     measure: Callable[[], AnswerTimes] = AnswerTimes  # called when the answer is complete
+    prompt_ids: Sequence[list[int]] = ()  # of each prompt, if the client wants token ids
 
 
 Decode: TypeAlias = Callable[[bytes, DialectContext], T]
@@ -90,7 +91,7 @@ def _get_own_status(error: DragomanError) -> int:
 
 
 def _make_plain_id() -> str:
-    return uuid.uuid4().hex
+    return secrets.token_hex(16)
 
 
 class Dialect(Struct, Generic[T_co], frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from msgspec import Struct
@@ -46,7 +46,7 @@ class Interruptible(Protocol):
     def interrupt(self, reason: Exception) -> None: ...
 
 
-TrackRun: TypeAlias = Callable[[], AbstractAsyncContextManager[Interruptible]]
+TrackRun: TypeAlias = Callable[[], AbstractContextManager[Interruptible]]
 
 
 class BackgroundRun:
@@ -149,7 +149,7 @@ class BackgroundRuns:
     async def _generate(self, background: BackgroundRun, store: Store) -> None:
         run, feed = background.run, background.feed
         try:
-            async with self._track_run() as background.tracked:
+            with self._track_run() as background.tracked:
                 if background.is_cancelled:
                     raise ResponseCancelled("The response was cancelled.")
                 feed.push(run.start())

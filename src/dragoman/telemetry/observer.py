@@ -7,8 +7,7 @@ same way.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping
 
 from dragoman.telemetry import access_log
 from dragoman.telemetry.model_metrics import ModelMetrics
@@ -16,6 +15,7 @@ from dragoman.telemetry.record import RequestRecord, get_record, use_record
 from dragoman.telemetry.spans import Tracing
 from dragoman.types import ReportOptions
 
+NO_REPORT = ReportOptions()
 CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that disconnected
 
 
@@ -37,29 +37,53 @@ class RequestObserver:
             metrics = self.models[model] = ModelMetrics()
         return metrics
 
-    def observe_child(self, method: str) -> AbstractContextManager[RequestRecord]:
+    def observe_child(self, method: str) -> Observation:
         """Observe work that the current request starts, which succeeds unless it says otherwise."""
         parent = get_record()
         child = parent.make_child(method)
         headers = {"traceparent": parent.traceparent} if parent.traceparent else {}
         return self.observe(child, headers)
 
-    @contextmanager
-    def observe(self, record: RequestRecord, headers: Mapping[str, str]) -> Iterator[RequestRecord]:
-        """Observe a request: its server sets the status before this ends."""
-        record.options |= self._options
+    def observe(self, record: RequestRecord, headers: Mapping[str, str]) -> Observation:
+        """Observe a request inside a block: its server sets the status before the block ends."""
+        return Observation(self, record, headers)
+
+    def start(self, record: RequestRecord, headers: Mapping[str, str]) -> None:
+        """A request begins. Its headers may name the trace that it belongs to."""
+        if self._options != NO_REPORT:
+            record.options |= self._options
         record.logs_content = self._logs_content and access_log.log.isEnabledFor(logging.DEBUG)
         self._tracing.start(record, headers)
-        try:
-            with use_record(record):
-                yield record
-        except BaseException:
-            record.status = record.status or CLIENT_CLOSED_REQUEST
-            raise
-        finally:
-            record.seconds = record.elapsed
-            if record.model:
-                self.get_model(record.model).add(record)
-            access_log.log_answer(record)
-            access_log.log_request(record, logging.DEBUG if record.is_probe else logging.INFO)
-            self._tracing.finish(record)
+
+    def finish(self, record: RequestRecord) -> None:
+        """A request has ended, and its record is complete."""
+        record.seconds = record.elapsed
+        if record.model:
+            self.get_model(record.model).add(record)
+        access_log.log_answer(record)
+        access_log.log_request(record, logging.DEBUG if record.is_probe else logging.INFO)
+        self._tracing.finish(record)
+
+
+class Observation:
+    """One request while it is observed. Its record is the current one inside the block."""
+
+    __slots__ = ("_current", "_headers", "_observer", "_record")
+
+    def __init__(
+        self, observer: RequestObserver, record: RequestRecord, headers: Mapping[str, str]
+    ) -> None:
+        self._observer = observer
+        self._record = record
+        self._headers = headers
+
+    def __enter__(self) -> RequestRecord:
+        self._observer.start(self._record, self._headers)
+        self._current = use_record(self._record)
+        return self._current.__enter__()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._current.__exit__()
+        if kind is not None:
+            self._record.status = self._record.status or CLIENT_CLOSED_REQUEST
+        self._observer.finish(self._record)

@@ -8,10 +8,9 @@ token. When the request has ended, its log line, metrics and spans are made from
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from typing import ParamSpec, Protocol, TypeVar
+from typing import ParamSpec, Protocol, Self, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -19,6 +18,7 @@ from msgspec import Struct
 from dragoman.errors import DragomanError
 from dragoman.events import AnswerTimes, Delta, Finish, Usage
 from dragoman.types import ReportOptions, Request, TraceOperation
+from dragoman.types.context_value import ContextValue
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -67,11 +67,24 @@ class StageTimer:
 
 
 class Generation:
-    """One generation in progress: first the engine reads the prompt, then it generates."""
+    """One generation in progress: first the engine reads the prompt, then it generates.
 
-    def __init__(self) -> None:
+    At the end of its block, both are stages of the request.
+    """
+
+    __slots__ = ("_first_step", "_record", "_start")
+
+    def __init__(self, record: RequestRecord) -> None:
+        self._record = record
         self._start = now()
         self._first_step: float | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._record.generation = None
+        self._record.stages += self.make_stages()
 
     def mark_first_step(self) -> None:
         """Note that the engine has read the prompt; only the first call counts."""
@@ -174,16 +187,11 @@ class RequestRecord(Struct, eq=False):
         """Measure the stage inside this block, whether it fails or not."""
         return StageTimer(self.stages, stage, details)
 
-    @contextmanager
-    def measure_generation(self, choices: Sequence[ChoiceCounts]) -> Iterator[Generation]:
-        """Measure how long the engine reads the prompt, and how long it generates."""
+    def measure_generation(self, choices: Sequence[ChoiceCounts]) -> Generation:
+        """Measure how long the engine reads the prompt and generates, inside a block."""
         self.choices += choices
-        generation = self.generation = Generation()
-        try:
-            yield generation
-        finally:
-            self.generation = None
-            self.stages += generation.make_stages()
+        self.generation = Generation(self)
+        return self.generation
 
     def time_calls(self, name: str, function: Callable[P, T]) -> Callable[P, T]:
         """Wrap a function that is called for every step, to add up how long it takes.
@@ -210,7 +218,7 @@ class RequestRecord(Struct, eq=False):
         """Return the seconds of each stage; one that was repeated is added up."""
         total: dict[str, float] = {}
         for stage in self.list_stages():
-            total[stage.name] = total.get(stage.name, 0.0) + stage.seconds
+            total[stage.name] = total.get(stage.name, 0.0) + stage.end - stage.start
         return total | self.call_seconds
 
     def measure_answer(self) -> AnswerTimes:
@@ -257,8 +265,9 @@ class RequestRecord(Struct, eq=False):
     @property
     def tokens_per_second(self) -> float | None:
         """How fast the answer was generated after its first token, which comes with the prefill."""
-        seconds, tokens = self.sum_stages().get("generate", 0.0), self.completion_tokens - 1
-        return tokens / seconds if seconds and tokens > 0 else None
+        tokens = self.completion_tokens - 1
+        seconds = self.sum_stages().get("generate", 0.0) if tokens > 0 else 0.0
+        return tokens / seconds if seconds else None
 
     @property
     def elapsed(self) -> float:
@@ -273,11 +282,6 @@ def get_record() -> RequestRecord:
     return _current.get(None) or RequestRecord()
 
 
-@contextmanager
-def use_record(record: RequestRecord) -> Iterator[RequestRecord]:
+def use_record(record: RequestRecord) -> ContextValue[RequestRecord]:
     """Make this the record of the current request, also in tasks that are started inside."""
-    token = _current.set(record)
-    try:
-        yield record
-    finally:
-        _current.reset(token)
+    return ContextValue(_current, record)

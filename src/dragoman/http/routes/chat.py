@@ -62,7 +62,7 @@ class ChatHandlers:
         """Count the tokens of a request's prompt, as llama-server does."""
         decoded = await self._reader.read_and_decode(request, DIALECT.decode)
         request.warnings += decoded.warnings
-        async with self._responder.track(request):
+        with self._responder.track(request):
             owned = replace(decoded, owner=request.owner)
             count = await count_prompt_tokens(owned, self._services)
         await request.send_response(200, encode_input_tokens(count))

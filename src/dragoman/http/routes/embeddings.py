@@ -23,7 +23,7 @@ def make_routes(context: RouteContext) -> list[Route]:
 
     async def create(request: RequestContext) -> None:
         decoded = await context.reader.read_and_decode(request, DIALECT.decode)
-        async with context.responder.track(request):
+        with context.responder.track(request):
             encoder = EmbeddingEncoder(decoded)
 
             async def deliver(vectors: Sequence[list[float]]) -> None:

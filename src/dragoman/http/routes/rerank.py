@@ -63,7 +63,7 @@ class RerankHandlers:
 
     async def _score(self, request: RequestContext, task: ScoreTask) -> ScoreResult:
         context = self._context
-        async with context.responder.track(request):
+        with context.responder.track(request):
             result = await score(task, context.runtime.services)
         request.record.usage = result.usage
         context.observer.get_model(request.record.model).usage += result.usage

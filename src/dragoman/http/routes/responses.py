@@ -9,7 +9,8 @@ from websockets.frames import CloseCode
 
 from dragoman.errors import BadRequest, DragomanError, Unauthorized
 from dragoman.http.asgi import WEBSOCKET, RequestContext
-from dragoman.http.respond import convert_engine_errors
+from dragoman.http.cancellation import watch_awaitable
+from dragoman.http.respond import EngineErrors
 from dragoman.http.router import Route, RouteGroup
 from dragoman.http.routes.context import RouteContext
 from dragoman.http.routes.paging import read_int, read_paging
@@ -104,7 +105,7 @@ class ResponseHandlers:
         self, request: RequestContext, work: Callable[[], Awaitable[bytes]]
     ) -> None:
         """Send the result of work that may take long; disconnecting cancels it."""
-        async with self._responder.track(request):
+        with self._responder.track(request):
             body = await work()
         await request.send_response(200, body)
 
@@ -138,7 +139,7 @@ class WebSocketResponse:
         """Serve one message. `local` holds the items of responses that are not stored."""
         self._stream_id = responses.get_stream_id(text)
         try:
-            async with self._request.authorize():
+            with await self._request.authorize():
                 run = await self._respond(text, local)
             local.clear()
             local[run.id] = run.items
@@ -159,13 +160,15 @@ class WebSocketResponse:
             else:
                 decoded = await run_in_worker(responses.decode_websocket_request, text, strict)
         self._previous = decoded.fields.previous_response_id
-        responder, wait_closed = self._context.responder, self._session.wait_closed
-        async with responder.track(self._request, wait_closed):
+        with self._context.responder.track(self._request, self._watch_closed):
             run = await self._context.responses.prepare(decoded, self._request.owner, local)
             assert isinstance(run, ResponseRun)  # noqa: S101  # `background` is rejected here
             self._run = run
             await self._stream(run)
         return run
+
+    def _watch_closed(self, on_disconnect: Callable[[], None]) -> Callable[[], object]:
+        return watch_awaitable(self._session.wait_closed(), on_disconnect)
 
     async def _stream(self, run: ResponseRun) -> None:
         if warnings := [*self._warnings, *run.warnings]:
@@ -173,7 +176,7 @@ class WebSocketResponse:
             warning = responses.encode_websocket_warning(warnings, self._stream_id)
             await self._session.send(warning)
         await await_delivery(self._push(run.start()))
-        with convert_engine_errors(f"response {run.id}"):
+        with EngineErrors("response", run.id):
             await run.stream(Sink(self._context.responder.start_timer().record, self._push))
 
     def _push(self, frames: list[bytes]) -> Awaitable[None] | None:

@@ -19,7 +19,6 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from itertools import islice
@@ -41,6 +40,7 @@ from dragoman.options import suggest
 from dragoman.protocols.shared.json_size import JsonSizeLimits, find_excess
 from dragoman.protocols.shared.whole_numbers import convert_json, decode_json
 from dragoman.types import Json
+from dragoman.types.context_value import ContextValue
 
 log = logging.getLogger("dragoman.protocols")
 
@@ -90,14 +90,9 @@ _RELATIONS = {"<=": "at most", ">=": "at least", "<": "less than", ">": "more th
 _collected_warnings: ContextVar[list[str] | None] = ContextVar("collected_warnings", default=None)
 
 
-@contextmanager
-def collect_warnings(warnings: list[str]) -> Iterator[None]:
+def collect_warnings(warnings: list[str]) -> ContextValue[list[str] | None]:
     """Add a sentence to `warnings` for each field that is unknown to a decoder in this block."""
-    token = _collected_warnings.set(warnings)
-    try:
-        yield
-    finally:
-        _collected_warnings.reset(token)
+    return ContextValue(_collected_warnings, warnings)
 
 
 def decode_body(body: bytes, kind: type[StructT], strict: bool = False) -> StructT:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import secrets
 import time
-import uuid
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Protocol, TypeAlias
 
@@ -258,7 +257,8 @@ class ChunkEncoder:
         self._make_report = make_report
         self._unfinished_choices = len(frames)
         self._reports_always = request.report.timings_per_token and make_report is not None
-        is_ordinary = request.logprobs is None and not request.obfuscate
+        has_more = request.logprobs is not None or request.returns_token_ids
+        is_ordinary = not has_more and not request.obfuscate
         self._is_plain = is_ordinary and not self._reports_always
 
     def make_text_choice(self, delta: Delta) -> Struct:
@@ -274,7 +274,8 @@ class ChunkEncoder:
             before, after = self._frames[delta.choice]
             return [before + encode(delta.text) + after]
         chunks = []
-        if delta.text or delta.tokens:
+        joins_end = self.request.returns_token_ids and delta.finish is not None
+        if (delta.text or delta.tokens or delta.ids) and not joins_end:
             chunks.append(self.envelope.encode_chunk(self.make_text_choice(delta)))
         if delta.finish is not None:
             chunks.append(self.envelope.encode_chunk(self.make_final_choice(delta)))
@@ -312,4 +313,4 @@ def make_envelope(
 
 
 def make_id(prefix: str) -> str:
-    return f"{prefix}-{uuid.uuid4().hex}"
+    return f"{prefix}-{secrets.token_hex(16)}"
