@@ -205,6 +205,33 @@ def test_every_package_says_what_it_is() -> None:
     assert not silent
 
 
+MODULE_LINE = re.compile(r" *([a-z][a-z0-9_]*(?:, [a-z][a-z0-9_]*)*)/?(?: {2,}\S.*)?")
+
+
+def list_modules(docstring: str, modules: set[str]) -> set[str]:
+    """Return the modules that lines of a package's docstring describe."""
+    listed: set[str] = set()
+    for line in docstring.splitlines():
+        match = MODULE_LINE.fullmatch(line)
+        names = set(match[1].split(", ")) if match else set()
+        listed |= names if names <= modules else set()
+    return listed
+
+
+PACKAGES = [path for path in FILES if path.name == "__init__.py"]
+
+
+@pytest.mark.parametrize("path", PACKAGES, ids=name_of)
+def test_a_list_of_modules_is_complete(path: Path) -> None:
+    """A package that lists its modules lists all of them, or names them in the text."""
+    modules = {other.stem for other in path.parent.glob("*.py")} - {"__init__"}
+    modules |= {other.parent.name for other in path.parent.glob("*/__init__.py")}
+    docstring = ast.get_docstring(parse(path)) or ""
+    listed = list_modules(docstring, modules)
+    named = set(re.findall(r"`([a-z0-9_]+)", docstring))
+    assert len(listed) < 2 or modules <= listed | named
+
+
 def nesting(node: ast.AST, depth: int = 0) -> int:
     """The depth of nested blocks; an `elif` is no deeper than its `if`."""
     blocks = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.Try, ast.Match)

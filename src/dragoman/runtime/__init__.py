@@ -5,6 +5,7 @@ services on explicitly.
 
 model_catalog    the models that the settings name: files, directories, servers
 startup_model    loads the default model, and waits for the server that runs it
+startup_error    why a server cannot start
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ def build_runtime(
         files=files,
         remote_tools=make_remote_tools(settings),
         keys=keys,
-        audit=AuditLog(Path(settings.audit_log) if settings.audit_log else None),
+        audit=_open_audit_log(settings.audit_log),
         manager=make_manager(models.catalog, settings),
         memory=read_available_memory(),
         load_settings=load_settings,

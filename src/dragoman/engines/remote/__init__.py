@@ -1,10 +1,16 @@
 """One upstream server as an engine: llama-server, vLLM or SGLang, token ids in and ids out.
 
-    settings      how to reach a server, and what was found there
-    engine        the engine: sends jobs, retries, health
-    protocols     one file for each server's API: a job as requests, its frames as steps
-    http          connections that are kept alive, bodies and server-sent events
-    identity      which model and tokenizer a server has, to notice when it is replaced
+    options           what an operator can set for such models
+    settings          how to reach a server, and what was found there
+    engine            the engine: checks and sends jobs, and tries again where that is safe
+    protocols         one file for each server's API: a job as requests, its frames as steps
+    answer            one choice of an answer, checked and made into steps
+    response_stream   one streamed response, read into the queue of its job
+    http              connections that are kept alive, bodies and server-sent events
+    identity          which model and tokenizer a server has, to notice when it is replaced
+    health            whether a server is up, and when it is tried again
+    probes            the jobs that a server is tried with
+    failures          what goes wrong with a server, as errors of ours
 
 `models/loaders` makes a `RemoteSettings` and an `Upstream`, and calls `engine.connect`.
 """

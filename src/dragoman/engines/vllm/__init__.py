@@ -6,10 +6,17 @@ modules of this package may import vLLM; the child has nothing of ours but this 
 imports. In our own process only `__init__`, `installation`, `settings` and `interpreter` are used,
 which import neither vLLM nor torch.
 
-    engine        the engine: checks jobs, embeds, tokenizes, adapters
-    sampling      a job as the arguments of `SamplingParams`
-    outputs       the outputs of `AsyncLLM` as steps
-    core_reader   the fast path: reads the outputs of the engine core in place of `AsyncLLM`
+    engine          the engine: checks jobs, generates, embeds, tokenizes
+    loading         creates vLLM's engine from the settings
+    sampling        a job as the arguments of `SamplingParams`
+    media_prompts   prompts with pictures or sound
+    outputs         the outputs of `AsyncLLM` as steps
+    core_reader     the fast path: reads the outputs of the engine core in place of `AsyncLLM`
+    pooling         embeddings and scores
+    adapters        LoRA adapters in the format of PEFT
+    statistics      what vLLM's scheduler reports about itself
+    failures        the exceptions of vLLM as errors of ours
+    native          the type of vLLM's own objects
 """
 
 from __future__ import annotations

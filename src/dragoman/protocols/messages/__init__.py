@@ -1,12 +1,13 @@
 """The Messages API of Anthropic: content in blocks, reasoning with a signature.
 
-    decode         the request body, into a `Request`
-    content        the blocks of its messages, into the messages that templates know
-    tools          its tools, and which of them may be called
-    reasoning      signatures: only reasoning that this server signed is shown to the model again
-    encode         the response: a stream of events, or one message
-    errors         error bodies and their statuses
-    model_list     the list of models
+    decode               the request body, into a `Request`
+    content              the blocks of its messages, into the messages that templates know
+    tools                its tools, and which of them may be called
+    reasoning            signatures: the model sees only reasoning that this server signed
+    encode               the response: a stream of events, or one message
+    errors               error bodies and their statuses
+    model_list           the list of models
+    rate_limit_headers   what is left of a client's limits
 
 Reasoning is signed for the owner of a request, so decoding and encoding need a signer.
 """

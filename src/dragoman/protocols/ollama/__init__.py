@@ -1,12 +1,14 @@
 """Ollama's API: `/api/chat`, `/api/generate`, `/api/embed` and the paths around them.
 
-    decode        requests that chat and complete a prompt, into a `Request`
-    messages      their messages, with images and tool calls
-    options       their `options`, into sampling fields
-    keep_alive    how long a model stays loaded after a request
-    encode        the response: lines of JSON, or one object
-    embed         embeddings
-    errors        an error is a string
+    decode             requests that chat and complete a prompt, into a `Request`
+    messages           their messages, with images and tool calls
+    options            their `options`, into sampling fields
+    keep_alive         how long a model stays loaded after a request
+    encode             the response: lines of JSON, or one object
+    embed              embeddings
+    management         requests that pull, create, copy, show and delete models
+    installed_models   what is shown of models: lists, descriptions, progress
+    errors             an error is a string
 
 Streams are lines of JSON without a frame for silence: clients parse every line. The two kinds of
 requests that generate differ in their bodies alone, so there are two dialects of one name.
