@@ -16,7 +16,6 @@ within a priority by owner; those of one owner are served in order of arrival. E
   job goes on. A prompt token costs a tenth of a generated one, about what it costs engines; a
   cached one costs nothing. An owner that was idle starts where the others are now, so idling saves
   nothing up, and running while nobody else wants to costs nothing.
-
 - For each active owner, slots of its share stay free: one for its next request, and one more. So
   it need not wait for jobs of others to end, and runs beside fewer of them, which would slow it
   down. An owner is active while a live job of it runs, and for `ACTIVE_SECONDS` after its last one.
@@ -149,8 +148,9 @@ class FairQueue:
         return (claim for account in self._accounts.values() for claim in account.running)
 
     @property
-    def has_waiting(self) -> bool:
-        return any(map(_has_waiting, self._accounts.values()))
+    def wants_slots(self) -> bool:
+        """Whether claims wait for slots."""
+        return self._wanted_slots > 0
 
     def push(self, claim: SlotClaim, weight: float, now: float) -> None:
         """Add a claim at the end of its owner's queue."""
@@ -185,12 +185,15 @@ class FairQueue:
         """
         if not self._wanted_slots:
             return None
-        priority = self._choose_priority(now)
-        if priority is None:
-            return None
-        account = self._choose_account(priority, now)
-        if free <= self._count_reserved(account, now, kept):
-            return None
+        account, priority = self._find_sole_account(), PRIORITIES[0]
+        if account is None:
+            chosen = self._choose_priority(now)
+            if chosen is None:
+                return None
+            priority = chosen
+            account = self._choose_account(priority, now)
+            if free <= self._count_reserved(account, now, kept):
+                return None
         claim = next(claim for claim in account.waiting[priority] if claim.slots < claim.wanted)
         self._virtual_time = max(self._virtual_time, account.virtual_time)
         expected = min(claim.max_tokens, account.expected_tokens)
@@ -257,6 +260,14 @@ class FairQueue:
         tokens = counts.generated / max(1, claim.slots)
         mean = tokens if account.mean_tokens is None else account.mean_tokens
         account.mean_tokens = mean + SMOOTHING * (tokens - mean)
+
+    def _find_sole_account(self) -> OwnerAccount | None:
+        """Return the only owner, if only live claims wait: then there is nothing to choose."""
+        if len(self._accounts) != 1:
+            return None
+        (account,) = self._accounts.values()
+        live, *lower = account.waiting.values()
+        return account if live and not any(lower) else None
 
     def _choose_priority(self, now: float) -> Priority | None:
         """Return the priority of the next turn."""

@@ -270,10 +270,12 @@ class Gate:
         """Let the jobs whose turn it is run."""
         ready: dict[SlotClaim, None] = {}
         is_open = self._is_open.is_set() and self._problem is None
-        while is_open and (free := self._count_free_slots() - len(self._kept)) > 0:
-            claim = self._queue.take_turn(self._clock(), free, self._kept)
+        while is_open and self._queue.wants_slots:
+            free = self._count_free_slots() - len(self._kept)
+            claim = self._queue.take_turn(self._clock(), free, self._kept) if free > 0 else None
             if claim is None:
-                self._assign_later()
+                if free > 0:
+                    self._assign_later()
                 break
             self._busy_slots += 1
             ready[claim] = None
@@ -288,7 +290,7 @@ class Gate:
 
     def _assign_later(self) -> None:
         """Try again when owners for which slots stay free may no longer be active."""
-        if self._queue.has_waiting and self._assign_timer is None:
+        if self._assign_timer is None:
             loop = asyncio.get_running_loop()
             self._assign_timer = loop.call_later(ACTIVE_SECONDS, self._assign_again)
 
