@@ -35,6 +35,7 @@ MESSAGE assistant """Hi
 you"""
 LICENSE "MIT"
 ADAPTER ./a.gguf
+TEMPLATE "{{ messages }}"
 '''
 
 
@@ -57,6 +58,7 @@ def test_modelfile_is_read_like_ollama_reads_it() -> None:
         ("assistant", "Hi\nyou"),
     ]
     assert (parsed.license, parsed.adapters) == (["MIT"], ["./a.gguf"])
+    assert parsed.template == "{{ messages }}"
 
 
 @pytest.mark.parametrize(

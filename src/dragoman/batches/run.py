@@ -16,6 +16,7 @@ import logging
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 from msgspec import Struct
@@ -182,9 +183,9 @@ class BatchRun:
 
     async def _answer(self, number: int, line: BatchLine) -> None:
         answer = reject(line) if line.rejected else await self._send(line)
-        large = len(answer.body) > LARGE_BODY
-        result = await run_in_worker(make_result, number, line, answer) if large else None
-        await self._record(line, result or make_result(number, line, answer))
+        make = partial(make_result, number, line, answer)
+        is_large = len(answer.body) > LARGE_BODY
+        await self._record(line, await run_in_worker(make) if is_large else make())
 
     async def _send(self, line: BatchLine) -> LineAnswer:
         """Send a line until it is answered with more than a request to try again."""

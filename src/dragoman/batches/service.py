@@ -2,7 +2,7 @@
 
 Every few seconds, and when a batch is created here, the service looks for batches that no server
 runs which is alive, and claims some. So a batch goes on after a restart, and where several servers
-use one database, another server takes over the batches of one that died. Every second, it looks
+use one database, another server takes over the batches of one that died. Twice a second, it looks
 whether a client of any server has cancelled one of its batches.
 
 Every method for clients takes the owner; a batch of another owner does not exist.

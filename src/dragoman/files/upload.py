@@ -56,6 +56,7 @@ class Upload:
         self._limits = limits
         self._buffer = bytearray()
         self._written = 0  # chunks
+        self._may_be_stored = False  # also if nobody waited for the end of a transaction
         self._size = 0
 
     async def write(self, data: bytes) -> None:
@@ -67,6 +68,7 @@ class Upload:
         while len(self._buffer) >= CHUNK_BYTES:
             chunk = bytes(self._buffer[:CHUNK_BYTES])
             del self._buffer[:CHUNK_BYTES]
+            self._may_be_stored = True
             await self._store.write(partial(self._append, data=chunk))
             self._written += 1
 
@@ -82,6 +84,7 @@ class Upload:
                 self._owner, self.id, filename=filename, purpose=purpose, expires=expires
             )
 
+        self._may_be_stored = True
         row = await self._store.write(complete)
         if row is None:
             raise StoreUnavailable("The file was deleted while it was uploaded.")
@@ -89,7 +92,7 @@ class Upload:
 
     async def abort(self) -> None:
         """Delete what was written."""
-        if self._written:
+        if self._may_be_stored:
             await delete_file(self._store, self._owner, self.id)
 
     def _append(self, tx: Transaction, data: bytes) -> None:

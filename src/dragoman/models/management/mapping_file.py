@@ -1,4 +1,4 @@
-"""Edits `models.yaml` for the command line, and leaves comments and other entries as they are.
+"""Edits `models.yaml`, and leaves comments and other entries as they are.
 
 The text is changed only where an entry begins or ends. The result is parsed before it is written:
 if it is not exactly the old content with that one change, the file stays as it was and the caller

@@ -27,9 +27,7 @@ ROLES = ("system", "user", "assistant")
 MAX_LENGTH = 1 << 20  # characters
 LISTED = ("stop",)  # parameters that may be there several times
 _LINE = re.compile(r"(?P<keyword>[A-Za-z]+)[ \t]+(?P<value>\S.*)")
-KEYWORDS = (
-    *("FROM", "ADAPTER", "TEMPLATE", "SYSTEM", "LICENSE", "PARAMETER", "MESSAGE", "REQUIRES"),
-)
+KEYWORDS = ("FROM", "ADAPTER", "TEMPLATE", "SYSTEM", "LICENSE", "PARAMETER", "MESSAGE", "REQUIRES")
 
 
 class Modelfile(Struct, kw_only=True):
@@ -73,7 +71,7 @@ def _split(text: str) -> Iterator[tuple[int, str, str]]:
             )
         head, quotes, value = match["value"].partition(QUOTES)
         if not quotes:
-            yield number, keyword, head.strip()
+            yield number, keyword, _unquote(head.strip())
             continue
         while not value.rstrip().endswith(QUOTES):
             following = next(lines, None)
@@ -93,9 +91,9 @@ def _add(parsed: Modelfile, keyword: str, value: str) -> None:
         case "TEMPLATE":
             parsed.template = value
         case "SYSTEM":
-            parsed.system = _unquote(value)
+            parsed.system = value
         case "LICENSE":
-            parsed.license.append(_unquote(value))
+            parsed.license.append(value)
         case "PARAMETER":
             name, _, rest = value.partition(" ")
             add_parameter(parsed.parameters, name, rest.strip())

@@ -1,4 +1,4 @@
-"""Changes and describes the models on disk, for Ollama's API and for the command line alike.
+"""Changes the models on disk, for Ollama's API and for the command line alike.
 
 A name that is given to a model, and a model that is created from another one, is an entry of
 models.yaml; the files of a model are those of the models directory. Changes happen one at a time,
@@ -237,7 +237,9 @@ class ModelManager:
     def _write_entry(self, name: str, entry: Json, param: str, *, overwrite: bool) -> None:
         """Add an entry, or put it in the place of one; the name of a file is not taken over."""
         if name == NESTED:
-            raise InvalidValue(f"`{NESTED}` is a key of models.yaml: choose another name.")
+            raise InvalidValue(
+                f"`{NESTED}` is a key of models.yaml: choose another name.", param=param
+            )
         key = self.find_entry(name)
         if key is not None and overwrite:
             replace_entry(self.mapping, key, name, entry)

@@ -13,8 +13,7 @@ from dragoman.types import Json
 
 MAX_CUSTOM_ID = 512  # characters
 FIELDS = ("custom_id", "method", "url", "body")
-# what a client cannot wait for in a batch, by the field that asks for it
-REJECTED = {"stream": "is not supported in a batch", "background": "is not supported in a batch"}
+REJECTED = ("stream", "background")  # fields that ask for what a batch does not support
 
 
 class LineProblem(Struct, frozen=True):

@@ -1,26 +1,22 @@
 """Receives a file that a client uploads, and writes it while it arrives.
 
 The body is any number of bytes up to the limit of the store. No more than a few chunks are in
-memory, and the client may take as long as it keeps sending: only silence is limited.
+memory, and the client may take as long as it keeps sending (`receive_chunks`).
 """
 
 from __future__ import annotations
 
 import asyncio
 
-from dragoman.errors import RequestTimeout, UnsupportedMedia
+from dragoman.errors import UnsupportedMedia
 from dragoman.http.asgi import RequestContext
-from dragoman.http.cancellation import Disconnected
 from dragoman.models.management.blobs import CHUNK, BlobStore, BlobWriter
 
 
 async def receive_blob(
     request: RequestContext, blobs: BlobStore, digits: str, timeout: float
 ) -> bool:
-    """Write the body of a request as a blob; return whether it is new.
-
-    `timeout` is how many seconds the client may send nothing.
-    """
+    """Write the body of a request as a blob; return whether it is new."""
     if await asyncio.to_thread(blobs.find, digits) is not None:
         return False
     encoding = request.get_header(b"content-encoding") or b"identity"
@@ -39,17 +35,9 @@ async def receive_blob(
 
 async def _receive(request: RequestContext, writer: BlobWriter, timeout: float) -> None:
     buffer = bytearray()
-    is_complete = False
-    while not is_complete:
-        try:
-            async with asyncio.timeout(timeout):
-                message = await request.receive()
-        except TimeoutError:
-            raise RequestTimeout("The request body did not arrive in time.") from None
-        if message["type"] == "http.disconnect":
-            raise Disconnected
-        buffer += message.get("body", b"")
-        is_complete = not message.get("more_body", False)
-        if len(buffer) >= CHUNK or (is_complete and buffer):
+    async for chunk in request.receive_chunks(timeout):
+        buffer += chunk
+        if len(buffer) >= CHUNK:
             await asyncio.to_thread(writer.write, bytes(buffer))
             buffer.clear()
+    await asyncio.to_thread(writer.write, bytes(buffer))

@@ -159,11 +159,11 @@ class OllamaModelHandlers:
         fields = await self._context.reader.read_and_decode(request, decode_pull)
         name = request.record.requested_model = fields.model_name
         self._manager.check_changeable()
-        self._manager.find_download(name)
+        wanted = self._manager.find_download(name)
 
         async def work(report: Report) -> bytes:
             report(encode(wire.OllamaProgress(status="pulling manifest")))
-            lock = self._pull_locks.setdefault(name, asyncio.Lock())
+            lock = self._pull_locks.setdefault(wanted, asyncio.Lock())
             async with lock, self._pulls:
                 listener = PullListener(report)
                 try:
@@ -181,7 +181,7 @@ class OllamaModelHandlers:
         recipe = make_recipe(fields)
         request.record.requested_model = recipe.name
         if recipe.source is not None:
-            self._check_visible(recipe.source, request, "from")
+            self._check_visible(recipe.source, request)
         request.warnings += await self._change(partial(self._manager.create, recipe))
         lines = ("reading model metadata", "creating system layer", "writing manifest")
 
@@ -196,7 +196,7 @@ class OllamaModelHandlers:
         fields = await self._context.reader.read_and_decode(request, decode_copy)
         destination = check_new_name(fields.destination, "destination")
         request.record.requested_model = destination
-        self._check_visible(fields.source, request, "source")
+        self._check_visible(fields.source, request)
         copy = partial(self._manager.copy, fields.source, destination, overwrite=True)
         await self._change(copy)
         await request.send_response(200, b"")
@@ -204,7 +204,7 @@ class OllamaModelHandlers:
     async def delete(self, request: RequestContext) -> None:
         fields = await self._context.reader.read_and_decode(request, decode_delete)
         name = request.record.requested_model = fields.model_name
-        self._check_visible(name, request, "model")
+        self._check_visible(name, request)
         await self._change(partial(self._manager.delete, name))
         await request.send_response(200, b"")
 
@@ -236,7 +236,7 @@ class OllamaModelHandlers:
         self._registry.unload_removed()
         return result
 
-    def _check_visible(self, name: str, request: RequestContext, param: str) -> None:
+    def _check_visible(self, name: str, request: RequestContext) -> None:
         """Hide models that the key of the request may not use."""
         source = self._manager.find(name)
         if source is not None and not self._registry.names.allows(request.owner, source):
