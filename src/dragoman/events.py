@@ -64,6 +64,8 @@ class Delta(Struct, frozen=True, gc=False):
     usage: Usage | None = None
     id: str = ""  # of the call, sent with its name; generated if the model gave none
     context: list[int] | None = None  # with `finish`, if wanted: all tokens of prompt and answer
+    ids: tuple[int, ...] = ()  # if wanted: of the new tokens, with the stop token
+    unnamed_tokens: int = 0  # beside these: new tokens whose ids the engine does not know
 
 
 class AnswerTimes(Struct, frozen=True, kw_only=True):
@@ -102,6 +104,8 @@ class Choice(Struct):
     finish: Finish | None = None
     stop: str | int | None = None
     context: list[int] | None = None
+    ids: list[int] = msgspec.field(default_factory=list)
+    unnamed_tokens: int = 0
     parts: list[OutputPart] = msgspec.field(default_factory=list)  # the same texts in their order
 
 
@@ -123,6 +127,8 @@ class Completion:
         if delta.id:
             self._call_ids[delta.choice, delta.call] = delta.id
         choice.tokens.extend(delta.tokens)
+        choice.ids.extend(delta.ids)
+        choice.unnamed_tokens += delta.unnamed_tokens
         if delta.finish is not None:
             choice.finish = delta.finish
             choice.stop = delta.stop

@@ -263,3 +263,40 @@ def test_invalid_tokenize_fields_are_named(
     response = post(server, path, **fields)
     assert response.status_code == 400
     assert json.loads(response.text)["error"]["param"] == param
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"echo": True}, "`return_token_ids` and `echo`"),
+        ({"best_of": 2}, "`return_token_ids` and `best_of`"),
+    ],
+)
+def test_token_ids_exclude_other_fields(
+    server: RunningServer, fields: dict[str, Any], message: str
+) -> None:
+    response = post(server, "/v1/completions", prompt="a", return_token_ids=True, **fields)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "return_token_ids"
+    assert message in response.json()["error"]["message"]
+
+
+def test_engines_without_ids_return_none() -> None:
+    with serve_scripted("text") as server:
+        response = post(server, "/v1/completions", prompt="a", return_token_ids=True)
+        assert response.status_code == 400
+        assert response.json()["error"]["param"] == "return_token_ids"
+        response = httpx.get(f"{server.url}/tokenizer")
+        assert response.status_code == 400
+
+
+def test_token_ids_of_every_choice(server: RunningServer) -> None:
+    body = {"prompt": ["ab", "c"], "n": 2, "return_token_ids": True, "max_tokens": 3}
+    whole = post(server, "/v1/completions", **body).json()["choices"]
+    assert [choice["prompt_token_ids"] for choice in whole] == [[97, 98], [97, 98], [99], [99]]
+    streamed: dict[int, list[int]] = {index: [] for index in range(4)}
+    for event in parse_events(post(server, "/v1/completions", stream=True, **body)):
+        for choice in event["choices"]:
+            streamed[choice["index"]] += choice["token_ids"]
+    assert list(streamed.values()) == [choice["token_ids"] for choice in whole]
+    assert all(len(ids) == 3 for ids in streamed.values())

@@ -102,6 +102,13 @@ class Plan(Struct):
         return sum(prompt.tokens or 0 for prompt in self.prompts)
 
     @property
+    def prompt_ids(self) -> list[list[int]]:
+        """The tokens of all prompts, if the client wants them."""
+        if not self.request.returns_token_ids:
+            return []
+        return [job.prompt if isinstance(job.prompt, list) else [] for job in self.jobs]
+
+    @property
     def estimated_prompt_tokens(self) -> int:
         """How many tokens all prompts have; texts are estimated."""
         return sum(estimate_tokens(prompt.content) + prompt.media_tokens for prompt in self.prompts)
@@ -184,7 +191,8 @@ def make_job(
     n = count_choices(request)
     trace = get_record().options.trace
     cache_prompt = request.cache_prompt
-    scope = "" if model.shares_cache else make_cache_scope(request.owner)
+    owner = "" if model.shares_cache else request.owner
+    scope = make_cache_scope(owner, request.cache_salt)
     if cache_prompt is None:
         # A cached prefix changes the last bits of the logits, so a seeded answer would not repeat.
         cache_prompt = request.sampling.seed is None

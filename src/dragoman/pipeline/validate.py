@@ -44,6 +44,8 @@ def validate_request(request: Request, model: Model, limits: KeyLimits = NO_LIMI
     check_logprobs(request.logprobs, capabilities.logprobs)
     if request.echo and request.logprobs is not None and not capabilities.prompt_logprobs:
         raise Unsupported("This model's engine cannot report logprobs of a prompt.", param="echo")
+    if request.returns_token_ids and not capabilities.token_prompts:
+        raise Unsupported("This model's engine has no token ids.", param="return_token_ids")
     check_adapters(request.lora or (), capabilities.lora)
     check_sampling(request, model)
 

@@ -99,10 +99,12 @@ class CompletionRun:
             report_current_request if get_record().wants_report else None,
             plan.model.get_fingerprint(),
             get_record().measure_answer,
+            plan.prompt_ids,
         )
         # The operator may have set another limit than the client's.
         limit = plan.request.sampling.max_tokens
-        request = replace(request, sampling=replace(request.sampling, max_tokens=limit))
+        if limit != request.sampling.max_tokens:
+            request = replace(request, sampling=replace(request.sampling, max_tokens=limit))
         return cls(plan, dialect.make_encoder(request, answer, context))
 
     @property

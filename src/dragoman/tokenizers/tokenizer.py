@@ -86,6 +86,10 @@ class Tokenizer(_BaseTokenizer):
         self._backend = backend
         self.keeps_text = _keeps_text(backend)
 
+    def serialize_backend(self) -> str:
+        """Return the text of a `tokenizer.json`, see `serialize`."""
+        return str(self._backend.to_str())
+
     def encode_now(self, text: str) -> list[int]:
         if not text:
             return []

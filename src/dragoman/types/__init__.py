@@ -155,6 +155,7 @@ class Chat(Struct, frozen=True, kw_only=True, tag="chat"):
     prefers_reasoning: bool = False  # turns it on, if the model has a switch for it
     requires_reasoning: bool = False  # rejects a model that does not reason
     context: tuple[int, ...] = ()  # token ids to put before the rendered prompt
+    template: str | None = None  # in Go's language, to use instead of the model's
     client_field_names: dict[str, str] = {}  # our field -> the client's name for it
     optional_fields: tuple[str, ...] = ()  # dropped with a warning if the model has no support
 
@@ -240,9 +241,12 @@ class Request(Struct, frozen=True, kw_only=True):
     echo: bool = False
     truncates: bool = False  # leaves out the oldest messages if the chat is too long
     returns_context: bool = False  # the client wants the tokens of prompt and answer
+    returns_token_ids: bool = False  # the client wants the ids of each step
+    writes_ids_as_tokens: bool = False  # the tokens of logprobs are written as ids
     constraint: Constraint | None = None
     lora: tuple[Adapter, ...] | None = None
     cache_prompt: bool | None = None  # None: cached unless there is a seed, to be repeatable
+    cache_salt: str = ""  # only requests with the same one share cached prompts
     include_reasoning: bool = True  # reasoning counts as usage either way
     pack_reasoning: bool = False  # send reasoning only inside its signature, see `signing`
     stream: bool = False

@@ -25,11 +25,12 @@ _SECRET = secrets.token_bytes(32)
 _current_scope: ContextVar[str] = ContextVar("cache_scope", default="")
 
 
-def make_cache_scope(owner: str) -> str:
-    """Return the cache scope of an owner."""
-    if not owner:
+def make_cache_scope(owner: str, salt: str = "") -> str:
+    """Return the cache scope of an owner; each salt of its requests has one of its own."""
+    if not owner and not salt:
         return ""
-    return hashlib.blake2b(owner.encode(), key=_SECRET, digest_size=12).hexdigest()
+    name = f"{owner}\0{salt}" if salt else owner
+    return hashlib.blake2b(name.encode(), key=_SECRET, digest_size=12).hexdigest()
 
 
 def get_cache_scope() -> str:

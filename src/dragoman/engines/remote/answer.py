@@ -81,6 +81,10 @@ class ChoiceSteps:
         self._prompt_tokens = self.cached_tokens = None
         return Step(self.choice, None, ids, len(ids), logprobs, finish, stop_id, prompt, cached)
 
+    def is_stop_id(self, token: int) -> bool:
+        """Whether a token ends the choice; it may have no logprob."""
+        return token in self._stop_ids
+
     def _replay(self, grammar: GrammarState, ids: list[int], stop_id: int | None) -> None:
         """Check tokens against the grammar of the job."""
         if stop_id is not None:

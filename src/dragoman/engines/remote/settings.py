@@ -27,7 +27,9 @@ from msgspec import Struct
 
 from dragoman.options.secrets import HIDDEN
 
-TokenProtocol: TypeAlias = Literal["llama-server", "vllm-generate", "vllm-completions", "sglang"]
+TokenProtocol: TypeAlias = Literal[
+    "llama-server", "vllm-generate", "vllm-completions", "sglang", "dragoman"
+]
 # of servers that take and return text: prompts, or whole conversations
 TextProtocol: TypeAlias = Literal["text", "chat"]
 RemoteProtocol: TypeAlias = TokenProtocol | TextProtocol
@@ -91,6 +93,7 @@ class Upstream(Struct, frozen=True, kw_only=True):
     adapters: Mapping[str, int] = {}  # LoRA adapters: name -> number, which llama-server uses
     deterministic_seeds: bool = True  # SGLang ignores seeds without an option
     probe_ids: Mapping[str, list[int]] = {}  # texts -> their tokens, see `identity`
+    sampling_fields: tuple[str, ...] = ()  # that the engine of another Dragoman honours
 
 
 def parse_url(url: str) -> SplitResult:

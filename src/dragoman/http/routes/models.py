@@ -82,6 +82,9 @@ def make_model_card(entry: ModelEntry, services: Services) -> ModelCard:
         gate = services.admission.get_gate(entry.model)
         card.slots, card.slots_busy = _unset_if_none(gate.slots), gate.busy_slots
         card.requests_waiting = gate.waiting
+        capabilities = entry.model.capabilities
+        card.sampling_fields = sorted(capabilities.sampling)
+        card.max_logprobs = capabilities.logprobs
         defaults = entry.model.preset.get_sampling(entry.model.defaults)
         card.default_sampling = msgspec.to_builtins(defaults)
         card.sampling_source = entry.model.defaults_source or UNSET

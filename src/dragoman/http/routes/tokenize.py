@@ -25,6 +25,7 @@ from dragoman.protocols.tokenize import (
     decode_detokenize_request,
     encode_piece,
 )
+from dragoman.tokenizers.serialize import SerializedTokenizer, serialize_tokenizer
 from dragoman.tokenizers.tokenizer import AnyTokenizer
 from dragoman.types import Chat, Prompt
 from dragoman.types.loop_share import LoopShare
@@ -94,6 +95,11 @@ class TokenizeHandlers:
             )
         await request.send_response(200, encode(info))
 
+    async def get_tokenizer(self, request: RequestContext) -> None:
+        with await self._acquire(request, request.query.get("model", "")) as model:
+            body = await run_in_worker(_encode_tokenizer, get_tokenizer(model))
+        await request.send_response(200, body)
+
 
 def make_routes(context: RouteContext) -> list[Route]:
     handlers = TokenizeHandlers(context)
@@ -130,6 +136,13 @@ def make_routes(context: RouteContext) -> list[Route]:
             "Describe the tokenizer of a model.",
             response_type=TokenizerInfo,
         ),
+        group.make(
+            "GET",
+            "/tokenizer",
+            handlers.get_tokenizer,
+            "Get the tokenizer of a model, for a Dragoman in front of this one.",
+            response_type=SerializedTokenizer,
+        ),
     ]
 
 
@@ -161,6 +174,13 @@ def _encode_text(ids: list[int], tokenizer: AnyTokenizer) -> bytes:
         raise BadRequest("A token is not in the model's vocabulary.", param="tokens")
     text = tokenizer.decode(ids)
     return encode(DetokenizeResponse(text, text))
+
+
+def _encode_tokenizer(tokenizer: AnyTokenizer) -> bytes:
+    serialized = serialize_tokenizer(tokenizer)
+    if serialized is None:
+        raise Unsupported("This model's tokenizer is that of its engine.", param="model")
+    return encode(serialized)
 
 
 def check_listable(rendered: RenderedPrompt) -> None:

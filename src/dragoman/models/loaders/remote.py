@@ -79,6 +79,8 @@ def make_upstream(source: ModelSource, found: Discovery) -> Upstream:
         vocabulary_size=info.vocabulary_size,
         adapters=info.adapters,
         deterministic_seeds="seed" not in found.ignored_fields,
+        sampling_fields=info.sampling_fields,
+        max_logprobs=Upstream.max_logprobs if info.max_logprobs is None else info.max_logprobs,
         probe_ids={text: ids for text, ids in found.probe_ids.items() if text in IDENTITY_TEXTS},
     )
 
@@ -87,6 +89,13 @@ def get_smaller(found: int | None, chosen: int | None) -> int | None:
     """Return the smaller of two limits, each of which may be none."""
     limits = [limit for limit in (found, chosen) if limit]
     return min(limits, default=None)
+
+
+def find_sampling(found: Discovery) -> RecommendedSampling | None:
+    """Return the defaults of the server; None if they come from the files of the model."""
+    if found.info.default_sampling is not None:
+        return replace(UPSTREAM_SAMPLING, sampling=found.info.default_sampling)
+    return None if found.api == "tokens" else UPSTREAM_SAMPLING
 
 
 def make_details(source: ModelSource, found: Discovery, capabilities: Capabilities) -> ModelDetails:
@@ -101,7 +110,7 @@ def make_details(source: ModelSource, found: Discovery, capabilities: Capabiliti
         quantization=info.quantization,
         context=capabilities.context,
         metadata={} if place is None else place.metadata,
-        recommended=None if found.api == "tokens" else UPSTREAM_SAMPLING,
+        recommended=find_sampling(found),
         upstream=UpstreamSummary(
             server=info.name,
             version=info.version,

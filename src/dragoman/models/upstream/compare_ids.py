@@ -32,7 +32,7 @@ def make_tokenize(client: ProbeClient, info: ServerInfo) -> Tokenize:
     """Return a function that asks the server for the ids of a text."""
 
     def tokenize(text: str, special: bool) -> list[int]:
-        if info.kind == "llama-server":
+        if info.kind in ("llama-server", "dragoman"):
             body = {"content": text, "add_special": False, "parse_special": special}
         else:
             body = {"prompt": text, "add_special_tokens": False}

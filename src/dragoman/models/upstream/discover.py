@@ -20,7 +20,11 @@ from dragoman.models.upstream.compare_ids import check_ids, make_tokenize
 from dragoman.models.upstream.identify import identify
 from dragoman.models.upstream.probe_client import ProbeClient, normalize_url
 from dragoman.models.upstream.server_info import ApiKind, ServerInfo
-from dragoman.models.upstream.tokenizer_files import TokenizerPlace, find_tokenizer
+from dragoman.models.upstream.tokenizer_files import (
+    TokenizerPlace,
+    fetch_tokenizer,
+    find_tokenizer,
+)
 from dragoman.models.upstream.versions import list_ignored_fields
 from dragoman.options.secrets import mask_password
 from dragoman.tokenizers.tokenizer import AnyTokenizer
@@ -68,7 +72,7 @@ def discover(options: ModelOptions, key: str = "") -> Discovery:
     settings = make_remote_settings(options, key)
     client = ProbeClient(settings)
     info = identify(client, settings.model)
-    place = find_tokenizer(info, options.tokenizer)
+    place = find_tokenizer(info, options.tokenizer) or fetch_tokenizer(client, info)
     template, template_place = choose_template(info, place, options)
     api, reason = choose_api(info, place, options, has_template=bool(template_place))
     tokenizer, probe_ids = None, {}

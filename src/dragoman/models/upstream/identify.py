@@ -13,7 +13,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from dragoman.errors import ModelBroken, ModelNotFound, Unavailable
-from dragoman.models.upstream import llama_server, openai_compatible, sglang, vllm
+from dragoman.models.upstream import dragoman, llama_server, openai_compatible, sglang, vllm
 from dragoman.models.upstream.probe_client import RETRY_AFTER, ProbeAnswer, ProbeClient
 from dragoman.models.upstream.server_info import ModelRow, ServerInfo, get_text, shorten_name
 from dragoman.models.upstream.versions import list_ignored_fields
@@ -25,6 +25,7 @@ READERS: dict[str, Callable[[ProbeClient, ModelRow], ServerInfo]] = {
     "llamacpp": llama_server.read_info,
     "vllm": vllm.read_info,
     "sglang": sglang.read_info,
+    "dragoman": dragoman.read_info,
 }
 
 

@@ -10,9 +10,9 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 from dragoman.engines.remote.settings import TokenProtocol
-from dragoman.types import Json
+from dragoman.types import Json, Sampling
 
-ServerKind: TypeAlias = Literal["llama-server", "vllm", "sglang", "openai"]
+ServerKind: TypeAlias = Literal["llama-server", "vllm", "sglang", "dragoman", "openai"]
 # tokens: ids in and ids out. text: `/v1/completions`. chat: `/v1/chat/completions`.
 ApiKind: TypeAlias = Literal["tokens", "text", "chat"]
 
@@ -45,11 +45,15 @@ class ServerInfo(Struct, frozen=True, kw_only=True):
     vocabulary_size: int | None = None
     template: str | None = None
     tokenizer_places: tuple[str, ...] = ()  # paths and names on Hugging Face, as the server says
+    tokenizer_path: str = ""  # the path that sends the tokenizer; "" is none
     tokenize_path: str = ""  # the path that turns text into ids; "" is none
     adapters: Mapping[str, int] = {}  # LoRA adapters: name -> number
     modalities: tuple[str, ...] = ("text",)
     grammar_backend: str = ""  # as the server says it
     deterministic_seeds: bool = True
+    sampling_fields: tuple[str, ...] = ()  # that its engine honours, where it says so
+    max_logprobs: int | None = None
+    default_sampling: Sampling | None = None  # of requests that set nothing
     parameters: str | None = None  # a label like 135M
     quantization: str | None = None
 

@@ -2,7 +2,7 @@
 
 They come from the place that the operator names (`--tokenizer`), else from those that the server
 names: the model's file or directory, if this machine has it, too, or its name on Hugging Face,
-whose small files are downloaded. No server sends its vocabulary.
+whose small files are downloaded. Only another Dragoman sends its tokenizer.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ from dragoman.detection.sources import TOKENIZER_FILE, read_template_source
 from dragoman.engines.llamacpp import gguf
 from dragoman.errors import DragomanError, ModelBroken
 from dragoman.models.hub_download import fetch_tokenizer_files, is_hub_name
+from dragoman.models.upstream.probe_client import ProbeClient
 from dragoman.models.upstream.server_info import ServerInfo
+from dragoman.tokenizers.serialize import deserialize_tokenizer
 from dragoman.tokenizers.tokenizer import (
     AnyTokenizer,
     TextEngine,
+    Tokenizer,
     tokenizer_from_directory,
     tokenizer_from_gguf,
 )
@@ -33,10 +36,11 @@ FetchFiles = Callable[[str], Path]
 class TokenizerPlace(Struct, frozen=True, kw_only=True):
     """Where a tokenizer was found, and what is beside it."""
 
-    path: Path  # a GGUF file or a directory
+    path: Path = Path()  # a GGUF file or a directory
     name: str  # for messages: of a file, only its name
     template: str | None = None
     metadata: Mapping[str, object] = {}  # of a GGUF file
+    tokenizer: Tokenizer | None = None  # that the server has sent
 
     @property
     def directory(self) -> Path:
@@ -44,6 +48,8 @@ class TokenizerPlace(Struct, frozen=True, kw_only=True):
 
     def read_tokenizer(self, engine: TextEngine | None = None) -> AnyTokenizer | None:
         """Build the tokenizer; one that cannot be built asks the engine, if there is one."""
+        if self.tokenizer is not None:
+            return self.tokenizer
         if self.metadata:
             return tokenizer_from_gguf(self.metadata, engine)
         return tokenizer_from_directory(self.path, engine)
@@ -64,6 +70,17 @@ def find_tokenizer(
         except DragomanError as error:
             log.info("the server names the tokenizer %s: %s", place, error.message)
     return None
+
+
+def fetch_tokenizer(client: ProbeClient, info: ServerInfo) -> TokenizerPlace | None:
+    """Return the tokenizer that a server sends, if it does."""
+    if not info.tokenizer_path:
+        return None
+    answer = client.get(info.tokenizer_path)
+    if not answer.is_ok:
+        log.info("the server does not send its tokenizer: it answers %d", answer.status)
+        return None
+    return TokenizerPlace(name="the server", tokenizer=deserialize_tokenizer(answer.body))
 
 
 def open_place(place: str, fetch: FetchFiles = fetch_tokenizer_files) -> TokenizerPlace:

@@ -28,6 +28,9 @@ class CompletionRequest(response_format.ConstraintFields, kw_only=True):
     add_special_tokens: bool | None = None
     parse_special: bool | None = None
     max_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+    cache_salt: Annotated[str, Meta(max_length=512)] | None = None
 
 
 def decode_request(body: bytes, strict: bool = False) -> Request:
@@ -37,6 +40,11 @@ def decode_request(body: bytes, strict: bool = False) -> Request:
         raise BadRequest("`best_of` must not be less than `n`.", param="best_of")
     if best_of is not None and best_of > n and fields.stream:
         raise BadRequest("`best_of` cannot be streamed.", param="best_of")
+    if fields.return_token_ids and (fields.echo or (best_of or n) > n):
+        other = "echo" if fields.echo else "best_of"
+        raise BadRequest(
+            f"`return_token_ids` and `{other}` cannot be combined.", param="return_token_ids"
+        )
     prompts = _decode_prompts(fields)
     if len(prompts) * max(n, best_of or 0) > MAX_CHOICES:
         raise BadRequest(
@@ -54,6 +62,9 @@ def decode_request(body: bytes, strict: bool = False) -> Request:
         best_of=best_of,
         logprobs=fields.logprobs,
         echo=bool(fields.echo),
+        returns_token_ids=bool(fields.return_token_ids),
+        writes_ids_as_tokens=bool(fields.return_tokens_as_token_ids),
+        cache_salt=fields.cache_salt or "",
     )
 
 

@@ -42,6 +42,8 @@ class ModelCard(Struct):
     slots: int | UnsetType = UNSET  # choices that it generates at once; of a loaded model
     slots_busy: int | UnsetType = UNSET
     requests_waiting: int | UnsetType = UNSET
+    sampling_fields: list[str] | UnsetType = UNSET  # that its engine honours; of a loaded model
+    max_logprobs: int | UnsetType = UNSET  # alternatives for each token; -1 is no logprobs
     default_sampling: dict[str, Json] | UnsetType = UNSET  # of requests that set nothing
     sampling_source: str | UnsetType = UNSET  # where it comes from, besides the operator
     expires_at: float | UnsetType = UNSET  # when it is unloaded if it stays idle, Unix time

@@ -1,9 +1,10 @@
-"""The APIs of upstream servers, one file each: four for token ids, two for text."""
+"""The APIs of upstream servers, one file each: five for token ids, two for text."""
 
 from __future__ import annotations
 
 from dragoman.engines.remote.protocols.api import UpstreamApi
 from dragoman.engines.remote.protocols.chat_completions import ChatCompletionsApi
+from dragoman.engines.remote.protocols.dragoman import DragomanApi
 from dragoman.engines.remote.protocols.llama_server import LlamaServerApi
 from dragoman.engines.remote.protocols.sglang import SglangApi
 from dragoman.engines.remote.protocols.text_completions import TextCompletionsApi
@@ -22,6 +23,8 @@ def make_api(upstream: Upstream, vocabulary: Vocabulary) -> UpstreamApi:
             return VllmGenerateApi(upstream, vocabulary)
         case "vllm-completions":
             return VllmCompletionsApi(upstream, vocabulary)
+        case "dragoman":
+            return DragomanApi(upstream)
         case "sglang":
             return SglangApi(upstream, vocabulary)
         case "text":

@@ -23,6 +23,7 @@ class UpstreamRequest(Struct, frozen=True, kw_only=True):
     path: str
     body: dict[str, Json]
     choices: Sequence[int]  # that it answers
+    copies: Sequence[int] = ()  # choices with the same answer as the first
 
 
 class FrameReader(Protocol):

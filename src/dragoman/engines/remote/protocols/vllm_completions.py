@@ -14,7 +14,12 @@ from msgspec import Struct
 from dragoman.engines.remote.answer import AnswerParts, clamp
 from dragoman.engines.remote.failures import InvalidFrame
 from dragoman.engines.remote.protocols.api import FrameReader, UpstreamRequest
-from dragoman.engines.remote.protocols.vllm_stream import StreamFrame, VllmApi, VllmReader
+from dragoman.engines.remote.protocols.vllm_stream import (
+    StreamFrame,
+    VllmApi,
+    VllmReader,
+    make_vllm_request,
+)
 from dragoman.types import Job, Logprob
 
 PATH = "/v1/completions"
@@ -54,7 +59,7 @@ class VllmCompletionsApi(VllmApi):
             salt = f"{salt}{secrets.token_hex(8)}"  # which no cached prompt has
         if salt:
             body["cache_salt"] = salt
-        return [UpstreamRequest(path=PATH, body=body, choices=range(job.n))]
+        return [make_vllm_request(PATH, body, job)]
 
     def make_reader(self, request: UpstreamRequest, parts: AnswerParts) -> FrameReader:
         return VllmReader(parts, request, decoder.decode, convert_logprobs)

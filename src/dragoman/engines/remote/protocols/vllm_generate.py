@@ -10,7 +10,12 @@ from msgspec import Struct
 
 from dragoman.engines.remote.answer import AnswerParts, clamp
 from dragoman.engines.remote.protocols.api import FrameReader, UpstreamRequest
-from dragoman.engines.remote.protocols.vllm_stream import StreamFrame, VllmApi, VllmReader
+from dragoman.engines.remote.protocols.vllm_stream import (
+    StreamFrame,
+    VllmApi,
+    VllmReader,
+    make_vllm_request,
+)
 from dragoman.types import Job, Logprob
 
 PATH = "/inference/v1/generate"
@@ -48,7 +53,7 @@ class VllmGenerateApi(VllmApi):
         }
         if job.cache_scope:
             body["cache_salt"] = job.cache_scope
-        return [UpstreamRequest(path=PATH, body=body, choices=range(job.n))]
+        return [make_vllm_request(PATH, body, job)]
 
     def make_reader(self, request: UpstreamRequest, parts: AnswerParts) -> FrameReader:
         return VllmReader(parts, request, decoder.decode, convert_logprobs)

@@ -56,6 +56,7 @@ class StreamChoice(Struct, Generic[L]):
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     logprobs: L | None = None
+    unnamed_tokens: int = 0  # of the text, beside `token_ids`; only Dragoman has them
 
 
 class StreamFrame(Struct, Generic[L]):
@@ -82,10 +83,9 @@ class VllmReader(Generic[L]):
         self._decode = decode
         self._convert_logprobs = convert_logprobs
         self._drops_token = parts.job.sampling.max_tokens == 0
-        count = 1 if is_one_answer(parts.job) else len(request.choices)
-        self._choices = [ChoiceSteps(parts, choice) for choice in request.choices[:count]]
-        self._copies = request.choices[count:]  # choices with the same answer as the first
-        self._held: list[Step] = []  # the ends of choices
+        self._choices = [ChoiceSteps(parts, choice) for choice in request.choices]
+        self._copies = request.copies
+        self.held: list[Step] = []  # the ends of choices
         self._usage: StreamUsage | None = None
         self._is_complete = False
 
@@ -106,6 +106,11 @@ class VllmReader(Generic[L]):
             steps += self._end()
         return steps
 
+    def check_count(self, total: int, counted: int) -> None:
+        """Raise `InvalidFrame` unless the server counts as many tokens as have come."""
+        if total != counted:
+            raise InvalidFrame(f"{counted} ids came, but the server counts {total} tokens")
+
     def _read_choice(self, new: StreamChoice[L]) -> list[Step]:
         if not 0 <= new.index < len(self._choices):
             raise InvalidFrame(f"there is no choice {new.index}")
@@ -121,15 +126,19 @@ class VllmReader(Generic[L]):
             ids = []
         if self._parts.job.logprobs is not None and new.logprobs is not None:
             logprobs = self._convert_logprobs(new.logprobs, self._parts.job.logprobs)
-            if len(logprobs) != len(ids):
+            is_stop = finish == "stop" and bool(ids) and choice.is_stop_id(ids[-1])
+            if not len(ids) - is_stop <= len(logprobs) <= len(ids):
                 raise InvalidFrame(f"{len(logprobs)} logprobs for {len(ids)} tokens")
         step = choice.add(ids, logprobs, finish)
+        if new.unnamed_tokens > 0:
+            choice.counted += new.unnamed_tokens
+            step = replace(step, text=new.text or "", tokens=step.tokens + new.unnamed_tokens)
         if self._drops_token:
             step = replace(step, ids=[], tokens=0, logprobs=[], stop_id=None)
             step = replace(step, finish=finish and "length")
         if step.finish is None:
             return self._copy(step)
-        self._held += self._copy(step)  # a reader ends the answer at its last token
+        self.held += self._copy(step)  # a reader ends the answer at its last token
         return []
 
     def _copy(self, step: Step) -> list[Step]:
@@ -149,14 +158,14 @@ class VllmReader(Generic[L]):
         usage, counted = self._usage, sum(choice.counted for choice in self._choices)
         if usage is not None:
             total = usage.completion_tokens
-            if total is not None and total != counted:
-                raise InvalidFrame(f"{counted} ids came, but the server counts {total} tokens")
-            if usage.prompt_tokens_details is not None and self._held:
+            if total is not None:
+                self.check_count(total, counted)
+            if usage.prompt_tokens_details is not None and self.held:
                 cached = usage.prompt_tokens_details.cached_tokens
                 # the prompt itself was reported with the first step: once, as the contract says
-                self._held[0] = replace(self._held[0], cached_tokens=cached)
+                self.held[0] = replace(self.held[0], cached_tokens=cached)
         self._is_complete = True
-        return self._held
+        return self.held
 
 
 def make_stream_error(error: Json) -> StatusFailure:
@@ -169,9 +178,10 @@ def make_stream_error(error: Json) -> StatusFailure:
     return StatusFailure(code if isinstance(code, int) else 500, b'{"error":' + body + b"}", {})
 
 
-def is_one_answer(job: Job) -> bool:
-    """Whether all choices are the same: vLLM refuses several greedy choices."""
-    return job.n > 1 and job.sampling.is_greedy
+def make_vllm_request(path: str, body: dict[str, Json], job: Job) -> UpstreamRequest:
+    """Make the request of a job; vLLM refuses several greedy choices, which are all the same."""
+    count = 1 if job.sampling.is_greedy else job.n
+    return UpstreamRequest(path=path, body=body, choices=range(count), copies=range(count, job.n))
 
 
 class VllmApi:
