@@ -48,7 +48,6 @@ from dragoman.models.name_index import (
     merge_duplicates,
     normalize_name,
     slugify,
-    strip_quantization,
 )
 from dragoman.models.pull import DEFAULT_ALIASES, DEFAULT_FILE
 from dragoman.options import suggest
@@ -73,6 +72,7 @@ class ModelSource(Struct, frozen=True, kw_only=True):
     parameters: str | None = None
     quantization: str | None = None
     context: int | None = None
+    modalities: tuple[str, ...] = ("text",)  # of a directory; a GGUF file has a projector
     size: int = 0  # bytes of all its files
     created: int = 0  # when the file was last changed, in seconds
     broken: str | None = None  # why it cannot be loaded
@@ -251,8 +251,8 @@ class ModelCatalog:
             add_names(
                 tiers[3],
                 source,
-                strip_quantization(stem),
-                strip_quantization(relative_name),
+                gguf.strip_quantization(stem),
+                gguf.strip_quantization(relative_name),
             )
             add_names(tiers[4], source, *source.titles, *map(slugify, source.titles))
             add_names(tiers[5], source, source.architecture or "")
@@ -322,13 +322,8 @@ def describe_directory(path: Path) -> ModelSource:
     except (OSError, ValueError, RecursionError) as error:
         log.warning("cannot read a model directory: %r", error)
         return msgspec.structs.replace(source, broken="The model's config.json cannot be read.")
-    return msgspec.structs.replace(
-        source,
-        architecture=config.architecture,
-        quantization=config.quantization,
-        context=config.context,
-        size=sum(file.st_size for file in weights),
-    )
+    size = sum(file.st_size for file in weights)
+    return msgspec.structs.replace(source, size=size, **msgspec.structs.asdict(config))
 
 
 def describe_upstream(name: str, options: ModelOptions) -> ModelSource:

@@ -18,10 +18,6 @@ if TYPE_CHECKING:
 
 NameIndex = dict[str, list["ModelSource"]]
 LATEST = "latest"
-QUANTIZATION_SUFFIX = re.compile(
-    r"[.\-_](?:ud-)?(?:i?q\d(?:_[0-9a-z]+)*|tq\d_\d|mxfp4(?:_moe)?|nvfp4|bf16|f16|f32|fp16|fp8)$",
-    re.I,
-)
 _HUB_NAME = re.compile(
     r"(?:hf:|(?:https://)?(?:hf\.co|huggingface\.co)/)"
     r"(?P<owner>[\w.\-]+)/(?P<repo>[\w.\-]+?)(?P<file>/[\w.\-/]+)?(?::(?P<tag>[\w.\-]+))?"
@@ -34,11 +30,6 @@ def normalize_name(name: str) -> str:
 
 def slugify(text: str) -> str:
     return re.sub(r"[\s_]+", "-", normalize_name(text))
-
-
-def strip_quantization(name: str) -> str:
-    """Return a name without the quantization at its end."""
-    return QUANTIZATION_SUFFIX.sub("", name)
 
 
 def index_explicit(sources: list[ModelSource]) -> NameIndex:

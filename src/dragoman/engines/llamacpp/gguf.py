@@ -38,6 +38,7 @@ MAX_TENSORS = 1 << 18
 MAX_NAME = 63
 MAX_DIMS = 4
 DEFAULT_ALIGNMENT = 32
+LFS_START = b"vers"  # of a pointer of Git LFS, which a clone without its files has
 FIRST_READ = 1 << 20
 
 STRING, ARRAY, BOOL = 8, 9, 7
@@ -57,6 +58,10 @@ SCALARS = {
     12: (Layout("<d"), "d"),
 }
 SPLIT = re.compile(r"^(?P<stem>.*)-(?P<part>\d{5})-of-(?P<parts>\d{5})$")
+QUANTIZATION = re.compile(
+    r"[.\-_](?:ud-)?(?:i?q\d(?:_[0-9a-z]+)*|tq\d_\d|mxfp4(?:_moe)?|nvfp4|bf16|f16|f32|fp16|fp8)$",
+    re.IGNORECASE,
+)
 
 
 class TensorSummary(Struct, frozen=True):
@@ -148,6 +153,11 @@ def format_parameter_count(parameters: int) -> str:
     return str(parameters)
 
 
+def strip_quantization(stem: str) -> str:
+    """Return the name of a file without the quantization at its end."""
+    return QUANTIZATION.sub("", stem)
+
+
 def parse_split_name(stem: str) -> tuple[str, int, int] | None:
     """Parse `name-00002-of-00003` into name, part and number of parts."""
     match = SPLIT.match(stem)
@@ -206,7 +216,10 @@ class _HeaderReader:
         self.strings_left = MAX_STRINGS
 
     def read_header(self) -> GgufHeader:
-        if self.size < 4 or self.read_bytes(4) != b"GGUF":
+        start = self.read_bytes(min(self.size, 4))
+        if start == LFS_START:
+            raise ModelBroken("The file is not a GGUF file, but a pointer: run `git lfs pull`.")
+        if start != b"GGUF":
             raise ModelBroken("The file is not a GGUF file.")
         version = self.read_u32()
         if version & 0xFFFF == 0:

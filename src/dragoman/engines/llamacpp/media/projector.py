@@ -23,12 +23,9 @@ from dragoman.engines.llamacpp.media.projector_rules import check_rules
 from dragoman.errors import ModelBroken
 
 NONE = "none"  # the value of the setting that uses no projector
-MARK = "mmproj"
+NAME_PART = "mmproj"  # of its file name
 PRECISIONS = ("f16", "bf16", "f32", "q8_0")  # of projectors, the preferred one first
 MODALITIES = {"vision": "image", "audio": "audio"}
-_QUANTIZATION = re.compile(
-    r"[.\-_](?:ud-)?(?:i?q\d(?:_[0-9a-z]+)*|tq\d_\d|mxfp4(?:_moe)?|nvfp4|bf16|f16|f32|fp16|fp8)$"
-)
 _SEPARATORS = re.compile(r"[.\-_ ]+")
 
 
@@ -58,8 +55,8 @@ def find_projector(model: Path, setting: str | None = None) -> Path | None:
 def choose_projector(model: str, files: Iterable[str]) -> str | None:
     """Return the projector of a model among the names of the files in its directory."""
     names = [name for name in files if name.lower().endswith(".gguf")]
-    candidates = [name for name in names if MARK in name.lower()]
-    if not candidates or MARK in model.lower():
+    candidates = [name for name in names if NAME_PART in name.lower()]
+    if not candidates or NAME_PART in model.lower():
         return None
     own_name = _get_base_name(model)
     named_alike = [name for name in candidates if _get_base_name(name) == own_name]
@@ -74,8 +71,8 @@ def _get_base_name(file: str) -> str:
     split = gguf.parse_split_name(stem)
     stem = (split[0] if split else stem).lower()
     for _ in range(2):  # the word may be on either side of the quantization
-        stem = _QUANTIZATION.sub("", stem.strip(".-_ "))
-        stem = stem.removeprefix(MARK).removesuffix(MARK)
+        stem = gguf.strip_quantization(stem.strip(".-_ "))
+        stem = stem.removeprefix(NAME_PART).removesuffix(NAME_PART)
     return _SEPARATORS.sub("-", stem.strip(".-_ "))
 
 

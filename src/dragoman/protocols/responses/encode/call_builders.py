@@ -25,6 +25,7 @@ class CallBuilder(ItemBuilder):
 
     channel: ClassVar[Channel] = "tool_args"
     needs_client: ClassVar[bool] = True  # the client must answer the call
+    field: ClassVar[str] = "arguments"  # of the item, where what arrives is put
 
     def __init__(
         self, output: OutputItems, id_prefix: str, origin: ToolOrigin, delta: Delta
@@ -40,10 +41,31 @@ class CallBuilder(ItemBuilder):
         """Whether the arguments are complete, for a call that the model did not end itself."""
         return is_json(self.text)
 
-    def _make_item(self, kind: str, field: str) -> Item:
+    def add(self, delta: Delta) -> list[bytes]:
+        self._pieces.append(delta.text)
+        return [self.events.encode_text_delta(self._head, delta.text)]
+
+    def close(self, cut: bool) -> list[bytes]:
+        if cut:
+            self.item |= {"status": "incomplete", self.field: self.text}
+            return []
+        return self._complete()
+
+    def _complete(self) -> list[bytes]:
+        """End a call whose arguments have arrived."""
+        raise NotImplementedError
+
+    def _add_missing_arguments(self) -> list[bytes]:
+        """Add an empty object in place of no arguments at all."""
+        return [] if self._pieces else self.add(Delta(text="{}"))
+
+    def snapshot(self) -> Item:
+        return self.item | {self.field: self.text}
+
+    def _make_item(self, kind: str) -> Item:
         """Make the item of a call that the client answers."""
         item = {"id": self.id, "type": kind, "status": "in_progress", "call_id": self.call_id}
-        item |= {"name": self.origin.name, field: ""}
+        item |= {"name": self.origin.name, self.field: ""}
         if self.origin.namespace is not None:
             item["namespace"] = self.origin.namespace
         return item
@@ -56,20 +78,12 @@ class FunctionCallBuilder(CallBuilder):
         super().__init__(output, "fc", origin, delta)
 
     def open(self) -> list[bytes]:
-        added = self.begin_item(self._make_item("function_call", "arguments"))
+        added = self.begin_item(self._make_item("function_call"))
         self._head = self.encode_head("function_call_arguments.delta")
         return [added]
 
-    def add(self, delta: Delta) -> list[bytes]:
-        self._pieces.append(delta.text)
-        return [self.events.encode_text_delta(self._head, delta.text)]
-
-    def close(self, cut: bool) -> list[bytes]:
-        if cut:
-            self.item |= {"status": "incomplete", "arguments": self.text}
-            return []
-        frames = [] if self._pieces else self.add(Delta(text="{}"))
-        arguments = self.text
+    def _complete(self) -> list[bytes]:
+        frames, arguments = self._add_missing_arguments(), self.text
         self.item |= {"status": "completed", "arguments": arguments}
         name = self.origin.name
         return [
@@ -78,12 +92,11 @@ class FunctionCallBuilder(CallBuilder):
             self.output.finish(self.index, self.item),
         ]
 
-    def snapshot(self) -> Item:
-        return self.item | {"arguments": self.text}
-
 
 class CustomCallBuilder(CallBuilder):
     """Builds a call to a tool that takes free text."""
+
+    field = "input"
 
     def __init__(self, output: OutputItems, origin: ToolOrigin, delta: Delta) -> None:
         super().__init__(output, "ctc", origin, delta)
@@ -94,7 +107,7 @@ class CustomCallBuilder(CallBuilder):
         return self._decoder.is_complete
 
     def open(self) -> list[bytes]:
-        added = self.begin_item(self._make_item("custom_tool_call", "input"))
+        added = self.begin_item(self._make_item("custom_tool_call"))
         self._head = self.encode_head("custom_tool_call_input.delta")
         return [added]
 
@@ -107,21 +120,14 @@ class CustomCallBuilder(CallBuilder):
         self._pieces.append(text)
         return [self.events.encode_text_delta(self._head, text)]
 
-    def close(self, cut: bool) -> list[bytes]:
-        if cut:
-            self.item |= {"status": "incomplete", "input": self.text}
-            return []
-        frames = self._add_input(self._decoder.close())
-        text = self.text
+    def _complete(self) -> list[bytes]:
+        frames, text = self._add_input(self._decoder.close()), self.text
         self.item |= {"status": "completed", "input": text}
         return [
             *frames,
             self.encode_event("custom_tool_call_input.done", input=text),
             self.output.finish(self.index, self.item),
         ]
-
-    def snapshot(self) -> Item:
-        return self.item | {"input": self.text}
 
 
 class RemoteCallBuilder(CallBuilder):
@@ -150,20 +156,10 @@ class RemoteCallBuilder(CallBuilder):
         self._head = self.encode_head("mcp_call_arguments.delta")
         return frames
 
-    def add(self, delta: Delta) -> list[bytes]:
-        self._pieces.append(delta.text)
-        return [self.events.encode_text_delta(self._head, delta.text)]
-
-    def close(self, cut: bool) -> list[bytes]:
-        if cut:
-            self.item |= {"status": "incomplete", "arguments": self.text}
-            return []
-        frames = [] if self._pieces else self.add(Delta(text="{}"))
-        self.item |= {"status": "calling", "arguments": self.text}
-        return [*frames, self.encode_event("mcp_call_arguments.done", arguments=self.text)]
-
-    def snapshot(self) -> Item:
-        return self.item | {"arguments": self.text}
+    def _complete(self) -> list[bytes]:
+        frames, arguments = self._add_missing_arguments(), self.text
+        self.item |= {"status": "calling", "arguments": arguments}
+        return [*frames, self.encode_event("mcp_call_arguments.done", arguments=arguments)]
 
     def to_remote_call(self) -> RemoteCall:
         return RemoteCall(self.id, self.origin.server_label, self.origin.name, self.text)
