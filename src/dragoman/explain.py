@@ -67,12 +67,22 @@ def open_source(name: str, settings: Settings) -> TemplateSource:
     path = Path(name)
     if not os.path.exists(path):  # unlike the method, it takes a name of any length
         return _read_model_template(name, settings)
-    source = read_template_source(path)
+    source = _read_path(path)
     if settings.chat_template and (source is not None or path.suffix == ".json"):
         return _replace_template(source, settings.chat_template)
     if source is None and path.suffix == ".json":
         raise ModelBroken(f"{path.name} has no chat template.")
     return source or _read_model_template(name, settings)
+
+
+def _read_path(path: Path) -> TemplateSource | None:
+    """Read the template of a file or of a model directory, which also says what the model reads."""
+    source = read_template_source(path)
+    if source is None or not (path / "config.json").is_file():
+        return source
+    from dragoman.models.catalog import describe_directory
+
+    return dataclasses.replace(source, modalities=describe_directory(path).modalities)
 
 
 def _replace_template(source: TemplateSource | None, file: str) -> TemplateSource:
@@ -92,7 +102,7 @@ def _read_model_template(name: str, settings: Settings) -> TemplateSource:
     model = runtime.open_catalog(settings, name).added[0]
     override = model.options.chat_template
     if model.kind != "gguf":
-        source = read_template_source(model.path)
+        source = _read_path(model.path)
         if override:
             return _replace_template(source, override)
         if source is None:

@@ -14,6 +14,7 @@ from dragoman.engines import EngineDied
 from dragoman.engines.vllm.adapters import AdapterSet, find_max_rank, read_rank
 from dragoman.engines.vllm.core_reader import CoreReader, find_missing
 from dragoman.engines.vllm.failures import convert_failure
+from dragoman.engines.vllm.multi_modal import MultiModalPrompts
 from dragoman.engines.vllm.outputs import ChoiceReader, RequestReader
 from dragoman.engines.vllm.sampling import build_request
 from dragoman.engines.vllm.settings import VllmSettings, build_arguments, list_variables
@@ -29,6 +30,9 @@ from dragoman.errors import (
     Unsupported,
 )
 from dragoman.types import Adapter, Job, Sampling, Step
+from dragoman.types.media_ids import PromptCount, make_media_ids
+from tests.support.media_files import make_image, make_sound
+from tests.support.vision_items import make_item
 
 EOS = (2, 7)
 KNOWN = {"model", "max_model_len", "max_num_seqs", "dtype", "scheduling_policy", "runner"}
@@ -180,7 +184,8 @@ def test_a_rejected_parameter_is_named_as_clients_know_it() -> None:
 def read_outputs(job: Job, *outputs: Any, copies: int = 1, drops: bool = False) -> list[Step]:
     steps: list[Step] = []
     groups = [range(copies)] if copies > 1 else [[choice] for choice in range(job.n)]
-    reader = RequestReader(job, [ChoiceReader(job, steps.append, group, drops) for group in groups])
+    choices = [ChoiceReader(job, steps.append, group, drops) for group in groups]
+    reader = RequestReader(job, choices, len(job.prompt))
     for output in outputs:
         reader.read(output)
     return steps
@@ -340,3 +345,102 @@ def test_the_fast_path_is_not_taken_where_vllm_lacks_a_part(
     assert (find_missing(llm) or "").startswith(missing)
     assert asyncio.run(CoreReader.attach(llm, SchedulerStatistics(), None)) is None
     assert "reading outputs through AsyncLLM" in caplog.text
+
+
+# Pictures and sound
+
+PAD, START, END, FEATURE = 100, 101, 102, 103
+PICTURE, SOUND = make_item(make_image(size=(8, 8))), make_item(make_sound(seconds=0.02))
+PICTURE_RUN, SOUND_RUN = make_media_ids(PICTURE.digest), make_media_ids(SOUND.digest)
+
+
+class FakeRenderer:
+    """Replaces every `PAD` by three features, as a processor of vLLM does."""
+
+    def __init__(self, limits: dict[str, int]) -> None:
+        self.requests: list[Any] = []
+        self._processor = SimpleNamespace(info=SimpleNamespace(allowed_mm_limits=limits))
+
+    def get_mm_processor(self) -> Any:
+        return self._processor
+
+    async def render_cmpl_async(self, requests: list[Any], *, skip_mm_cache: bool) -> list[Any]:
+        assert skip_mm_cache
+        self.requests += requests
+        ids: list[int] = []
+        found = []
+        for token in requests[0]["prompt_token_ids"]:
+            if token == PAD:
+                place = SimpleNamespace(offset=len(ids), length=3, get_num_embeds=lambda: 3)
+                found.append(place)
+            ids += [FEATURE] * 3 if token == PAD else [token]
+        items = sum(map(len, requests[0]["multi_modal_data"].values()))
+        hashes = requests[0]["multi_modal_uuids"]
+        places = {"image": found[:items]}
+        return [{"prompt_token_ids": ids, "mm_placeholders": places, "mm_hashes": hashes}]
+
+
+def make_prompts(
+    placeholder: list[int], limits: dict[str, int] | None = None, cache: int = 100
+) -> tuple[MultiModalPrompts, FakeRenderer]:
+    renderer = FakeRenderer({"image": 2, "audio": 1, "video": 1} if limits is None else limits)
+    tokenizer = SimpleNamespace(encode=lambda _, add_special_tokens: placeholder)
+    llm = SimpleNamespace(
+        renderer=renderer,
+        get_tokenizer=lambda: tokenizer,
+        input_processor=SimpleNamespace(mm_encoder_cache_size=cache),
+    )
+    model = SimpleNamespace(get_placeholder_str=lambda kind, number: f"{kind} {number}")
+    return MultiModalPrompts(llm, model), renderer
+
+
+@pytest.mark.parametrize("placeholder", [[PAD], [START, PAD], [PAD, END], [START, PAD, END]])
+def test_items_are_counted_with_what_is_around_them(placeholder: list[int]) -> None:
+    prompts, renderer = make_prompts(placeholder)
+    prompt = [1, *PICTURE_RUN, 2, 3, *PICTURE_RUN, *SOUND_RUN, 4]
+    rendered = asyncio.run(prompts.render(prompt, [PICTURE, SOUND], "owner"))
+    tokens = 3 + len(placeholder) - 1
+    assert rendered.count == PromptCount(4 + 3 * tokens, True, (tokens,) * 3)
+    assert rendered.prompt["cache_salt"] == "owner"
+    assert rendered.prompt["mm_hashes"]["image"] == [f"owner-{PICTURE.digest}"] * 2
+    [request] = renderer.requests
+    assert request["prompt_token_ids"] == [
+        *[1, *placeholder, 2, 3],
+        *[*placeholder, *placeholder, 4],
+    ]
+    assert [picture.size for picture in request["multi_modal_data"]["image"]] == [(8, 8)] * 2
+    [(samples, rate)] = request["multi_modal_data"]["audio"]
+    assert (len(samples), rate, str(samples.dtype)) == (320, 16000, "float32")
+    assert 0 < abs(samples).max() <= 1
+
+
+def test_a_placeholder_in_a_text_does_not_become_the_picture() -> None:
+    prompts, _ = make_prompts([PAD])
+    rendered = asyncio.run(prompts.render([PAD, 1, *PICTURE_RUN, 2], [PICTURE]))
+    assert not rendered.count.is_exact
+
+
+@pytest.mark.parametrize(
+    ("prompt", "options", "message"),
+    [
+        ([1, *PICTURE_RUN], {}, "must not end with a picture"),
+        ([*PICTURE_RUN * 3, 1], {}, "at most 2 items of the kind `image`"),
+        ([*PICTURE_RUN, 1], {"cache": 2}, "takes 3 tokens; .* reads at most 2"),
+        ([*make_media_ids("ab" * 32), 1], {}, "media that it does not have"),
+    ],
+)
+def test_prompts_that_vllm_cannot_read_are_rejected(
+    prompt: list[int], options: dict[str, Any], message: str
+) -> None:
+    prompts, _ = make_prompts([PAD], **options)
+    with pytest.raises(BadRequest, match=message):
+        asyncio.run(prompts.render(prompt, [PICTURE]))
+
+
+def test_a_model_reads_what_its_limits_allow() -> None:
+    assert make_prompts([PAD])[0].modalities == ("image", "audio")
+    assert make_prompts([PAD], {"image": 0, "video": 5})[0].modalities == ()
+    broken, renderer = make_prompts([PAD])
+    renderer.render_cmpl_async = None  # type: ignore[method-assign,assignment]
+    with pytest.raises(ModelBroken, match="language_model_only"):
+        asyncio.run(broken.try_items())

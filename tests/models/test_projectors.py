@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,3 +43,27 @@ def test_projectors_are_no_models(tmp_path: Path, capsys: pytest.CaptureFixture[
     models.write_mlp_projector(root / "text/mmproj.gguf", models.Changes(without="mm.0.weight"))
     broken = run_command(capsys, "show", "text", "--models-dir", str(root))
     assert "mm.0.weight" in broken.out + broken.err
+
+
+@pytest.mark.parametrize(
+    ("parts", "modalities"),
+    [
+        ({}, "text"),
+        ({"vision_config": {}}, "text, image"),
+        ({"audio_config": {}}, "text, audio"),
+        ({"thinker_config": {"vision_config": {}, "audio_config": {}}}, "text, image, audio"),
+        ({"vision_config": None}, "text"),
+    ],
+)
+def test_directories_say_what_their_encoders_read(
+    parts: dict[str, Any], modalities: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "sees"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"architectures": ["Model"], **parts}))
+    (folder / "model.safetensors").write_bytes(bytes(8))
+    (folder / "chat_template.jinja").write_text(models.CHATML)
+    shown = run_command(capsys, "show", str(folder), "--json")
+    assert json.loads(shown.out)["modalities"] == modalities.split(", ")
+    explained = run_command(capsys, "explain", str(folder), "--json")
+    assert json.loads(explained.out)["media"]["reads"] == modalities.split(", ")

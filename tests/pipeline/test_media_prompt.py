@@ -5,14 +5,14 @@ Everything but the weights is real: HTTP, decoding, templates, the native engine
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from dragoman.types.media_ids import RUN_LENGTH, make_media_ids
+from dragoman.types.media_ids import make_media_ids
 from tests.support import vision_models as models
 from tests.support.media_files import make_sound
 from tests.support.serving import RunningServer
@@ -27,9 +27,12 @@ from tests.support.vision_server import (
     ask_ollama,
     ask_responses,
     count_cached,
+    drop_media,
+    find_runs,
+    get_ids,
     get_text,
-    make_message_parts,
-    make_response_parts,
+    make_codex_turn,
+    make_tool_chat,
     post,
     serve_models,
     write_models,
@@ -39,11 +42,6 @@ QUESTION = "What is this?"
 LOW, HIGH = make_sound(), make_sound(seconds=0.25)
 SPECIALS = (*models.SPECIALS, *models.USER_DEFINED)
 FIRST_SPECIAL = 256
-TOOL = {
-    "name": "screenshot",
-    "description": "Takes a screenshot.",
-    "input_schema": {"type": "object", "properties": {}},
-}
 
 
 @pytest.fixture(scope="module")
@@ -58,24 +56,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     models.write_mlp_projector(root / "pieces/mmproj.gguf")
     with serve_models(root) as running:
         yield running
-
-
-def get_ids(response: httpx.Response) -> list[int]:
-    assert response.status_code == 200, response.text
-    ids: list[int] = response.json()["debug"]["prompt_ids"]
-    return ids
-
-
-def find_runs(ids: Sequence[int]) -> list[tuple[int, ...]]:
-    """The items of a prompt, in order."""
-    negative = [token for token in ids if token < 0]
-    return [
-        tuple(negative[start : start + RUN_LENGTH]) for start in range(0, len(negative), RUN_LENGTH)
-    ]
-
-
-def drop_media(ids: Sequence[int]) -> list[int]:
-    return [token for token in ids if token >= 0]
 
 
 @pytest.mark.parametrize(
@@ -212,45 +192,6 @@ def test_a_prompt_that_is_too_long_with_its_media_says_so(server: RunningServer)
     error = response.json()["error"]
     assert error["code"] == "context_length_exceeded"
     assert str(11 * models.AUDIO_TOKENS)[:2] in error["message"]
-
-
-def make_tool_chat(model: str, *parts: Part) -> tuple[str, Any]:
-    """A turn of Claude Code: a tool was called, and its result has a screenshot."""
-    call = {"type": "tool_use", "id": "toolu_1", "name": "screenshot", "input": {}}
-    result = {
-        "type": "tool_result",
-        "tool_use_id": "toolu_1",
-        "content": make_message_parts(parts),
-    }
-    messages = [
-        {"role": "user", "content": "Look at the page."},
-        {"role": "assistant", "content": [call]},
-        {"role": "user", "content": [result]},
-    ]
-    body = {"model": model, "messages": messages, "tools": [TOOL], "max_tokens": 8}
-    return "/v1/messages", body
-
-
-def make_codex_turn(model: str, *parts: Part) -> tuple[str, Any]:
-    """A turn of Codex, the same in its wire API."""
-    items = [
-        {"role": "user", "content": [{"type": "input_text", "text": "Look at the page."}]},
-        {"type": "function_call", "call_id": "toolu_1", "name": "screenshot", "arguments": "{}"},
-        {
-            "type": "function_call_output",
-            "call_id": "toolu_1",
-            "output": make_response_parts(parts),
-        },
-    ]
-    tool = {
-        "type": "function",
-        "name": "screenshot",
-        "description": TOOL["description"],
-        "parameters": TOOL["input_schema"],
-        "strict": False,
-    }
-    body = {"model": model, "input": items, "tools": [tool], "max_output_tokens": 8, "store": False}
-    return "/v1/responses", body
 
 
 def test_a_screenshot_in_a_tool_result_reaches_the_model(server: RunningServer) -> None:

@@ -16,6 +16,8 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.support.gguf_files import finish_file
+
 WIDTH = 32  # of embeddings, of text and media alike
 PATCH, SIDE = 8, 16  # pixels of a patch, and of a side of the picture that `mlp` sees
 MLP_TOKENS = (SIDE // PATCH) ** 2
@@ -69,7 +71,7 @@ CHATML = """\
 """
 
 
-def _list_byte_tokens() -> list[str]:
+def list_byte_tokens() -> list[str]:
     """Return the characters that stand for the 256 bytes in a `gpt2` vocabulary."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
@@ -117,11 +119,7 @@ class WeightWriter:
         for key, text in changes.texts.items():
             self.file.kv_data[0].pop(key, None)
             self.file.add_string(key, text)
-        self.file.write_header_to_file()
-        self.file.write_kv_data_to_file()
-        self.file.write_tensors_to_file()
-        self.file.close()
-        return self.path
+        return finish_file(self.file, self.path)
 
 
 def write_text_model(
@@ -161,7 +159,7 @@ def write_text_model(
 
 def _add_bytes(file: gguf.GGUFWriter) -> list[str]:
     """Add a vocabulary of bytes; return its tokens."""
-    tokens = [*_list_byte_tokens(), *SPECIALS, *USER_DEFINED, "ab", "ĊĊ"]
+    tokens = [*list_byte_tokens(), *SPECIALS, *USER_DEFINED, "ab", "ĊĊ"]
     file.add_tokenizer_model("gpt2")
     file.add_tokenizer_pre("default")
     file.add_token_list(tokens)

@@ -11,12 +11,18 @@ import httpx
 
 from dragoman import config, runtime
 from dragoman.http.server import make_app
+from dragoman.types.media_ids import RUN_LENGTH
 from tests.support import vision_models as models
 from tests.support.media_files import make_image, to_base64, to_data_url
 from tests.support.serving import RunningServer, run_app
 
 Part: TypeAlias = str | bytes  # text, or a PNG or WAV file
 DEBUG = {"x-dragoman-debug": "prompt,prompt_ids"}
+TOOL = {
+    "name": "screenshot",
+    "description": "Takes a screenshot.",
+    "input_schema": {"type": "object", "properties": {}},
+}
 RED, BLUE = make_image(size=(16, 16)), make_image(size=(16, 16), colour="blue")
 
 
@@ -144,3 +150,60 @@ def get_text(answer: dict[str, Any]) -> str:
 def count_cached(answer: dict[str, Any]) -> int:
     cached: int = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
     return cached
+
+
+def get_ids(response: httpx.Response) -> list[int]:
+    assert response.status_code == 200, response.text
+    ids: list[int] = response.json()["debug"]["prompt_ids"]
+    return ids
+
+
+def find_runs(ids: Sequence[int]) -> list[tuple[int, ...]]:
+    """The items of a prompt, in order."""
+    negative = [token for token in ids if token < 0]
+    return [
+        tuple(negative[start : start + RUN_LENGTH]) for start in range(0, len(negative), RUN_LENGTH)
+    ]
+
+
+def drop_media(ids: Sequence[int]) -> list[int]:
+    return [token for token in ids if token >= 0]
+
+
+def make_tool_chat(model: str, *parts: Part) -> tuple[str, Any]:
+    """A turn of Claude Code: a tool was called, and its result has a screenshot."""
+    call = {"type": "tool_use", "id": "toolu_1", "name": "screenshot", "input": {}}
+    result = {
+        "type": "tool_result",
+        "tool_use_id": "toolu_1",
+        "content": make_message_parts(parts),
+    }
+    messages = [
+        {"role": "user", "content": "Look at the page."},
+        {"role": "assistant", "content": [call]},
+        {"role": "user", "content": [result]},
+    ]
+    body = {"model": model, "messages": messages, "tools": [TOOL], "max_tokens": 8}
+    return "/v1/messages", body
+
+
+def make_codex_turn(model: str, *parts: Part) -> tuple[str, Any]:
+    """A turn of Codex, the same in its wire API."""
+    items = [
+        {"role": "user", "content": [{"type": "input_text", "text": "Look at the page."}]},
+        {"type": "function_call", "call_id": "toolu_1", "name": "screenshot", "arguments": "{}"},
+        {
+            "type": "function_call_output",
+            "call_id": "toolu_1",
+            "output": make_response_parts(parts),
+        },
+    ]
+    tool = {
+        "type": "function",
+        "name": "screenshot",
+        "description": TOOL["description"],
+        "parameters": TOOL["input_schema"],
+        "strict": False,
+    }
+    body = {"model": model, "input": items, "tools": [tool], "max_output_tokens": 8, "store": False}
+    return "/v1/responses", body

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from dragoman.errors import AdapterNotFound, BadRequest, ContextOverflow, Unsupported
-from dragoman.types import Adapter, Capabilities, Sampling
+from dragoman.types import Adapter, Capabilities, Job, MediaItem, Sampling
+from dragoman.types.media_ids import split_at_media
+
+ENDS_IN_MEDIA = (
+    "The prompt must not end with a picture or sound. Add text after it, or set "
+    "`add_generation_prompt`."
+)
+UNREADABLE_MEDIA = (
+    "The engine cannot read a picture or sound of this request. Send it in another size or shape."
+)
 
 
 def check_logprobs(requested: int | None, maximum: int) -> None:
@@ -62,6 +71,28 @@ def make_context_overflow(
         f"resulted in {length}. Please shorten it.",
         param=param,
     )
+
+
+def check_media(job: Job, ids: Sequence[int]) -> None:
+    """Reject a prompt that ends with media, and logprobs of a prompt with media."""
+    if ids[-1] < 0:
+        raise BadRequest(ENDS_IN_MEDIA, param="messages")
+    if job.prompt_logprobs is not None:
+        raise Unsupported(
+            "Logprobs of a prompt cannot be combined with pictures or sound.", param="echo"
+        )
+
+
+def split_media_prompt(
+    prompt: Sequence[int], media: Sequence[MediaItem]
+) -> tuple[list[list[int]], list[MediaItem]]:
+    """Return the texts around all items, one more than there are items, and the items."""
+    try:
+        parts = list(split_at_media(prompt, media))
+    except ValueError:
+        raise BadRequest("The prompt refers to media that it does not have.") from None
+    texts = [part for part in parts if not isinstance(part, MediaItem)]
+    return texts, [part for part in parts if isinstance(part, MediaItem)]
 
 
 def check_token_ids(ids: Collection[int], vocabulary_size: int, param: str) -> None:

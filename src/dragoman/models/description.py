@@ -12,7 +12,7 @@ from dragoman.engines.llamacpp.loading.memory_plan import MemoryPlan
 from dragoman.engines.llamacpp.pooling.head import read_head
 from dragoman.errors import DragomanError, ModelBroken
 from dragoman.models.catalog import ModelSource
-from dragoman.models.loaders.assemble import choose_chat_template
+from dragoman.models.loaders.assemble import choose_chat_template, show_chat_template
 from dragoman.models.loaders.gguf import (
     read_chat_template,
     read_model_header,
@@ -80,7 +80,7 @@ def describe_model(source: ModelSource, planner: MemoryPlanner, key: str = "") -
     return ModelDescription(
         source=source,
         metadata={key: _shorten(value) for key, value in header.metadata.items()},
-        template=template,
+        template=show_chat_template(source, template),
         tool_format=tools,
         reasoning_format=reasoning,
         capabilities=_list_capabilities(source, header, (tools, reasoning, template)),
@@ -114,10 +114,11 @@ def _describe_directory(source: ModelSource) -> ModelDescription:
     names = {"chat": template, "tools": tools, "thinking": reasoning, "lora": source.options.lora}
     return ModelDescription(
         source=source,
-        template=template,
+        template=show_chat_template(source, template),
         tool_format=tools,
         reasoning_format=reasoning,
         capabilities=("completion", *(name for name, value in names.items() if value)),
+        modalities=list_modalities(source),
         license=source.options.license,
         sampling=msgspec.to_builtins(preset.get_sampling(recommended.sampling)),
         sampling_source=recommended.source,
@@ -163,7 +164,7 @@ def describe_upstream_model(source: ModelSource, key: str = "") -> ModelDescript
     return ModelDescription(
         source=described,
         upstream=found,
-        template=template,
+        template=show_chat_template(source, template),
         tool_format=tools,
         reasoning_format=reasoning,
         vocabulary=info.vocabulary_size,

@@ -1,4 +1,4 @@
-"""The projector files of models on disk: which model reads pictures or sound. Nothing is loaded."""
+"""Which models on disk read pictures or sound, and their projector files. Nothing is loaded."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ def _read(path: Path, _stamp: tuple[int, int], width: int | None) -> Projector:
 
 def list_modalities(source: ModelSource) -> tuple[str, ...]:
     """List what a model reads, as far as its files say it."""
+    if source.kind != "gguf":
+        return source.modalities
     with suppress(ModelBroken):
         projector = read_model_projector(source)
         if projector is not None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec import Struct
 
-from dragoman.engines.limits import make_context_overflow
+from dragoman.engines.limits import UNREADABLE_MEDIA, make_context_overflow
 from dragoman.errors import (
     ENGINE_FAILURE,
     BadRequest,
@@ -40,9 +40,6 @@ MIN_XTC_THRESHOLD = 1e-9
 SERVER_NAMES = {"typical_p": "typ_p"}  # our names of samplers -> the server's
 # errors of the server that only media can cause
 MEDIA_ERRORS = ("Failed to tokenize prompt", "Failed to load image or audio", "Invalid token")
-UNREADABLE_MEDIA = (
-    "The engine cannot read a picture or sound of this request. Send it in another size or shape."
-)
 FINAL_FIELDS = ("index", "tokens", "stop", "stop_type", "tokens_predicted")
 FIXED_FIELDS: dict[str, Json] = {
     "stream": True,

@@ -11,10 +11,11 @@ from dragoman.engines.limits import (
     check_generates,
     check_grammar_sampling,
     check_logprobs,
+    check_media,
     check_prompt_length,
     check_token_ids,
 )
-from dragoman.engines.llamacpp.media.media_prompts import ENDS_IN_MEDIA, INEXACT
+from dragoman.engines.llamacpp.media.media_prompts import INEXACT
 from dragoman.engines.llamacpp.params import DOMINANT_BIAS, NativeRequest
 from dragoman.engines.llamacpp.slots import SlotLease
 from dragoman.errors import BadRequest, InvalidGrammar, Unsupported
@@ -70,17 +71,12 @@ def check_job(job: Job, ids: Sequence[int], count: PromptCount, engine: LlamaCpp
 
 def check_media_prompt(job: Job, ids: Sequence[int], count: PromptCount) -> None:
     """Reject a prompt that would crash the server, or that it would read differently."""
-    if ids[-1] < 0:
-        raise BadRequest(ENDS_IN_MEDIA, param="messages")
+    check_media(job, ids)
     if not count.is_exact:
         raise BadRequest(INEXACT, param="messages")
     if job.sampling.min_tokens:  # it takes two requests, and the second one continues a text
         raise Unsupported(
             "`min_tokens` cannot be combined with pictures or sound.", param="min_tokens"
-        )
-    if job.prompt_logprobs is not None:
-        raise Unsupported(
-            "Logprobs of a prompt cannot be combined with pictures or sound.", param="echo"
         )
 
 

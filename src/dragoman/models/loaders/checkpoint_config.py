@@ -14,6 +14,7 @@ from msgspec import Struct
 from dragoman.types import Json
 
 MAX_BYTES = 1 << 20
+ENCODERS = {"vision_config": "image", "audio_config": "audio"}  # -> what the encoder reads
 TYPE_NAMES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}  # as in GGUF files
 
 
@@ -23,6 +24,7 @@ class CheckpointConfig(Struct, frozen=True, kw_only=True):
     architecture: str | None = None
     context: int | None = None
     quantization: str | None = None
+    modalities: tuple[str, ...] = ("text",)
 
 
 def read_checkpoint_config(directory: Path) -> CheckpointConfig:
@@ -38,7 +40,15 @@ def read_checkpoint_config(directory: Path) -> CheckpointConfig:
         architecture=first if isinstance(first, str) else None,
         context=context if isinstance(context, int) else None,
         quantization=_name_quantization(fields, inner),
+        modalities=("text", *_list_encoders(fields)),
     )
+
+
+def _list_encoders(fields: dict[str, Json]) -> list[str]:
+    """List what a model reads beside text; some checkpoints have the parts in `thinker_config`."""
+    thinker = fields.get("thinker_config")
+    parts = thinker if isinstance(thinker, dict) else fields
+    return [kind for name, kind in ENCODERS.items() if isinstance(parts.get(name), dict)]
 
 
 def _name_quantization(fields: dict[str, Json], inner: dict[str, Json]) -> str | None:

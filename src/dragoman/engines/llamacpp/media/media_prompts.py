@@ -22,23 +22,19 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct
 
+from dragoman.engines.limits import ENDS_IN_MEDIA, UNREADABLE_MEDIA, split_media_prompt
 from dragoman.engines.llamacpp.choice import GgufVocabulary
 from dragoman.engines.llamacpp.client import NativeClient
-from dragoman.engines.llamacpp.params import UNREADABLE_MEDIA
 from dragoman.errors import BadRequest, EngineFailed
 from dragoman.types import Json
 from dragoman.types.bounded_cache import BoundedCache
 from dragoman.types.media import MediaItem
-from dragoman.types.media_ids import PromptCount, count_text_ids, split_at_media
+from dragoman.types.media_ids import PromptCount, count_text_ids
 
 COUNT_PATH = "/v1/chat/completions/input_tokens"
 REMEMBERED_COUNTS = 4096
 # how long encoding may take without being a hang: large items take longer per token than small ones
 ENCODING_SECONDS, ENCODING_FACTOR = 10.0, 10.0
-ENDS_IN_MEDIA = (
-    "The prompt must not end with a picture or sound. Add text after it, or set "
-    "`add_generation_prompt`."
-)
 INEXACT = (
     "Beside pictures or sound, this text would be read as special tokens. Change the text that "
     "looks like a special token of the model."
@@ -115,18 +111,9 @@ class MediaPrompts:
     def _split(
         self, prompt: Sequence[int], media: Sequence[MediaItem]
     ) -> tuple[list[list[int]], list[MediaItem]]:
-        """Return the texts around all items, one more than there are items, and the items."""
-        texts: list[list[int]] = []
-        items: list[MediaItem] = []
-        try:
-            for part in split_at_media(prompt, media):
-                if isinstance(part, MediaItem):
-                    check_item(part)
-                    items.append(part)
-                else:
-                    texts.append(part)
-        except ValueError:
-            raise BadRequest("The prompt refers to media that it does not have.") from None
+        texts, items = split_media_prompt(prompt, media)
+        for item in items:
+            check_item(item)
         return texts, items
 
     def _decode(self, ids: list[int], *, is_first: bool) -> str:

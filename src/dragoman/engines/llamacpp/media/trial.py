@@ -7,10 +7,7 @@ refuses the trial, at worst its process ends, which is before it has taken any r
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import struct
 import time
-import zlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -21,12 +18,10 @@ from dragoman.engines.llamacpp.choice import GgufVocabulary
 from dragoman.engines.llamacpp.client import NativeClient
 from dragoman.engines.llamacpp.media.media_prompts import MediaPrompts, TextRules, tokenize
 from dragoman.engines.llamacpp.media.projector import Projector
+from dragoman.engines.trial_media import make_trial_items
 from dragoman.errors import ModelBroken
 from dragoman.types.media import MediaItem
 from dragoman.types.media_ids import make_media_ids
-
-SIDE = 64  # pixels
-SAMPLE_RATE, SAMPLES = 16_000, 1_600
 
 
 class _Props(Struct):
@@ -86,36 +81,3 @@ async def _try_item(
         )
     tokens = (await prompts.count([*make_media_ids(item.digest), 0], [item])).tokens
     prompts.token_seconds = max(prompts.token_seconds, seconds / max(1, tokens))
-
-
-def make_trial_items(modalities: tuple[str, ...]) -> list[MediaItem]:
-    """Make one item for each modality but text."""
-    makers = {"image": _make_picture, "audio": _make_sound}
-    return [makers[name]() for name in modalities if name in makers]
-
-
-def _make_picture() -> MediaItem:
-    row = b"\0" + b"\x80" * 3 * SIDE
-    header = struct.pack(">IIBBBBB", SIDE, SIDE, 8, 2, 0, 0, 0)
-    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(row * SIDE)), (b"IEND", b""))
-    data = b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
-        for name, body in chunks
-    )
-    return MediaItem(
-        kind="image", data=data, digest=hashlib.sha256(data).hexdigest(), width=SIDE, height=SIDE
-    )
-
-
-def _make_sound() -> MediaItem:
-    size = 2 * SAMPLES
-    form = struct.pack("<4sIHHIIHH", b"fmt ", 16, 1, 1, SAMPLE_RATE, 2 * SAMPLE_RATE, 2, 16)
-    body = b"WAVE" + form + struct.pack("<4sI", b"data", size) + bytes(size)
-    data = struct.pack("<4sI", b"RIFF", len(body)) + body
-    return MediaItem(
-        kind="audio",
-        data=data,
-        digest=hashlib.sha256(data).hexdigest(),
-        sample_rate=SAMPLE_RATE,
-        samples=SAMPLES,
-    )
