@@ -35,6 +35,7 @@ TextProtocol: TypeAlias = Literal["text", "chat"]
 RemoteProtocol: TypeAlias = TokenProtocol | TextProtocol
 PORTS = {"http": 80, "https": 443}
 MAX_KEY_BYTES = 1 << 16
+MAX_LOGPROBS = 20  # of servers that do not say it, as vLLM has it
 
 
 class RemoteSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -89,7 +90,7 @@ class Upstream(Struct, frozen=True, kw_only=True):
     trained_context: int | None = None
     slots: int | None = None  # choices that run at once
     vocabulary_size: int | None = None
-    max_logprobs: int = 20
+    max_logprobs: int = MAX_LOGPROBS
     adapters: Mapping[str, int] = {}  # LoRA adapters: name -> number, which llama-server uses
     deterministic_seeds: bool = True  # SGLang ignores seeds without an option
     probe_ids: Mapping[str, list[int]] = {}  # texts -> their tokens, see `identity`

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from dragoman.engines.options import EngineOptions
 from dragoman.engines.remote.engine import connect
 from dragoman.engines.remote.options import SHARED_FIELDS
-from dragoman.engines.remote.settings import RemoteProtocol, Upstream
+from dragoman.engines.remote.settings import MAX_LOGPROBS, RemoteProtocol, Upstream
 from dragoman.errors import ModelBroken
 from dragoman.models.catalog import ModelSource
 from dragoman.models.loaders.assemble import ModelDetails, check_format_names, make_model
@@ -80,7 +80,7 @@ def make_upstream(source: ModelSource, found: Discovery) -> Upstream:
         adapters=info.adapters,
         deterministic_seeds="seed" not in found.ignored_fields,
         sampling_fields=info.sampling_fields,
-        max_logprobs=Upstream.max_logprobs if info.max_logprobs is None else info.max_logprobs,
+        max_logprobs=MAX_LOGPROBS if info.max_logprobs is None else info.max_logprobs,
         probe_ids={text: ids for text, ids in found.probe_ids.items() if text in IDENTITY_TEXTS},
     )
 
