@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from dragoman.engines.llamacpp import gguf
 from dragoman.errors import ModelBroken
+from tests.support.gguf_files import finish_file
 
 pytestmark = pytest.mark.slow
 
@@ -145,10 +146,7 @@ def test_a_file_of_the_reference_writer_is_read(path: Path) -> None:
     writer.add_name("A Name")
     writer.add_array("tokenizer.ggml.tokens", ["x" * 50] * 30_000)
     writer.add_tensor("t", np.ones((64, 32), dtype=np.float16))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish_file(writer, path)
     header = gguf.read_header(path)
     assert header.architecture == "qwen2"
     assert header.get_text("general.name") == "A Name"

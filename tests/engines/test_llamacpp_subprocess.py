@@ -21,6 +21,7 @@ from dragoman.engines.subprocess.engine import SubprocessEngine
 from dragoman.engines.subprocess.restart_schedule import Timing
 from dragoman.errors import BadRequest, EngineDown, ModelBroken
 from dragoman.types import DEFAULT_SAMPLING, Job, Sampling
+from tests.support.gguf_files import finish_file
 from tests.support.llama_engine import make_job
 from tests.support.server_process import list_listening_addresses
 
@@ -137,11 +138,7 @@ def write_unknown_architecture(path: Path) -> Path:
     writer.add_token_types([1, 1])
     writer.add_token_merges(["a b"])
     writer.add_tensor("token_embd.weight", np.zeros((2, 32), dtype=np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    return finish_file(writer, path)
 
 
 def write_truncated(path: Path, model: Path) -> Path:

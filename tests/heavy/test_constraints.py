@@ -17,10 +17,8 @@ from tests.support.real_model import (
     REASONING_TEMPLATES,
     find_answer_error,
     find_report_error,
-    make_reasoning_request,
-    make_request,
-    make_schema_fields,
-    make_tool_fields,
+    make_constrained_request,
+    make_reasoning_variant,
     request_answer,
     serve,
     serve_reasoning_model,
@@ -67,13 +65,9 @@ def test_complete_answers_match_the_schema(
     server: RunningServer, counter: FinishCounter, index: int, case: SchemaCase, mode: str
 ) -> None:
     """Every other request with a required call allows several calls."""
-    if mode == "response_format":
-        schema, fields = case.schema, make_schema_fields(case.schema)
-    else:
-        schema, fields = case.parameters, make_tool_fields(case.parameters, mode)
+    schema, body = make_constrained_request(case, mode, index)
     if mode == "required" and index % 2:
-        fields["parallel_tool_calls"] = False
-    body = make_request("Make something up.", index, **fields)
+        body["parallel_tool_calls"] = False
     whole, streamed = (request_answer(server, body, streamed=value) for value in (False, True))
     counter.add(mode, case.name, whole.finish)
     assert streamed == whole
@@ -94,10 +88,7 @@ def test_reasoning_is_followed_by_a_call_or_json(
 ) -> None:
     """The prompt opens reasoning or not, there is a budget or not, and one call or several."""
     reasoning_format, server = reasoning_server
-    body = make_reasoning_request(seed, parallel_tool_calls=seed % 3 == 0)
-    body["chat_template_kwargs"] = {"enable_thinking": True} if seed % 2 else {}
-    if seed // 2 % 2 and reasoning_format != "harmony":  # its reasoning cannot be cut short
-        body["thinking_budget"] = 8
+    body = make_reasoning_variant(seed, reasoning_format)
     whole, streamed = (request_answer(server, body, streamed=value) for value in (False, True))
     kind = "with reasoning" if whole.reasoning else "without reasoning"
     counter.add(f"{reasoning_format} {kind}", f"seed {seed}", whole.finish)

@@ -4,32 +4,22 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.node_clients import run_node_client
 from tests.support.real_model import MODEL, serve
 
 pytestmark = pytest.mark.real_model
 
-ROOT = Path(__file__).parent.parent.parent
-CLIENT = Path(__file__).with_name("client.mjs")
-MODULES = ROOT / ".ollama-clients" / "node_modules"
-
 
 @pytest.fixture(scope="module")
 def results(default_model: Path) -> Any:
+    client = Path(__file__).with_name("client.mjs")
     with serve(default_model, context=512) as server:
-        run = subprocess.run(
-            ["node", str(CLIENT), str(MODULES), server.url, MODEL],
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-    assert run.returncode == 0, run.stderr
-    return json.loads(run.stdout)
+        return run_node_client(client, server.url, MODEL)
 
 
 def test_stream_adds_up_to_the_whole_answer(results: Any) -> None:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.node_clients import run_node_client
 from tests.support.real_model import MODEL, serve
 
 pytestmark = pytest.mark.real_model
-
-ROOT = Path(__file__).parent.parent.parent
-MODULES = ROOT / ".ollama-clients" / "node_modules"
 
 
 @pytest.fixture(scope="module")
@@ -25,14 +21,7 @@ def results(default_model: Path, tmp_path_factory: pytest.TempPathFactory) -> An
     os.symlink(default_model, path)
     client = Path(__file__).with_name("manage.mjs")
     with serve(path, context=512, slots=1) as server:
-        run = subprocess.run(
-            ["node", str(client), str(MODULES), server.url, MODEL],
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-    assert run.returncode == 0, run.stderr
-    return json.loads(run.stdout)
+        return run_node_client(client, server.url, MODEL)
 
 
 def test_models_are_listed_and_described(results: Any) -> None:

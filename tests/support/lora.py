@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 from gguf import GGUFWriter
 
+from tests.support.gguf_files import finish_file
+
 RANK = 2
 
 
@@ -23,8 +25,4 @@ def make_adapter(path: Path, *, seed: int, width: int = 576, strength: float = 1
         up = rng.standard_normal((width, RANK)).astype(np.float32)
         writer.add_tensor(f"{name}.lora_a", down / width**0.5 * strength)
         writer.add_tensor(f"{name}.lora_b", up / RANK**0.5)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    return finish_file(writer, path)

@@ -21,6 +21,7 @@ from tokenizers import models, pre_tokenizers, processors
 
 from dragoman import config, runtime
 from dragoman.http.server import make_app
+from tests.support.gguf_files import finish_file
 from tests.support.safetensors_model import Floats, write_tensors
 from tests.support.serving import RunningServer, run_app
 
@@ -58,11 +59,7 @@ def write_encoder(path: Path, pooling: int, shape: EncoderShape = SMALL) -> Path
     _add_metadata(writer, tokens, pooling, shape)
     for name, values in _make_tensors(len(tokens), shape, has_head=pooling == RANK).items():
         writer.add_tensor(name, values)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    return finish_file(writer, path)
 
 
 def _list_tokens() -> list[str]:

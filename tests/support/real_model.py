@@ -18,6 +18,7 @@ from jsonschema import Draft202012Validator, FormatChecker
 from dragoman import config, runtime
 from dragoman.http.server import make_app
 from tests.support.paths import TEMPLATES
+from tests.support.schemas import SchemaCase
 from tests.support.serving import RunningServer, parse_events, run_app
 
 MODEL = "smollm2-135m"
@@ -53,6 +54,15 @@ def make_tool_fields(parameters: Any, mode: str) -> dict[str, Any]:
     """Make the fields that force a call: of any tool (`required`), or of a `named` one."""
     named = {"type": "function", "function": {"name": "make"}}
     return {"tools": [make_tool(parameters)], "tool_choice": named if mode == "named" else mode}
+
+
+def make_constrained_request(case: SchemaCase, mode: str, seed: int) -> tuple[Any, dict[str, Any]]:
+    """Make a request whose answer is constrained; return the schema of the answer, too."""
+    if mode == "response_format":
+        schema, fields = case.schema, make_schema_fields(case.schema)
+    else:
+        schema, fields = case.parameters, make_tool_fields(case.parameters, mode)
+    return schema, make_request("Make something up.", seed, **fields)
 
 
 def make_request(text: str, seed: int, **fields: Any) -> dict[str, Any]:
@@ -271,6 +281,15 @@ def make_reasoning_request(seed: int, **fields: Any) -> dict[str, Any]:
     fields |= {"tools": tools} | make_schema_fields(REPORT_SCHEMA)
     request = make_request("Is it sunny in Paris?", seed, **fields)
     return request | {"messages": [*EARLIER_TURNS, *request["messages"]]}
+
+
+def make_reasoning_variant(seed: int, reasoning_format: str) -> dict[str, Any]:
+    """Make such a request with or without opened reasoning, a budget, and several calls."""
+    body = make_reasoning_request(seed, parallel_tool_calls=seed % 3 == 0)
+    body["chat_template_kwargs"] = {"enable_thinking": True} if seed % 2 else {}
+    if seed // 2 % 2 and reasoning_format != "harmony":  # its reasoning cannot be cut short
+        body["thinking_budget"] = 8
+    return body
 
 
 def find_report_error(answer: Answer) -> str | None:

@@ -19,6 +19,8 @@ from gguf import GGUFReader, GGUFWriter
 from gguf.quants import dequantize
 from numpy.typing import NDArray
 
+from tests.support.gguf_files import finish_file
+
 Floats = NDArray[np.float32]
 CONTROL = 3  # type of a token in a GGUF file
 # names of the tensors of a layer in a GGUF file -> names in a Llama checkpoint
@@ -95,11 +97,7 @@ def write_float_gguf(source: Path, path: Path) -> Path:
     writer.add_file_type(0)
     for name, values in file.read_tensors():
         writer.add_tensor(name, values)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    return finish_file(writer, path)
 
 
 def _rename(name: str) -> str:

@@ -23,11 +23,15 @@ class ServerProcess(NamedTuple):
 
 @contextmanager
 def run_server(*arguments: str) -> Iterator[ServerProcess]:
+    with run_listening([*DRAGOMAN, "serve", "--port", "0", *arguments]) as server:
+        yield server
+
+
+@contextmanager
+def run_listening(command: list[str]) -> Iterator[ServerProcess]:
+    """Run a command until it listens; it is killed at the end."""
     with subprocess.Popen(
-        [*DRAGOMAN, "serve", "--port", "0", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
         try:
             yield ServerProcess(process, read_until(process, r"Listening on (\S+)"))
@@ -87,11 +91,5 @@ def run_engine_program(program: str, open_files: int | None = None) -> Iterator[
     command = [sys.executable, "-c", program]
     if open_files is not None:
         command = ["sh", "-c", f'ulimit -n {open_files} && exec "$@"', "sh", *command]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as process:
-        try:
-            yield ServerProcess(process, read_until(process, r"Listening on (\S+)"))
-        finally:
-            if process.poll() is None:
-                process.kill()
+    with run_listening(command) as server:
+        yield server

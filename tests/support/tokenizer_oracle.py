@@ -16,6 +16,8 @@ from typing import Any
 
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
+from tests.support.gguf_files import finish_file
+
 
 class LocalConnection(http.client.HTTPConnection):
     """HTTP over a socket file; reconnects when the server closes the connection."""
@@ -99,11 +101,7 @@ def write_tiny_model(path: Path, vocabulary: dict[str, Any]) -> Path:
     shapes |= {f"blk.0.attn_{name}.weight": (width, width) for name in ("q", "k", "v", "output")}
     for name, shape in shapes.items():
         writer.add_tensor(name, np.full(shape, 0.01, dtype=np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    return finish_file(writer, path)
 
 
 def _add_value(writer: Any, key: str, value: Any) -> None:

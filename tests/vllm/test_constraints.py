@@ -11,10 +11,8 @@ from tests.support.real_model import (
     REASONING_TEMPLATES,
     find_answer_error,
     find_report_error,
-    make_reasoning_request,
-    make_request,
-    make_schema_fields,
-    make_tool_fields,
+    make_constrained_request,
+    make_reasoning_variant,
     request_answer,
 )
 from tests.support.schemas import SchemaCase, make_cases
@@ -29,11 +27,7 @@ SEEDS = range(8)
 def check_schema(server: RunningServer, index: int, case: SchemaCase) -> str | None:
     """Return what is wrong with an answer, whole or streamed; None if nothing is."""
     mode = CONSTRAINT_MODES[index % len(CONSTRAINT_MODES)]
-    if mode == "response_format":
-        schema, fields = case.schema, make_schema_fields(case.schema)
-    else:
-        schema, fields = case.parameters, make_tool_fields(case.parameters, mode)
-    body = make_request("Make something up.", index, **fields)
+    schema, body = make_constrained_request(case, mode, index)
     streamed = request_answer(server, body, streamed=True)
     problem = find_answer_error(streamed, schema, mode)
     print(f"{mode:16} {case.name:30} {streamed.finish:11} {problem or 'valid'}", flush=True)
@@ -52,10 +46,7 @@ def test_reasoning_is_followed_by_a_call_or_json(
     server: RunningServer, reasoning_format: str
 ) -> None:
     def ask(seed: int) -> str | None:
-        body = make_reasoning_request(seed, parallel_tool_calls=seed % 3 == 0)
-        body["chat_template_kwargs"] = {"enable_thinking": True} if seed % 2 else {}
-        if seed // 2 % 2 and reasoning_format != "harmony":  # its reasoning cannot be cut short
-            body["thinking_budget"] = 8
+        body = make_reasoning_variant(seed, reasoning_format)
         answer = request_answer(server, body, streamed=True)
         problem = find_report_error(answer)
         print(f"{reasoning_format:16} seed {seed} {answer.finish:11} {problem or 'valid'}")
