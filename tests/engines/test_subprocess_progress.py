@@ -159,6 +159,20 @@ def test_a_hang_is_found_after_its_only_job_is_cancelled() -> None:
     assert [call.describe() for call in engine.watch.involved_calls] == ["generate job-1"]
 
 
+@pytest.mark.parametrize(("steps", "hang"), [(1, None), (0, TIMEOUT)])
+def test_jobs_that_are_cancelled_after_a_step_are_progress(steps: int, hang: int | None) -> None:
+    engine = FakeEngine()
+    engine.start()
+
+    def replace_job(second: int) -> None:
+        for _ in range(steps):
+            step(engine.queues[-1])
+        engine.watch.remove(second, is_cancelled=True)
+        engine.start()
+
+    assert engine.run(60, replace_job) == hang
+
+
 def test_a_cancelled_job_is_forgotten_when_the_engine_makes_progress() -> None:
     engine = FakeEngine(has_probe=True)
     engine.start()

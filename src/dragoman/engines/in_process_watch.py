@@ -100,7 +100,10 @@ class InProcessWatch:
             ) from None
         finally:
             del self._limits[number]
-            self._watch.remove(number, is_cancelled=limit.expired())
+            if limit.expired():
+                self._watch.give_up(number)
+            else:
+                self._watch.remove(number, is_cancelled=False)
 
     async def _tick(self) -> None:
         """Look at the calls until there are none."""

@@ -3,7 +3,8 @@
 An engine can hang while its process lives and its event loop answers: a native thread waits for a
 lock, a device or a debugger. So the parent watches the work itself, once for each `tick`:
 
-- **Progress** is a step of a job, the end of a call, or the answer to a probe. A probe is a call
+- **Progress** is a step of a job, also of one that is cancelled afterwards, the end of a call, or
+  the answer to a probe. A probe is a call
   that passes through the thread that generates; an engine that has one is asked at the start, and
   whenever a call waits. Nothing is counted for each token: a queue of steps looks different at the
   next tick if any have arrived, whether the client reads them or not, so a slow client is no hang.
@@ -128,15 +129,30 @@ class ProgressWatch:
         self.calls[call.number] = call
 
     def remove(self, number: int, *, is_cancelled: bool) -> None:
-        call = self.calls.pop(number, None)
+        """Remove a call that has ended, or that its client does not want any more."""
+        call = self.calls.get(number)
         if call is None:
             return
-        call.source = call.mark = None
-        if is_cancelled:
+        # else clients that cancel after the first token would make a busy engine look hung
+        has_new_steps = call.source is not None and call.source.has_changed(call.mark)
+        if is_cancelled and not has_new_steps:
+            self.give_up(number)
+        else:
+            self._forget(number)
+            self._has_ended_call = True
+
+    def give_up(self, number: int) -> None:
+        """Remove a call that made no progress."""
+        call = self._forget(number)
+        if call is not None:
             self._cancelled.append(call)
             self._was_idle_when_cancelled |= call.idle > 0
-        else:
-            self._has_ended_call = True
+
+    def _forget(self, number: int) -> RunningCall | None:
+        call = self.calls.pop(number, None)
+        if call is not None:
+            call.source = call.mark = None
+        return call
 
     def start_probe(self) -> bool:
         """Whether the engine should be probed now; `end_probe` must follow."""
