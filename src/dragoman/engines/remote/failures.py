@@ -129,6 +129,12 @@ def _convert_status(
         return Unavailable(
             "The upstream server cannot run this request now.", retry_after=failure.retry_after
         )
+    if status in (401, 403):  # not the client's key: that of this server
+        return Unavailable(
+            "The upstream server rejects this server's API key.", retry_after=failure.retry_after
+        )
+    if 300 <= status < 400:
+        return EngineFailed("The upstream server redirects requests, which is not followed.")
     if status in (400, 413, 422):
         if any(part in message for part in CONTEXT_MESSAGES):
             context = capabilities.context or prompt_tokens

@@ -17,16 +17,24 @@ import contextlib
 from collections.abc import Generator, Mapping
 from typing import Any
 
-from dragoman.engines.remote.failures import ConnectionFailure, StatusFailure
+from dragoman.engines.remote.failures import (
+    ConnectionFailure,
+    InvalidFrame,
+    StatusFailure,
+    UpstreamFailure,
+)
 from dragoman.engines.remote.http.client import MAX_ERROR_BODY
 from dragoman.engines.remote.http.connection import UpstreamConnection
 from dragoman.engines.remote.http.frames import FrameSplitter
 from dragoman.engines.remote.protocols.api import FrameReader
 from dragoman.engines.step_queue import StepQueue
+from dragoman.errors import DragomanError
+from dragoman.types import Step
 
 MAX_BACKLOG = 1 << 20  # bytes of frames whose steps wait for their reader
 MAX_TICK = 1.0  # seconds
 TICKS_PER_TIMEOUT = 20
+EVENT_STREAM = b"text/event-stream"
 REST_SECONDS = 0.05  # for the rest of a response whose choices have all finished
 
 
@@ -62,6 +70,9 @@ class ResponseStream:
 
     def take_head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
         self._status, self._headers = status, headers
+        problem = find_head_problem(headers) if status == 200 else None
+        if problem is not None:
+            self._end_with(InvalidFrame(problem))
 
     def take_data(self, data: bytes) -> None:
         if self._status != 200:
@@ -70,18 +81,30 @@ class ResponseStream:
             return
         try:
             frames = self._splitter.feed(data)
-            if len(frames) == 1:
-                steps = self._reader.read(frames[0])
-            else:
-                steps = [step for frame in frames for step in self._reader.read(frame)]
-        except Exception as error:  # whatever a server sends, it fails this request alone
+            steps = self._read(frames)
+        except (UpstreamFailure, DragomanError) as error:
             self._end_with(error)
+            return
+        except Exception as error:  # whatever a server sends, it fails this request alone
+            self._end_with(InvalidFrame(f"a frame cannot be read: {error!r}"))
             return
         self.frames += len(frames)
         if steps:
             self.has_steps = True
             if self._queue.put(steps):
                 self._limit_backlog(len(data))
+
+    def _read(self, frames: list[bytes]) -> list[Step]:
+        """Return the steps of some frames; what follows a complete answer is dropped."""
+        reader = self._reader
+        if len(frames) == 1:
+            return [] if reader.is_complete else reader.read(frames[0])
+        steps: list[Step] = []
+        for frame in frames:
+            if reader.is_complete:
+                break
+            steps += reader.read(frame)
+        return steps
 
     def _limit_backlog(self, size: int) -> None:
         if not self._backlog:
@@ -134,6 +157,17 @@ class ResponseStream:
             connection.detach(ResponseRest(connection))
         else:
             connection.abort()
+
+
+def find_head_problem(headers: Mapping[bytes, bytes]) -> str | None:
+    """Say why a response is no stream of events: the page of a proxy, or compressed."""
+    encoding = headers.get(b"content-encoding", b"identity").strip().lower()
+    if encoding != b"identity":
+        return f"the response is encoded: {encoding.decode(errors='replace')}"
+    kind = headers.get(b"content-type", EVENT_STREAM).strip().lower()
+    if not kind.startswith(EVENT_STREAM):
+        return f"the response is no stream of events but {kind.decode(errors='replace')}"
+    return None
 
 
 class ResponseRest:

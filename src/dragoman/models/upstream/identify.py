@@ -61,6 +61,10 @@ def read_rows(answer: ProbeAnswer) -> list[ModelRow]:
         )
     if answer.status in (429, 502, 503, 504):  # a proxy in front of it may be up first
         raise Unavailable("The upstream server is not ready yet.", retry_after=RETRY_AFTER)
+    if 300 <= answer.status < 400:
+        raise ModelBroken(
+            "The upstream server redirects to another address: give that one to --upstream."
+        )
     data = answer.fields.get("data")
     if not isinstance(data, list):
         raise ModelBroken(

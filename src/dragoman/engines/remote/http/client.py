@@ -104,6 +104,7 @@ class UpstreamClient:
             f"host: {self._authority}",
             f"user-agent: dragoman/{__version__}",
             "accept: text/event-stream, application/json",
+            "accept-encoding: identity",
         ]
         key = self._read_api_key()
         if key:

@@ -16,6 +16,7 @@ import httptools
 from dragoman.engines.remote.failures import ConnectionFailure
 
 MAX_HEADER_BYTES = 1 << 16
+INTERIM_STATUSES = (100, 102, 103)
 
 
 class ResponseReceiver(Protocol):
@@ -48,6 +49,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._headers: dict[bytes, bytes] = {}
         self._header_bytes = 0
         self._has_head = False
+        self._is_interim = False  # the present head comes before that of the response (1xx)
         self._is_paused = False
 
     @property
@@ -66,7 +68,8 @@ class UpstreamConnection(asyncio.Protocol):
             return
         self._receiver = receiver
         self._parser = httptools.HttpResponseParser(self)
-        self._headers, self._header_bytes, self._has_head = {}, 0, False
+        self._headers, self._header_bytes = {}, 0
+        self._has_head = self._is_interim = False
         self._transport.write(request)
 
     def abort(self) -> None:
@@ -104,8 +107,16 @@ class UpstreamConnection(asyncio.Protocol):
         self.has_answered = True
         try:
             self._parser.feed_data(data)
+            if not self._has_head:
+                self._count_head(len(data))
         except httptools.HttpParserError as error:
             self._fail(ConnectionFailure("invalid", f"no valid HTTP response: {error}"))
+
+    def _count_head(self, size: int) -> None:
+        """Give up on headers that do not end."""
+        self._header_bytes += size
+        if self._header_bytes > MAX_HEADER_BYTES:
+            self._fail(ConnectionFailure("invalid", "the headers of the response are too long"))
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._has_open_end() and error is None:
@@ -128,15 +139,19 @@ class UpstreamConnection(asyncio.Protocol):
     # called by the parser
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._header_bytes += len(name) + len(value)
-        if self._header_bytes > MAX_HEADER_BYTES:
-            self._fail(ConnectionFailure("invalid", "the response has too many headers"))
-        self._headers[name.lower()] = value
+        if not self._has_head:  # what follows the body is not used
+            self._headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
+        if self._receiver is None or self._parser is None:
+            return
+        status = self._parser.get_status_code()
+        self._is_interim = status in INTERIM_STATUSES
+        if self._is_interim:
+            self._headers = {}
+            return
         self._has_head = True
-        if self._receiver is not None and self._parser is not None:
-            self._receiver.take_head(self._parser.get_status_code(), self._headers)
+        self._receiver.take_head(status, self._headers)
 
     def on_body(self, data: bytes) -> None:
         if self._receiver is not None:
@@ -144,7 +159,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         receiver, parser = self._receiver, self._parser
-        if receiver is None or parser is None:
+        if receiver is None or parser is None or self._is_interim:
             return
         self._receiver = None
         self.is_reused = True

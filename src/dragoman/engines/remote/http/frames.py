@@ -15,35 +15,42 @@ MAX_FRAME = 32 << 20  # a cumulative stream repeats the whole answer in each fra
 DONE = b"[DONE]"
 DATA = b"data: "
 END = b"\n\n"
+MIN_FRAME = len(DATA) + len(END)  # bytes of one without data
 
 
 class FrameSplitter:
     """Splits a body into frames. Comments, names of events and ids are dropped."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
         """Return the data of the frames that are complete with this part of the body."""
-        if self._rest:
-            data = self._rest + data
-        elif data.find(END) == len(data) - 2 and data.startswith(DATA) and data.count(b"\n") == 2:
-            return [data[6:-2]]  # the usual case: one frame
-        if b"\r" in data:
-            data = data.replace(b"\r\n", b"\n")
-        *events, self._rest = data.split(END)
-        if len(self._rest) > MAX_FRAME:
-            raise InvalidFrame("a frame is too long")
-        return [frame for event in events if (frame := read_data(event)) is not None]
+        is_one = data.find(END) == len(data) - 2 and data.startswith(DATA)
+        if is_one and not self._rest and data.count(b"\n") == 2 and len(data) > MIN_FRAME:
+            return [data[6:-2]]  # the usual case
+        return self._split(data)
+
+    def _split(self, data: bytes) -> list[bytes]:
+        """Split all that has arrived; of a long frame only the new part is looked at."""
+        rest = self._rest
+        start = max(0, len(rest) - 3)
+        rest += data
+        if rest.find(b"\n\n", start) < 0 and rest.find(b"\n\r\n", start) < 0:
+            if len(rest) > MAX_FRAME:
+                raise InvalidFrame("a frame is too long")
+            return []
+        whole = bytes(rest).replace(b"\r\n", b"\n")
+        *events, remaining = whole.split(END)
+        self._rest = bytearray(remaining)
+        return [frame for event in events if (frame := read_data(event))]
 
 
-def read_data(event: bytes) -> bytes | None:
-    """Return the data of an event; None if it has none."""
+def read_data(event: bytes) -> bytes:
+    """Return the data of an event; one without any is no event."""
     if event.startswith(DATA) and b"\n" not in event:
         return event[6:]
     lines = [line for line in event.split(b"\n") if line.startswith(b"data:")]
-    if not lines:
-        return None
     return b"\n".join(line[5:].removeprefix(b" ") for line in lines)
 
 

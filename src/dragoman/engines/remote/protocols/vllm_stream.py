@@ -120,6 +120,8 @@ class VllmReader(Generic[L]):
             if finish is None:
                 raise make_finish_error(new.finish_reason)
         choice, ids, logprobs = self._choices[new.index], new.token_ids, []
+        if choice.finish is not None and not ids:
+            return []  # it ends once more
         if ids is None:
             if new.text or finish is None or not choice.counted:
                 raise InvalidFrame(NO_IDS)

@@ -1,0 +1,250 @@
+"""What servers, proxies and networks do to answers on the way, byte by byte."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from collections.abc import Sequence
+
+import pytest
+
+from dragoman.errors import DragomanError, EngineDown, EngineFailed, Unavailable
+from tests.support.raw_upstream import (
+    CHUNKED,
+    DONE,
+    EVENTS,
+    Answer,
+    Play,
+    RawUpstream,
+    chunk,
+    make_answer,
+    make_body,
+    make_end,
+    make_frame,
+    open_raw,
+)
+from tests.support.upstreams import collect_ids, in_event_loop, make_job
+
+TEXT = "Hello"
+IDS = list(TEXT.encode())
+OK = make_answer("x")  # the answer to the probe at the start
+BODY = make_body(TEXT)
+JOINED = b"".join(BODY)
+END = b"0\r\n\r\n"
+STALL = {"stall_timeout": 0.2, "prefill_rate": 1e6}
+
+
+def with_length(body: bytes, *headers: bytes) -> bytes:
+    lines = b"".join(header + b"\r\n" for header in headers)
+    return EVENTS + lines + b"content-length: %d\r\n\r\n" % len(body) + body
+
+
+def make_padded(size: int) -> list[bytes]:
+    """Return an answer whose first frame is very long."""
+    first = make_frame(IDS[:1], text="y" * size)
+    parts = [first[start : start + 65536] for start in range(0, len(first), 65536)]
+    return [CHUNKED, *(chunk(part) for part in parts), chunk(*BODY[1:]) + END]
+
+
+# answers that are unusual but valid
+VALID: dict[str, Answer] = {
+    "100 continue": [b"HTTP/1.1 100 Continue\r\n\r\n", CHUNKED + chunk(*BODY) + END],
+    "early hints": [
+        b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\nHTTP/1.1 102 Processing\r\n\r\n",
+        CHUNKED + chunk(*BODY) + END,
+    ],
+    "trailers": [CHUNKED + chunk(*BODY) + b"0\r\nx-checksum: 1\r\nserver-timing: a\r\n\r\n"],
+    "extensions of chunks": [CHUNKED + b"%x;a=b\r\n%b\r\n" % (len(JOINED), JOINED) + END],
+    "length": [with_length(JOINED)],
+    "byte by byte": [bytes([byte]) for byte in CHUNKED + chunk(*BODY) + END],
+    "identity": [with_length(JOINED, b"content-encoding: identity")],
+    "parameters of the type": [
+        with_length(JOINED).replace(b"event-stream", b"event-stream; charset=utf-8")
+    ],
+    "no type": [with_length(JOINED).replace(b"content-type: text/event-stream\r\n", b"")],
+    "carriage returns": [with_length(JOINED.replace(b"\n", b"\r\n"))],
+    "empty frames": [CHUNKED + chunk(b"data:\n\n", b"data: \n\n", b":\n\n", b"\n\n", *BODY) + END],
+    "comments and events": [
+        CHUNKED + chunk(b": ping\n\nevent: token\nid: 7\nretry: 10\n" + JOINED) + END
+    ],
+    "all ids in one frame": [
+        CHUNKED + chunk(make_frame(IDS, "stop"), make_end(len(IDS)), DONE) + END
+    ],
+    "no news": [CHUNKED + chunk(make_frame([]), b'data: {"choices":[]}\n\n', *BODY) + END],
+    "no usage": [CHUNKED + chunk(*BODY[:-2], DONE) + END],
+    "no end": [CHUNKED + chunk(*BODY[:-1]) + END],
+    "finish twice": [CHUNKED + chunk(*BODY[:-2], make_frame([], "stop"), *BODY[-2:]) + END],
+    "more after the end": [
+        CHUNKED + chunk(*BODY, make_frame([1], "stop"), b"data: nonsense\n\n", DONE) + END
+    ],
+    "long line": make_padded(8 << 20),
+}
+HTML = b"<html><body><h1>Please log in</h1></body></html>"
+# answers that are no answers
+INVALID: dict[str, Sequence[bytes]] = {
+    "gzip": [with_length(gzip.compress(JOINED), b"content-encoding: gzip")],
+    "page of a proxy": [with_length(HTML).replace(b"text/event-stream", b"text/html")],
+    "whole answer": [
+        with_length(b'{"choices":[]}').replace(b"text/event-stream", b"application/json")
+    ],
+    "invalid UTF-8": [CHUNKED + chunk(make_frame([1], text="TEXT").replace(b"TEXT", b"\xff\xfe"))],
+    "invalid JSON": [CHUNKED + chunk(b"data: {\n\n")],
+    "not an object": [CHUNKED + chunk(b"data: 5\n\n")],
+    "id that is no number": [CHUNKED + chunk(make_frame([1]).replace(b"[1]", b'["1"]'))],
+    "fraction": [CHUNKED + chunk(make_frame([1]).replace(b"[1]", b"[1.5]"))],
+    "truth": [CHUNKED + chunk(make_frame([1]).replace(b"[1]", b"[true]"))],
+    "huge id": [CHUNKED + chunk(make_frame([1]).replace(b"[1]", b"[99999999999999999999]"))],
+    "id beyond the vocabulary": [CHUNKED + chunk(make_frame([100_000]))],
+    "negative id": [CHUNKED + chunk(make_frame([-1]))],
+    "other choice": [CHUNKED + chunk(make_frame([1]).replace(b'"index":0', b'"index":1'))],
+    "tokens after the end": [CHUNKED + chunk(*BODY[:-2], make_frame([1]), *BODY[-2:]) + END],
+    "wrong count": [CHUNKED + chunk(*BODY[:-2], make_end(99), DONE) + END],
+    "not HTTP": [b"SSH-2.0-OpenSSH_9.6\r\n"],
+    "endless headers": [b"HTTP/1.1 200 OK\r\n" + b"x: " + b"y" * 200_000],
+    "many headers": [b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 50_000],
+}
+NAN_FRAMES = {
+    text: make_frame([72], logprobs={"content": [{"token_id": 72, "logprob": 7777}]}).replace(
+        b"7777", text.encode()
+    )
+    for text in ("NaN", "Infinity")
+}
+
+
+async def end_with_the_connection(writer: asyncio.StreamWriter) -> None:
+    writer.write(EVENTS.replace(b"1.1", b"1.0") + b"\r\n" + JOINED)
+    writer.close()
+
+
+VALID["HTTP/1.0"] = end_with_the_connection
+
+
+async def run_answer(answer: Answer, **settings: float) -> tuple[list[int], DragomanError | None]:
+    """Return the tokens of an answer and its error; check that the next request is answered."""
+    server = RawUpstream(OK, answer, make_answer("after"))
+    async with server.run(), open_raw(server, **settings) as engine:
+        ids: list[int] = []
+        error = None
+        try:
+            ids = await collect_ids(engine, make_job())
+        except DragomanError as problem:
+            error = problem
+        await engine.health.wait_ready()
+        assert await collect_ids(engine, make_job()) == list(b"after")
+        assert engine.running_requests == 0
+        return ids, error
+
+
+@pytest.mark.parametrize("case", VALID)
+@in_event_loop
+async def test_unusual_answers_are_answers(case: str) -> None:
+    ids, error = await run_answer(VALID[case])
+    assert error is None, error
+    assert ids == IDS
+
+
+@pytest.mark.parametrize("case", INVALID)
+@in_event_loop
+async def test_invalid_answers_fail_and_the_next_one_is_read(case: str) -> None:
+    _, error = await run_answer(INVALID[case])
+    assert isinstance(error, EngineFailed)
+    assert error.message == "The upstream server returned an invalid answer."
+
+
+@pytest.mark.parametrize("text", NAN_FRAMES)
+@in_event_loop
+async def test_probabilities_that_are_no_numbers_fail(text: str) -> None:
+    server = RawUpstream(OK, [CHUNKED + chunk(NAN_FRAMES[text])], make_answer("after"))
+    async with server.run(), open_raw(server) as engine:
+        with pytest.raises(EngineFailed, match="invalid answer"):
+            await collect_ids(engine, make_job(logprobs=1))
+
+
+def send_then_wait(*parts: bytes) -> Play:
+    async def play(writer: asyncio.StreamWriter) -> None:
+        for part in parts:
+            writer.write(part)
+        await writer.drain()
+        await asyncio.Event().wait()
+
+    return play
+
+
+SILENT: dict[str, Answer] = {
+    "nothing": send_then_wait(),
+    "half of the headers": send_then_wait(b"HTTP/1.1 200 OK\r\ncontent-ty"),
+    "headers": send_then_wait(CHUNKED),
+    "half a frame": send_then_wait(CHUNKED + b"ff\r\n" + make_frame([72])[:20]),
+    "half a chunk size": send_then_wait(CHUNKED + chunk(make_frame([72])) + b"f"),
+    "100 continue": send_then_wait(b"HTTP/1.1 100 Continue\r\n\r\n"),
+}
+
+
+@pytest.mark.parametrize("case", SILENT)
+@in_event_loop
+async def test_silence_anywhere_is_a_stall(case: str) -> None:
+    _, error = await run_answer(SILENT[case], **STALL)
+    assert isinstance(error, EngineDown)
+    assert error.message == "The upstream server made no progress on this request."
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "message"),
+    [
+        (301, EngineFailed, "redirects"),
+        (307, EngineFailed, "redirects"),
+        (401, Unavailable, "API key"),
+        (403, Unavailable, "API key"),
+        (500, EngineFailed, "failed while processing"),
+        (502, Unavailable, "cannot run this request now"),
+    ],
+)
+@in_event_loop
+async def test_statuses_of_servers_and_proxies(
+    status: int, kind: type[DragomanError], message: str
+) -> None:
+    head = b"HTTP/1.1 %d X\r\nlocation: http://127.0.0.1:1/x\r\ncontent-length: 4\r\n\r\npage"
+    _, error = await run_answer([head % status])
+    assert isinstance(error, kind)
+    assert message in error.message
+    assert "127.0.0.1" not in error.message
+
+
+@in_event_loop
+async def test_connections_that_break_between_requests_cost_nothing() -> None:
+    server = RawUpstream(OK, make_answer(TEXT))
+    async with server.run(), open_raw(server) as engine:
+        for _ in range(3):
+            server.close_connections()
+            assert await collect_ids(engine, make_job()) == IDS
+        assert engine.health.failures == 0
+
+
+@in_event_loop
+async def test_another_model_after_a_restart_is_refused_until_it_is_back() -> None:
+    server = RawUpstream(OK, make_answer(TEXT))
+    async with server.run(), open_raw(server) as engine:
+        assert await collect_ids(engine, make_job()) == IDS
+        server.model = "other"
+        server.close_connections()
+        await engine.client.wait_all_lost()
+        with pytest.raises(EngineDown, match="another model"):
+            await collect_ids(engine, make_job())
+        server.model = "raw"
+        await engine.health.wait_ready()
+        assert await collect_ids(engine, make_job()) == IDS
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+@pytest.mark.parametrize("suffix", ["", "/"])
+@in_event_loop
+async def test_addresses(host: str, suffix: str) -> None:
+    server = RawUpstream(OK, make_answer(TEXT), prefix="/models/a")
+    async with server.run(host):
+        server.url += suffix
+        async with open_raw(server) as engine:
+            assert await collect_ids(engine, make_job()) == IDS
+    path, headers = server.requests[-1]
+    assert path == "/models/a/inference/v1/generate"
+    assert headers["host"] == server.url.split("/")[2]
+    assert headers["accept-encoding"] == "identity"
