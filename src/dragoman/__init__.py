@@ -1,4 +1,4 @@
-"""An OpenAI- and Anthropic-compatible server for open models.
+"""An OpenAI-, Anthropic- and Ollama-compatible server for open models.
 
     import dragoman
 

@@ -19,30 +19,9 @@ import dragoman
 from dragoman import runtime
 from dragoman.models import pull
 from dragoman.testing import ScriptedEngine
-from tests.support.command_line import CommandResult, run_command
+from tests.support.command_line import check_line, run_command
 from tests.support.model_files import write_model_file
 from tests.support.server_process import DRAGOMAN
-
-
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty home and working directory, with one model in the models directory."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
-    monkeypatch.setenv("DRAGOMAN_MODELS_DIR", str(tmp_path / "models"))
-    monkeypatch.setattr("dragoman.runtime.load", refuse_to_load)
-    write_model_file(tmp_path / "models" / "good.gguf")
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "safetensors").mkdir()
-    (tmp_path / "safetensors" / "config.json").write_text("{}")
-    (tmp_path / "malformed.jinja").write_text("{% if %}")
-    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    return tmp_path
-
-
-async def refuse_to_load(*arguments: object) -> None:
-    raise AssertionError("a model would be loaded")
 
 
 @pytest.fixture
@@ -51,13 +30,6 @@ def busy_port() -> Iterator[int]:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         yield listener.getsockname()[1]
-
-
-def check_line(result: CommandResult, message: str) -> None:
-    assert result.code != 0
-    assert len(result.err.splitlines()) == 1, result.err
-    assert result.err.startswith("dragoman: ")
-    assert message in result.err
 
 
 FLAGS = [

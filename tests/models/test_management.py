@@ -117,6 +117,10 @@ def test_names_of_hugging_face_find_downloads(tmp_path: Path) -> None:
         ("hf.co/a/b", "hf:a/b"),
         ("https://huggingface.co/a/b:latest", "hf:a/b"),
         ("hf.co/a/b:Q4_K_M", "hf:a/b:Q4_K_M"),
+        ("https://huggingface.co/a/b/", "hf:a/b"),
+        ("https://huggingface.co/a/b/tree/main", "hf:a/b"),
+        ("https://huggingface.co/a/b/resolve/main/x.gguf?download=true", "hf:a/b/x.gguf"),
+        ("https://huggingface.co/a/b/blob/v2/sub/x.gguf", "hf:a/b@v2/sub/x.gguf"),
         ("a/b", "a/b"),
     ],
 )

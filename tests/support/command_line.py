@@ -35,6 +35,14 @@ def run_command(capsys: pytest.CaptureFixture[str], *arguments: str) -> CommandR
     return CommandResult(code if isinstance(code, int) else 0, out, err)
 
 
+def check_line(result: CommandResult, message: str) -> None:
+    """Check that a command failed with one line that contains the message."""
+    assert result.code != 0
+    assert len(result.err.splitlines()) == 1, result.err
+    assert result.err.startswith("dragoman: ")
+    assert message in result.err
+
+
 @contextmanager
 def _restore_logging() -> Iterator[None]:
     root, ours = logging.getLogger(), logging.getLogger("dragoman")

@@ -63,7 +63,7 @@ def add_parser(
         commands,
         "bench",
         "measure how fast a model answers here",
-        usage="dragoman bench [FLAGS] [MODEL]",
+        usage="[FLAGS] [MODEL]",
         examples=(
             "dragoman bench",
             "dragoman bench ./model.gguf --prompt 512,4096 --streams 1,8 --tokens 128",

@@ -24,6 +24,7 @@ def add_parser(
         commands,
         "cp",
         "give a model another name",
+        usage="[FLAGS] SOURCE ALIAS",
         examples=("dragoman cp smollm2-135m gpt-4o-mini", "dragoman cp ./model.gguf writer"),
     )
     parser.add_argument("source", metavar="SOURCE", help="name or file of a model")

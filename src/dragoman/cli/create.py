@@ -30,6 +30,7 @@ def add_parser(
         commands,
         "create",
         "create a model from another one",
+        usage="[FLAGS] NAME",
         examples=(
             "dragoman create poet -f Modelfile",
             "dragoman create poet --from smollm2-135m --system 'Answer in rhymes.' "

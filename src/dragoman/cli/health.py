@@ -17,6 +17,7 @@ def add_parser(
         commands,
         "health",
         "check that the running server is ready",
+        usage="[FLAGS]",
         examples=("dragoman health", "dragoman health --url http://gpu-box:8000"),
     )
     add_flags(parser, CLIENT)

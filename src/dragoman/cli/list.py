@@ -26,6 +26,7 @@ def add_parser(
         "list",
         "list installed models",
         aliases=("ls",),
+        usage="[FLAGS]",
         examples=("dragoman list", "dragoman list --json --models-dir /srv/models"),
     )
     parser.add_argument("--json", action="store_true", help="print JSON")

@@ -7,7 +7,7 @@ import io
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NoReturn
 
 from dragoman import config
@@ -42,12 +42,43 @@ COMMANDS = (
     *(engine, explain, formats, new_format, config_command, keys, health),
 )
 
+MODEL = "MODEL"
+# Flags of llama-server, vLLM and SGLang, and what they are called here.
+FOREIGN_FLAGS = {
+    **dict.fromkeys(("-m", "--model", "--model-path"), MODEL),
+    **dict.fromkeys(("--n-ctx", "--num-ctx", "--context-length", "--max-model-len"), "--context"),
+    **dict.fromkeys(("--max-num-seqs", "--max-running-requests"), "--slots"),
+    **dict.fromkeys(("-a", "--alias", "--served-model-name"), "--served-name"),
+    **dict.fromkeys(("-v", "--verbose"), "--log-level debug"),
+    **dict.fromkeys(("--ssl-certfile", "--ssl-cert-file"), "--tls-cert"),
+    **dict.fromkeys(("--ssl-keyfile", "--ssl-key-file"), "--tls-key"),
+    **dict.fromkeys(("--lora-modules", "--lora-paths"), "--lora NAME=PATH"),
+    "--chat-template-file": "--chat-template",
+    "--tool-call-parser": "--format",
+    "--reasoning-parser": "--reasoning-format",
+    "--tensor-parallel-size": "--engine-arg tensor_parallel_size=COUNT",
+    "--gpu-memory-utilization": "--engine-arg gpu_memory_utilization=SHARE",
+}
+
 
 class CommandParser(argparse.ArgumentParser):
     """A parser whose errors are one line, and whose flags cannot be abbreviated."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options | {"allow_abbrev": False})
+
+    def _get_option_tuples(
+        self, option_string: str
+    ) -> list[tuple[argparse.Action, str, str | None]]:
+        """Leave out flags that begin with the argument: `allow_abbrev` is about two dashes only."""
+        matches = super()._get_option_tuples(option_string)
+        return [match for match in matches if option_string.startswith(match[1])]
+
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        if action.dest == "command" and value not in (action.choices or ()):
+            hint = suggest(str(value), map(str, action.choices or ()))
+            raise argparse.ArgumentError(None, f"there is no command {value!r}.{hint}")
+        super()._check_value(action, value)
 
     def error(self, message: str) -> NoReturn:
         end = "" if message.endswith((".", "?")) else "."
@@ -57,7 +88,7 @@ class CommandParser(argparse.ArgumentParser):
 def build_parser() -> argparse.ArgumentParser:
     parser = CommandParser(
         prog="dragoman",
-        description="An OpenAI- and Anthropic-compatible server for open models.",
+        description="An OpenAI-, Anthropic- and Ollama-compatible server for open models.",
         epilog=f"Every flag can also be set in the environment as {config.PREFIX}<NAME>, and in "
         "dragoman.yaml. `dragoman config` prints the settings in effect.",
     )
@@ -71,12 +102,15 @@ def build_parser() -> argparse.ArgumentParser:
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse the command line; a flag that does not exist is an error that names a similar one."""
-    parsed, unknown = build_parser().parse_known_args(arguments)
+    words = sys.argv[1:] if arguments is None else [*arguments]
+    if words[:1] == ["help"]:
+        words = [*words[1:2], "--help"]
+    parsed, unknown = build_parser().parse_known_args(words)
     for argument in unknown:
         flag = argument.partition("=")[0]
         if flag.startswith("-"):
-            known = [name for name in parsed.parser._option_string_actions if len(name) > 2]
-            parsed.parser.error(f"there is no flag {flag}.{suggest(flag, known)}")
+            hint = suggest_flag(flag, parsed.parser._option_string_actions)
+            parsed.parser.error(f"there is no flag {flag}.{hint}")
     if hasattr(parsed, "words"):  # argparse ends a list of arguments at the first flag
         parsed.words += unknown
     elif unknown:
@@ -84,9 +118,18 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     return parsed
 
 
+def suggest_flag(flag: str, known: Collection[str]) -> str:
+    """Name the flag that is meant: that of another server, or a misspelt one."""
+    ours = FOREIGN_FLAGS.get(flag)
+    if ours == MODEL:
+        return " Name the model without a flag."
+    if ours is not None and ours.split()[0] in known:
+        return f" Use `{ours}`."
+    return suggest(flag, [name for name in known if len(name) > 2])
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
-    if sys.stdout is None:  # closed by the caller, as `>&-` does
-        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
+    replace_closed_streams()
     parsed = parse_arguments(arguments)
     flags = {name: getattr(parsed, name, None) for name in config.list_settings()}
     try:
@@ -116,6 +159,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(f"dragoman: {error.strerror or error}{where}")
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def replace_closed_streams() -> None:
+    """Open standard streams that the caller closed, as `<&-` and `>&-` do."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            flags = os.O_RDONLY if mode == "r" else os.O_WRONLY
+            setattr(sys, name, os.fdopen(os.open(os.devnull, flags), mode, encoding="utf-8"))
 
 
 def discard_output() -> None:

@@ -23,6 +23,7 @@ def add_parser(
         commands,
         "ps",
         "list the models that the running server has loaded",
+        usage="[FLAGS]",
         examples=("dragoman ps", "dragoman ps --url http://gpu-box:8000 --json"),
     )
     parser.add_argument("--json", action="store_true", help="print JSON")

@@ -24,6 +24,7 @@ def add_parser(
         commands,
         "pull",
         "download a model",
+        usage="[FLAGS] MODEL",
         examples=(
             "dragoman pull smollm2-135m",
             "dragoman pull hf:Qwen/Qwen3-4B-GGUF",

@@ -31,6 +31,7 @@ def add_parser(
         commands,
         "rm",
         "delete a model, or one of its names",
+        usage="[FLAGS] MODEL ...",
         examples=("dragoman rm smollm2-135m", "dragoman rm -y writer"),
     )
     parser.add_argument("names", nargs="+", metavar="MODEL", help="name of a model")

@@ -35,7 +35,7 @@ def add_parser(
         "run",
         "chat with a model, or answer one prompt",
         aliases=("chat",),
-        usage="dragoman run [FLAGS] [MODEL] [PROMPT]",
+        usage="[FLAGS] [MODEL] [PROMPT]",
         examples=(
             "dragoman run",
             'dragoman run smollm2-135m "Why is the sky blue?"',

@@ -88,8 +88,6 @@ async def serve_models(configuration: Configuration, model: str, sockets: Listen
     models = build_models(settings, model, may_wait=may_wait)
     runtime = build_runtime(models, settings, load_settings=configuration.reload)
     app = server.make_app(runtime, local=True)
-    await open_store(runtime)  # cleans up after a server that was killed
-    warn_about_risks(configuration)
     name = app.readiness.startup_model = models.default_name
 
     def announce(url: str) -> None:
@@ -102,6 +100,8 @@ async def serve_models(configuration: Configuration, model: str, sockets: Listen
 
     running = server.make_server(app, settings, announce)
     running.is_main_program = True
+    await open_store(runtime)  # cleans up after a server that was killed
+    warn_about_risks(configuration)  # after all that may be wrong with the settings
     failures: list[DragomanError] = []
 
     async def preload() -> None:

@@ -39,6 +39,7 @@ def add_parser(
         commands,
         "show",
         "describe a model",
+        usage="[FLAGS] MODEL",
         examples=(
             "dragoman show smollm2-135m",
             "dragoman show ./model.gguf --template",
@@ -130,6 +131,7 @@ def list_fields(description: ModelDescription) -> Iterator[tuple[str, str]]:
         "vocabulary": description.vocabulary and f"{description.vocabulary:,} tokens",
         "capabilities": ", ".join(description.capabilities),
         "reads": ", ".join(description.modalities),
+        "adapters": describe_adapters(description),
         "tool calls": description.tool_format,
         "reasoning": description.reasoning_format,
         "template": describe_template(description),
@@ -154,8 +156,14 @@ def list_upstream_fields(description: ModelDescription) -> dict[str, object]:
         "upstream": f"{info.name} {info.version}".rstrip() + f" at {mask_password(url)}",
         "model there": info.model,
         "API": f"{found.api}{f' ({found.reason})' if found.reason else ''}",
-        "adapters": ", ".join(info.adapters),
     }
+
+
+def describe_adapters(description: ModelDescription) -> str:
+    """Name the LoRA adapters of a model, and those that requests get which name none."""
+    options, found = description.source.options, description.upstream
+    names = options.lora if found is None else found.info.adapters
+    return ", ".join(f"{n} (default)" if n in options.default_lora else n for n in names)
 
 
 def describe_context(description: ModelDescription) -> str | None:
@@ -214,6 +222,8 @@ def to_json(description: ModelDescription) -> dict[str, Json]:
         "vocabulary": description.vocabulary,
         "capabilities": list(description.capabilities),
         "modalities": list(description.modalities),
+        "lora": dict(description.source.options.lora),
+        "default_lora": list(description.source.options.default_lora),
         "tool_format": description.tool_format,
         "reasoning_format": description.reasoning_format,
         "template": description.template,

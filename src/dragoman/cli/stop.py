@@ -17,6 +17,7 @@ def add_parser(
         commands,
         "stop",
         "unload a model from the running server",
+        usage="[FLAGS] MODEL",
         examples=("dragoman stop smollm2-135m", "dragoman stop qwen3 --admin-key SECRET"),
     )
     parser.add_argument("model", metavar="MODEL", help="name of a loaded model; see `dragoman ps`")

@@ -38,7 +38,8 @@ HUB_NAME = re.compile(
     re.IGNORECASE,
 )
 OLLAMA_NAME = re.compile(
-    r"(?:https?://)?(?:hf\.co|huggingface\.co)/(?P<repo>[\w.\-]+/[\w.\-]+)(?::(?P<tag>[\w.\-]+))?",
+    r"(?:https?://)?(?:hf\.co|huggingface\.co)/(?P<repo>[\w.\-]+/[\w.\-]+)(?::(?P<tag>[\w.\-]+))?"
+    r"(?:/(?:resolve|blob|tree)/(?P<revision>[\w.\-]+)(?:/(?P<file>[^@?]+\.gguf))?)?/?(?:\?.*)?",
     re.IGNORECASE,
 )
 # classes of errors of the library, by name, and what they mean
@@ -89,12 +90,17 @@ class TokenizerHub(Hub, Protocol):
 
 
 def translate_hub_name(name: str) -> str:
-    """Return `hf.co/owner/repo:tag`, as Ollama writes it, as `pull_from_hub` takes it."""
+    """Return `hf.co/owner/repo:tag`, as Ollama writes it, as `pull_from_hub` takes it.
+
+    The address of a page or a file of Hugging Face is translated, too.
+    """
     match = OLLAMA_NAME.fullmatch(name.strip())
     if match is None:
         return name
     tag = "" if (match["tag"] or "").lower() in ("", "latest") else f":{match['tag']}"
-    return f"hf:{match['repo']}{tag}"
+    revision = "" if match["revision"] in (None, "main") else f"@{match['revision']}"
+    file = f"/{match['file']}" if match["file"] else ""
+    return f"hf:{match['repo']}{revision}{file}{tag}"
 
 
 def is_hub_name(name: str) -> bool:

@@ -233,13 +233,7 @@ def _parse_entry(value: object, directory: Path) -> tuple[Path, ModelOptions]:
     options = parse_options(ModelOptions, fields, others=("path",))
     check_names(options.format, options.reasoning_format)
     check_options(options)
-    draft = options.draft_model
-    if draft is not None and (draft.endswith(".gguf") or "/" in draft):  # otherwise it is a name
-        draft = os.path.realpath(_parse_path(draft, directory, "draft_model"))
-        options = msgspec.structs.replace(options, draft_model=draft)
-    if options.mmproj is not None and options.mmproj != NONE:
-        projector = os.path.realpath(_parse_path(options.mmproj, directory, "mmproj"))
-        options = msgspec.structs.replace(options, mmproj=projector)
+    options = resolve_engine_paths(options, directory)
     lora = {
         name: os.path.realpath(_parse_path(file, directory, f"lora.{name}"))
         for name, file in options.lora.items()
@@ -256,6 +250,16 @@ def _parse_entry(value: object, directory: Path) -> tuple[Path, ModelOptions]:
     return path, msgspec.structs.replace(
         options, lora=lora, chat_template=template, **_resolve_upstream_paths(options, directory)
     )
+
+
+def resolve_engine_paths(options: ModelOptions, directory: Path) -> ModelOptions:
+    """Return the options with the full paths of the draft model and the projector."""
+    draft, projector = options.draft_model, options.mmproj
+    if draft is not None and (draft.endswith(".gguf") or "/" in draft):  # otherwise it is a name
+        draft = os.path.realpath(_parse_path(draft, directory, "draft_model"))
+    if projector is not None and projector != NONE:
+        projector = os.path.realpath(_parse_path(projector, directory, "mmproj"))
+    return msgspec.structs.replace(options, draft_model=draft, mmproj=projector)
 
 
 def _resolve_upstream_paths(options: ModelOptions, directory: Path) -> dict[str, str | None]:

@@ -85,7 +85,8 @@ def check_name(name: str) -> None:
         text = re.sub(r"\W+|_+", "_", name.lower()).strip("_")
         hint = suggest(name, [text], min_similarity=0.3) if NAME.fullmatch(text) else ""
         raise InvalidName(
-            f"NAME must be lower-case letters, digits and underscores, not {name!r}.{hint}"
+            "NAME must be 2 to 40 lower-case letters, digits and underscores, and begin with a "
+            f"letter, not {name!r}.{hint}"
         )
     for find in (find_tools, find_reasoning):
         try:

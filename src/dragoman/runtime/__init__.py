@@ -177,7 +177,9 @@ def build_key_store(settings: Settings, load_settings: Callable[[], Settings]) -
     try:
         return KeyStore(make_key_settings(settings), lambda: make_key_settings(load_settings()))
     except KeyFileError as error:
-        raise StartupError(f"{str(error).removesuffix('.')}.") from None
+        problem = str(error)
+        end = "" if problem.endswith((".", "?")) else "."
+        raise StartupError(problem + end) from None
     except ValueError as error:
         raise StartupError(str(error)) from None
 
@@ -207,6 +209,15 @@ def build_engine_runtime(engine: object, options: Mapping[str, object]) -> Runti
     return build_runtime(
         models, settings, options.get("tracer_provider"), lambda: _embed(configuration.reload())
     )
+
+
+def _open_audit_log(path: str) -> AuditLog:
+    try:
+        return AuditLog(Path(path) if path else None)
+    except OSError as error:
+        raise StartupError(
+            f"--audit-log: cannot write {path!r}: {error.strerror or error}."
+        ) from None
 
 
 def _embed(settings: Settings) -> Settings:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,13 @@ from dragoman.errors import DragomanError, Unavailable
 from dragoman.models.catalog import ModelCatalog, ModelSource, list_names
 from dragoman.models.hub_download import format_hub_name, is_hub_name
 from dragoman.models.loaders.loader import check_engine_name
-from dragoman.models.mapping import MappingError, ModelEntries, ModelOptions, parse_entries
+from dragoman.models.mapping import (
+    MappingError,
+    ModelEntries,
+    ModelOptions,
+    parse_entries,
+    resolve_engine_paths,
+)
 from dragoman.models.name_index import normalize_name
 from dragoman.models.output_format import FormatOverrides, check_names
 from dragoman.models.upstream.sources import open_upstream
@@ -40,9 +47,7 @@ def open_catalog(
     With `may_wait`, a server of `--upstream` that is not up yet leaves its models `unlisted`.
     """
     root = settings.models_path
-    if root.exists() and not root.is_dir():
-        raise StartupError(f"--models-dir: {str(root)!r} is not a directory.")
-    root.mkdir(parents=True, exist_ok=True)
+    _check_models_directory(root)
     file = find_models_file(settings)
     try:
         catalog = ModelCatalog(
@@ -142,6 +147,18 @@ def make_unknown_model_error(catalog: ModelCatalog, name: str) -> StartupError:
     )
 
 
+def _check_models_directory(root: Path) -> None:
+    """Raise `StartupError` for a path that is or leads to no directory; it need not exist yet."""
+    try:
+        is_directory = stat.S_ISDIR(root.stat().st_mode)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StartupError(f"--models-dir: cannot read {str(root)!r}: {error.strerror}.") from None
+    if not is_directory:
+        raise StartupError(f"--models-dir: {str(root)!r} is not a directory.")
+
+
 def make_model_options(settings: Settings) -> ModelOptions:
     """Return the options that models have where they set none of their own."""
     try:
@@ -158,7 +175,7 @@ def make_model_options(settings: Settings) -> ModelOptions:
     with report_preset_errors():
         expanded = expand_preset(settings)
         parse_preset(expanded)
-    return ModelOptions(
+    options = ModelOptions(
         **{name: getattr(expanded, name) for name in PRESET_FIELDS},
         **{name: getattr(settings, name) for name in EngineOptions.__struct_fields__},
         **{name: getattr(settings, name) for name in UPSTREAM_FIELDS if name not in OWN_FIELDS},
@@ -169,6 +186,7 @@ def make_model_options(settings: Settings) -> ModelOptions:
         reasoning_format=reasoning,
         lora=adapters,
     )
+    return resolve_engine_paths(options, Path())
 
 
 @contextmanager

@@ -79,8 +79,8 @@ class Database:
             self._migrate()
             self._reserve.hold()
         except (SQLAlchemyError, OSError) as error:
-            reason = getattr(error, "orig", None) or error
-            shown = parsed.render_as_string(hide_password=True)
+            reason = getattr(error, "orig", None) or getattr(error, "strerror", None) or error
+            shown = parsed.render_as_string(hide_password=True).replace("+psycopg", "", 1)
             raise StoreError(f"The store {shown} cannot be opened: {reason}") from error
 
     def run(self, operations: Sequence[Callable[[Transaction], T]], *, write: bool) -> list[T]:
@@ -166,7 +166,10 @@ def _parse_url(url: str) -> URL:
     try:
         parsed = make_url(url)
     except ArgumentError:
-        raise StoreError("The store's URL cannot be parsed.") from None
+        raise StoreError(
+            "The store's URL must begin with sqlite:// or postgresql://; that of a file is "
+            "sqlite:///PATH."
+        ) from None
     if parsed.drivername in ("postgresql", "postgres"):
         parsed = parsed.set(drivername="postgresql+psycopg")
     if parsed.drivername not in ("sqlite", "postgresql+psycopg"):

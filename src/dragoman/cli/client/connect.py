@@ -102,8 +102,7 @@ def load_here(
 ) -> tuple[DragomanClient, str]:
     """Load a model in this process."""
     name = choose_model(model, settings)
-    report(f"Loading {name} …")
-    client = DragomanClient(LocalTransport(settings, name))
+    client = DragomanClient(LocalTransport(settings, name, lambda: report(f"Loading {name} …")))
     return client, client.list_models()[0].id
 
 

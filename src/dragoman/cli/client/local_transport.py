@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, TypeVar
@@ -40,25 +40,29 @@ LOCAL_SETTINGS = {
 class LocalTransport:
     """An app with one model that was loaded for it."""
 
-    def __init__(self, settings: Settings, model: str) -> None:
-        """Load the model. This takes as long as it takes; Ctrl-C ends it."""
+    def __init__(self, settings: Settings, model: str, on_loading: Callable[[], None]) -> None:
+        """Load the model. This takes as long as it takes; Ctrl-C ends it.
+
+        `on_loading` is called when everything was checked that can be checked before.
+        """
         self.address = "this process"
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="app", daemon=True)
         self._app: App | None = None
         self._thread.start()
         try:
-            self._run(self._start(replace(settings, **LOCAL_SETTINGS), model))
+            self._run(self._start(replace(settings, **LOCAL_SETTINGS), model, on_loading))
         except BaseException:
             self.close()
             raise
 
-    async def _start(self, settings: Settings, model: str) -> None:
+    async def _start(self, settings: Settings, model: str, on_loading: Callable[[], None]) -> None:
         from dragoman.http.server import make_app
         from dragoman.runtime import build_models, build_runtime
 
         models = await asyncio.to_thread(build_models, settings, model)
         self._app = make_app(build_runtime(models, settings), local=True)
+        on_loading()
         await models.load(models.default_name, wait=float("inf"))
 
     def send(self, method: str, path: str, body: bytes | None = None) -> LocalResponse:

@@ -25,7 +25,9 @@ ALIASES = {
     "repeat_penalty": "repetition_penalty",
     "typical": "typical_p",
 }
-EFFORTS = {"on": "medium", "true": "medium", "off": "none", "false": "none"}
+EFFORTS = {"on": "medium", "true": "medium", "off": "none", "false": "none"} | {
+    name: name for name in ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+}
 LOAD_TIME = {"num_ctx": "context", "num_gpu": "gpu-layers", "num_thread": "threads"}
 HELP = {
     "think": "on, off, low, medium or high: how much the model reasons",
@@ -119,11 +121,13 @@ def _strip_none(hint: object) -> object:
 
 
 def _set_think(options: ChatOptions, value: str) -> None:
-    effort = EFFORTS.get(value.lower() or "on", value.lower())
-    if effort == DEFAULT:
+    level = value.lower() or "on"
+    if level == DEFAULT:
         options.parameters.pop("reasoning_effort", None)
+    elif level in EFFORTS:
+        options.parameters["reasoning_effort"] = EFFORTS[level]
     else:
-        options.parameters["reasoning_effort"] = effort
+        raise CommandFailed(f"`think` takes on, off, low, medium or high, not {value!r}.")
 
 
 def _set_format(options: ChatOptions, value: str) -> None:

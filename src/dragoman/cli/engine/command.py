@@ -21,7 +21,7 @@ def add_parser(
         commands,
         "engine",
         "install vLLM, which runs safetensors",
-        usage="dragoman engine {install,list,remove} [ENGINE] [--device DEVICE]",
+        usage="{install,list,remove} [ENGINE] [--device DEVICE]",
         examples=("dragoman engine install vllm", "dragoman engine list"),
     )
     parser.add_argument(
@@ -68,6 +68,7 @@ def install(arguments: argparse.Namespace, settings: Settings) -> None:
         device=arguments.device or environments.detect_device(),
         environment=make_pip_environment(),
     )
+    environments.check_installable(arguments.engine_name, options.device)
     root = settings.engines_path
     print(
         f"Installing {arguments.engine_name} for {options.device} in {root / arguments.engine_name}"

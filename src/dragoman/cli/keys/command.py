@@ -20,7 +20,7 @@ def add_parser(
         commands,
         "keys",
         "make API keys",
-        usage="dragoman keys {new,hash} NAME [--admin]",
+        usage="{new,hash} NAME [--admin]",
         examples=("dragoman keys new alice", "dragoman keys hash alice < key.txt"),
     )
     parser.add_argument(

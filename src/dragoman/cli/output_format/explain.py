@@ -24,6 +24,7 @@ def add_parser(
         commands,
         "explain",
         "show how a model writes tool calls and reasoning, and what runs at a URL",
+        usage="[FLAGS] MODEL|URL",
         examples=(
             "dragoman explain smollm2-135m",
             "dragoman explain ./chat_template.jinja --source",

@@ -16,6 +16,7 @@ def add_parser(
         commands,
         "formats",
         "list the known output formats",
+        usage="[FLAGS]",
         examples=("dragoman formats", "dragoman formats --json"),
     )
     parser.add_argument("--json", action="store_true", help="print JSON")

@@ -33,6 +33,7 @@ def add_parser(
         commands,
         "new-format",
         "make a tool format from an example answer, or name the format that reads it",
+        usage="[FLAGS] NAME [FILE]",
         examples=(
             "dragoman new-format my_model answer.txt",
             "dragoman new-format my_model answer.txt --tools tools.json --into ~/dragoman",

@@ -8,6 +8,7 @@ address.
 from __future__ import annotations
 
 import errno
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -71,7 +72,8 @@ def _resolve(host: str, port: int) -> list[tuple[socket.AddressFamily, Address]]
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
     except (OSError, UnicodeError):
-        raise StartupError(f"--host: {host!r} is not an address of this machine.") from None
+        hint = " Set the port with --port." if re.search(r":\d+$", host) else ""
+        raise StartupError(f"--host: {host!r} is not an address of this machine.{hint}") from None
     return [(family, address) for family, _, _, _, address in dict.fromkeys(infos)]
 
 

@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dragoman.engines.llamacpp import gguf
+from dragoman.engines.llamacpp.media.projector import NONE as NO_PROJECTOR
 from dragoman.engines.vllm.adapters import read_rank
 from dragoman.errors import DragomanError, ModelBroken
 from dragoman.models.catalog import ModelCatalog, ModelSource
 from dragoman.models.loaders.assemble import read_chat_template_file
 from dragoman.models.loaders.gguf import ENGINE
 from dragoman.models.loaders.loader import check_engine, choose_engine
+from dragoman.models.projectors import read_model_projector
 from dragoman.prompt.template.template import compile_template
 
 
@@ -32,14 +34,14 @@ def check_models(catalog: ModelCatalog, sources: Sequence[ModelSource], engines:
         try:
             if source is default:
                 check_engine(source, engines)
-                catalog.resolve_draft(source)
+                _check_draft(catalog.resolve_draft(source))
             check_option_files(source)
         except DragomanError as error:
             raise ModelBroken(f"model `{source.id}`: {error.message}") from None
 
 
 def check_option_files(source: ModelSource) -> None:
-    """Check the chat template and the LoRA adapters that the options of a model name."""
+    """Check the chat template, projector and LoRA adapters that the options of a model name."""
     template = source.options.chat_template
     if template is not None:
         _check_exists(template, "chat_template")
@@ -56,6 +58,7 @@ def check_option_files(source: ModelSource) -> None:
             if file is not None:
                 _check_exists(file, name)
         return
+    _check_projector(source)
     uses_gguf = choose_engine(source) == ENGINE
     for name, file in source.options.lora.items():
         if not uses_gguf:
@@ -68,6 +71,23 @@ def check_option_files(source: ModelSource) -> None:
             raise ModelBroken(f"{file} (LoRA adapter `{name}`): {error.message}") from None
         if kind != "adapter":
             raise ModelBroken(f"{file} (LoRA adapter `{name}`): the file is not an adapter.")
+
+
+def _check_draft(source: ModelSource) -> None:
+    file = source.options.draft_model
+    if file is not None:
+        try:
+            gguf.read_header(Path(file), arrays=False)
+        except ModelBroken as error:
+            raise ModelBroken(f"{file} (draft model): {error.message}") from None
+
+
+def _check_projector(source: ModelSource) -> None:
+    """Check the projector file that an option names; one beside the model is read at load."""
+    file = source.options.mmproj
+    if file not in (None, NO_PROJECTOR):
+        _check_exists(file, "mmproj")
+        read_model_projector(source)
 
 
 def _check_adapter_directory(name: str, path: str) -> None:
