@@ -7,7 +7,7 @@ import logging
 import os
 import ssl
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -15,7 +15,9 @@ import httpx
 import pytest
 
 from dragoman import config
+from dragoman.http.network.process_memory import COLLECTOR_THRESHOLDS
 from dragoman.models.pull import DEFAULT_ALIASES, ProgressBar, pull
+from tests.support.timing import freeze_objects
 
 
 def pytest_configure() -> None:
@@ -33,10 +35,16 @@ def pytest_configure() -> None:
     httpx._transports.default.create_ssl_context = create_ssl_context  # type: ignore[attr-defined]
 
 
-def pytest_collection_finish() -> None:
-    """Keep what collecting made out of garbage collections: it lives as long as the process."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Do without garbage collections until all tests are known: what is made then is kept."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        freeze_objects()
+        gc.set_threshold(*COLLECTOR_THRESHOLDS)
+        gc.enable()
 
 
 @pytest.fixture(scope="session")

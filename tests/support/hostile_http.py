@@ -9,7 +9,6 @@ is special about its case.
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import re
 import socket
@@ -31,6 +30,7 @@ from tests.support.loop_lag import (
     measure_loop_lag,
 )
 from tests.support.serving import RunningServer, poll_until, serve_scripted
+from tests.support.timing import freeze_objects
 
 LEAKS = re.compile(
     r"0x[0-9a-f]{6,}|Traceback|site-packages|\.py\b|\bobject at\b|msgspec|Struct\b|sqlalchemy"
@@ -235,6 +235,7 @@ def _parse_response(data: bytes) -> RawResponse:
 @contextmanager
 def serve_hostile(engine: Any = "Hello there!", **options: Any) -> Iterator[HostileServer]:
     """Serve a scripted engine; check at the end that the server works and was never blocked."""
+    freeze_objects()
     with serve_scripted(engine, **options) as running:
         server = HostileServer(running)
         stopped = asyncio.Event()
@@ -244,8 +245,6 @@ def serve_hostile(engine: Any = "Hello there!", **options: Any) -> Iterator[Host
                 await stopped.wait()
             return lag
 
-        gc.collect()
-        gc.freeze()  # the objects of other tests; collecting those would delay the server
         measuring = asyncio.run_coroutine_threadsafe(measure(), running.loop)
         try:
             yield server
@@ -253,7 +252,6 @@ def serve_hostile(engine: Any = "Hello there!", **options: Any) -> Iterator[Host
         finally:
             running.loop.call_soon_threadsafe(stopped.set)
             lag = measuring.result(10)
-            gc.unfreeze()
             server.client.close()
         late = sum(lag.counts[bisect_left(LAG_BOUNDS, LAG_LIMIT) + 1 :])
         assert late <= max(0.01 * lag.calls, FEW_CALLS), lag
