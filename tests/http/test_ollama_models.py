@@ -246,7 +246,7 @@ def test_name_cannot_leave_its_place(client: httpx.Client, root: Path, name: str
     ("fields", "status", "word"),
     [
         ({"quantize": "q4_0"}, 400, "quantize"),
-        ({"template": "{{ .System }}"}, 400, "template"),
+        ({"template": "{{ .Wonders }}"}, 400, "`template`: the field `.Wonders`"),
         ({"template": "{% if"}, 400, "template"),
         ({"parameters": {"temperature": "hot"}}, 400, "temperature"),
         ({"parameters": {"wonders": 1}}, 400, "wonders"),

@@ -11,6 +11,7 @@ from dragoman import config
 from dragoman.engines.adapter import adapt
 from dragoman.http.server import make_app
 from dragoman.models.catalog import ModelSource
+from dragoman.models.loaders.assemble import choose_chat_template
 from dragoman.models.loaders.engine import EngineModelOptions, make_engine_model
 from dragoman.models.loaders.model_preset import make_preset
 from dragoman.models.model import Model
@@ -25,7 +26,8 @@ TEMPLATE = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
 
 async def load_scripted(source: ModelSource) -> Model:
     engine = ScriptedEngine(f"I am {source.id}.", tokens=True, context=2048)
-    options = EngineModelOptions(name=source.id, chat_template=TEMPLATE)
+    template = choose_chat_template(source, TEMPLATE)
+    options = EngineModelOptions(name=source.id, chat_template=template)
     model = make_engine_model(adapt(engine), options)
     model.preset = make_preset(source.options, model.renderer, source.id)
     return model

@@ -20,6 +20,7 @@ from dragoman.models.recommended_sampling import (
     find_recommended_sampling,
 )
 from dragoman.presets import PresetError
+from dragoman.prompt.go_template import convert_go_template, is_go_template
 from dragoman.prompt.renderer import PromptRenderer
 from dragoman.tokenizers.tokenizer import AnyTokenizer, verify_tokenizer
 from dragoman.types import Engine
@@ -132,8 +133,19 @@ def choose_chat_template(source: ModelSource, own: str | None) -> str | None:
         raise ModelBroken("The chosen chat template cannot be read.") from None
 
 
+def show_chat_template(source: ModelSource, template: str | None) -> str | None:
+    """Return a template as its author wrote it: one in Go's language is used as Jinja."""
+    file = source.options.chat_template
+    return template if file is None else _read_text(Path(file))
+
+
 def read_chat_template_file(path: Path) -> str:
-    """Return the source in a template file."""
+    """Return the template in a file as Jinja; files may also be in Go's language."""
+    text = _read_text(path)
+    return convert_go_template(text) if is_go_template(text) else text
+
+
+def _read_text(path: Path) -> str:
     if path.stat().st_size > MAX_TEMPLATE:
         raise ModelBroken("The chosen chat template is too large.")
     return path.read_text(encoding="utf-8-sig")

@@ -13,6 +13,7 @@ from dragoman.detection.sources import read_template_source
 from dragoman.engines import get_capabilities
 from dragoman.models.model import Model, ModelInfo, list_capabilities
 from dragoman.models.output_format import FormatOverrides, detect_output_format
+from dragoman.prompt.go_template import convert_go_template, is_go_template
 from dragoman.prompt.renderer import PromptRenderer
 from dragoman.tokenizers.from_object import adapt_tokenizer
 from dragoman.tokenizers.tokenizer import AnyTokenizer
@@ -80,7 +81,7 @@ def read_template(template: object, tokenizer: object = None) -> str | None:
     Raises a `ValueError` that says what is wrong.
     """
     if isinstance(template, str) and ("{{" in template or "{%" in template):
-        return template
+        return convert_go_template(template) if is_go_template(template) else template
     if isinstance(template, str | Path):
         source = read_template_source(Path(template)) if Path(template).exists() else None
         if source is None:

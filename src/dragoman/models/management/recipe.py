@@ -24,6 +24,7 @@ from dragoman.models.catalog import ModelSource
 from dragoman.models.management.blobs import BlobStore, parse_digest
 from dragoman.models.mapping import MappingError, parse_entries
 from dragoman.presets import ExampleMessage
+from dragoman.prompt.go_template import convert_go_template, is_go_template
 from dragoman.prompt.renderer import PromptRenderer
 from dragoman.types import Json
 
@@ -52,7 +53,6 @@ WITHOUT_EFFECT = (
     *("num_keep", "penalize_newline", "tfs_z", "numa", "low_vram", "f16_kv", "logits_all"),
     *("vocab_only", "embedding_only", "draft_num_predict"),
 )
-_GO_TEMPLATE = re.compile(r"\{\{-?\s*(?:[.$]|(?:if|else|end|range|with|block|define|template)\b)")
 _ADAPTER_NAME = re.compile(r"[^A-Za-z0-9_.\-]+")
 
 
@@ -63,7 +63,7 @@ class Recipe(Struct, frozen=True, kw_only=True):
     source: str | None = None  # name of a model
     files: Mapping[str, str] = {}  # digests by file name
     adapters: Mapping[str, str] = {}  # likewise
-    template: str | None = None  # Jinja
+    template: str | None = None  # in Go's language, or Jinja
     system: str | None = None
     parameters: Mapping[str, Json] = {}  # by Ollama's names
     messages: tuple[ExampleMessage, ...] = ()
@@ -171,7 +171,9 @@ class RecipeWriter:
         try:
             parse_entries({name: entry}, self._directory, lambda *_: "")
         except MappingError as error:
-            raise InvalidValue(str(error).removeprefix(": ") + ".") from None
+            problem = str(error).removeprefix(": ")
+            end = "" if problem.endswith((".", "?")) else "."
+            raise InvalidValue(problem + end) from None
 
 
 def relate_path(path: Path, directory: Path) -> str:
@@ -183,12 +185,8 @@ def relate_path(path: Path, directory: Path) -> str:
 
 def check_template(template: str) -> None:
     """Raise an error if a text is not a template for chats."""
-    if _GO_TEMPLATE.search(template):
-        raise InvalidValue(
-            "`template`: templates in Go's language are not supported. Send a Jinja template, or "
-            "leave it out: the model's own is used.",
-            param="template",
-        )
+    if is_go_template(template):
+        template = convert_go_template(template)
     try:
         PromptRenderer(template, None)
     except DragomanError as error:

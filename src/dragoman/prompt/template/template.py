@@ -52,6 +52,7 @@ from dragoman.prompt.template.filters import (
     RejectedByTemplate,
     RenderContext,
 )
+from dragoman.prompt.template.go_filters import GO_FILTERS
 from dragoman.prompt.template.jinja_codegen import BudgetCodeGenerator
 
 log = logging.getLogger("dragoman.prompt")
@@ -203,7 +204,8 @@ def make_sandbox() -> TemplateSandbox:
         cache_size=0,
         extensions=["jinja2.ext.loopcontrols", GenerationTag],
     )
-    sandbox.filters, sandbox.tests, sandbox.globals = dict(FILTERS), dict(TESTS), dict(GLOBALS)
+    sandbox.filters = FILTERS | GO_FILTERS
+    sandbox.tests, sandbox.globals = dict(TESTS), dict(GLOBALS)
     return sandbox
 
 

@@ -125,15 +125,12 @@ def decode_generate(body: bytes, strict: bool = False) -> OllamaRequest:
     if fields.raw or fields.suffix:
         prompt, warnings = _decode_plain_prompt(fields)
         return _make_request(fields, strict, prompt, warnings, constraint=constraint)
-    if fields.template:
-        raise Unsupported(
-            "`template` is not supported: send `raw` with the rendered prompt.", param="template"
-        )
     user = Message(role="user", content=decode_content(fields.prompt, fields.images, ""))
     system = Message(role="system", content=text_content(fields.system))
     chat = Chat(
         messages=(system, user) if fields.system else (user,),
         context=tuple(fields.context or ()),
+        template=fields.template or None,
         **_decode_think(fields.think),
         response_format=_to_template_format(constraint),
     )
