@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dragoman.engines import EngineDied
@@ -357,9 +358,11 @@ PICTURE_RUN, SOUND_RUN = make_media_ids(PICTURE.digest), make_media_ids(SOUND.di
 class FakeRenderer:
     """Replaces every `PAD` by three features, as a processor of vLLM does."""
 
-    def __init__(self, limits: dict[str, int]) -> None:
+    def __init__(self, limits: dict[str, int], rate: int | None) -> None:
         self.requests: list[Any] = []
-        self._processor = SimpleNamespace(info=SimpleNamespace(allowed_mm_limits=limits))
+        parser = SimpleNamespace(audio_resampler=SimpleNamespace(target_sr=rate))
+        info = SimpleNamespace(allowed_mm_limits=limits, data_parser=parser)
+        self._processor = SimpleNamespace(info=info)
 
     def get_mm_processor(self) -> Any:
         return self._processor
@@ -381,9 +384,13 @@ class FakeRenderer:
 
 
 def make_prompts(
-    placeholder: list[int], limits: dict[str, int] | None = None, cache: int = 100
+    placeholder: list[int],
+    limits: dict[str, int] | None = None,
+    cache: int = 100,
+    rate: int | None = 16000,
 ) -> tuple[MultiModalPrompts, FakeRenderer]:
-    renderer = FakeRenderer({"image": 2, "audio": 1, "video": 1} if limits is None else limits)
+    limits = {"image": 2, "audio": 1, "video": 1} if limits is None else limits
+    renderer = FakeRenderer(limits, rate)
     tokenizer = SimpleNamespace(encode=lambda _, add_special_tokens: placeholder)
     llm = SimpleNamespace(
         renderer=renderer,
@@ -444,3 +451,18 @@ def test_a_model_reads_what_its_limits_allow() -> None:
     renderer.render_cmpl_async = None  # type: ignore[method-assign,assignment]
     with pytest.raises(ModelBroken, match="language_model_only"):
         asyncio.run(broken.try_items())
+
+
+@pytest.mark.parametrize(
+    ("rate", "count"), [(None, 960), (48000, 960), (16000, 320), (96000, 1920)]
+)
+def test_sounds_have_the_rate_that_the_model_wants(rate: int | None, count: int) -> None:
+    prompts, renderer = make_prompts([PAD], rate=rate)
+    item = make_item(make_sound(seconds=0.02, rate=48000))
+    asyncio.run(prompts.render([*make_media_ids(item.digest), 1], [item]))
+    [(samples, sent_rate)] = renderer.requests[0]["multi_modal_data"]["audio"]
+    assert (len(samples), sent_rate) == (count, rate or 48000)
+    # the tone is the same: 0.1 radians for each sample of the original
+    expected = np.sin(np.arange(count) * 0.1 * 960 / count) * 0.5
+    middle = slice(count // 4, -count // 4)
+    assert samples[middle] == pytest.approx(expected[middle], abs=0.02)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from dragoman import config
 from dragoman.runtime import StartupError, build_models, open_catalog
+from tests.support.command_line import run_command
 from tests.support.model_files import write_model_file
 
 
@@ -69,3 +71,29 @@ def test_options_that_do_not_fit_the_served_model_are_errors(
     with pytest.raises(StartupError) as error:
         build_models(load_settings(root, **values), model)
     assert problem in str(error.value)
+
+
+def test_adapters_are_shown_with_their_models(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A directory with an adapter of its own name is a model of that name."""
+    (root / "models" / "models.yaml").write_text(
+        f"writer: {{path: folder, lora: {{poet: {root / 'peft'}, critic: {root / 'peft'}}}}}\n"
+        f"poet: {{path: folder, lora: {{poet: {root / 'peft'}}}, default_lora: poet}}\n"
+        f"file: {{path: file.gguf, lora: {{b: {root / 'lora.gguf'}}}}}\n"
+    )
+    where = ("--models-dir", str(root / "models"))
+    for name, adapters in (
+        ("writer", "poet, critic"),
+        ("poet", "poet (default)"),
+        ("file", "b"),
+    ):
+        shown = run_command(capsys, "show", name, *where)
+        assert any(
+            line.split(maxsplit=1) == ["adapters", adapters] for line in shown.out.split("\n")
+        )
+        described = json.loads(run_command(capsys, "show", name, "--json", *where).out)
+        assert "lora" in described["capabilities"]
+        assert ", ".join(described["lora"]) == adapters.removesuffix(" (default)")
+    listed = json.loads(run_command(capsys, "list", "--json", *where).out)
+    assert {entry["name"] for entry in listed} == {"writer", "poet", "file"}

@@ -53,8 +53,10 @@ class MultiModalPrompts:
         self._renderer = llm.renderer
         self._tokenizer = llm.get_tokenizer()
         self._model_class = model_class
-        limits = self._renderer.get_mm_processor().info.allowed_mm_limits
+        info = self._renderer.get_mm_processor().info
+        limits = info.allowed_mm_limits
         self._limits = {kind: limits[kind] for kind in KINDS if limits.get(kind)}
+        self._sample_rate: float | None = info.data_parser.audio_resampler.target_sr
         self._max_tokens = int(llm.input_processor.mm_encoder_cache_size)  # of one item
 
     @property
@@ -79,7 +81,8 @@ class MultiModalPrompts:
         texts, items = self._split(prompt, media)
         try:
             placeholders = self._make_placeholders(items)
-            request = await asyncio.to_thread(_make_request, texts, placeholders, items)
+            data = await asyncio.to_thread(self._decode_items, items)
+            request = _make_request(texts, placeholders, data)
             [rendered] = await self._renderer.render_cmpl_async([request], skip_mm_cache=True)
         except Exception as error:
             log.warning("vLLM cannot read media: %r", error)
@@ -109,6 +112,17 @@ class MultiModalPrompts:
                     param="messages",
                 )
         return texts, items
+
+    def _decode_items(self, items: Sequence[MediaItem]) -> dict[str, Native]:
+        """Return the fields of vLLM's prompt that hold media and what identifies it."""
+        data: dict[str, list[Native]] = {}
+        digests: dict[str, list[str]] = {}
+        for item in items:
+            is_sound = item.kind == "audio"
+            decoded = _decode_sound(item, self._sample_rate) if is_sound else _decode_picture(item)
+            data.setdefault(item.kind, []).append(decoded)
+            digests.setdefault(item.kind, []).append(item.digest)
+        return {"multi_modal_data": data, "multi_modal_uuids": digests}
 
     def _check_sizes(self, rendered: Native) -> None:
         """Reject an item for which vLLM's encoder cache has no room."""
@@ -150,33 +164,38 @@ async def open_prompts(loaded: LoadedLlm) -> MultiModalPrompts | None:
 
 
 def _make_request(
-    texts: Sequence[list[int]], placeholders: Sequence[list[int]], items: Sequence[MediaItem]
+    texts: Sequence[list[int]], placeholders: Sequence[list[int]], media: dict[str, Native]
 ) -> Native:
     """Return vLLM's `TokensPrompt`."""
     ids = list(texts[0])
     for placeholder, text in zip(placeholders, texts[1:], strict=True):
         ids += [*placeholder, *text]
-    data: dict[str, list[Native]] = {}
-    digests: dict[str, list[str]] = {}
-    for item in items:
-        data.setdefault(item.kind, []).append(_decode(item))
-        digests.setdefault(item.kind, []).append(item.digest)
-    return {"prompt_token_ids": ids, "multi_modal_data": data, "multi_modal_uuids": digests}
+    return {"prompt_token_ids": ids, **media}
 
 
-def _decode(item: MediaItem) -> Native:
-    """Return a picture or a sound as vLLM takes it; the file was written by us."""
-    if item.kind == "image":
-        from PIL import Image
+def _decode_picture(item: MediaItem) -> Native:
+    """Return a picture as vLLM takes it; the file was written by us."""
+    from PIL import Image
 
-        picture = Image.open(io.BytesIO(item.data), formats=("PNG",))
-        picture.load()
-        return picture
+    picture = Image.open(io.BytesIO(item.data), formats=("PNG",))
+    picture.load()
+    return picture
+
+
+def _decode_sound(item: MediaItem, rate: float | None) -> Native:
+    """Return a sound as vLLM takes it, with the sample rate that the model wants, if any."""
     import numpy as np
 
     with wave.open(io.BytesIO(item.data)) as sound:
-        samples = np.frombuffer(sound.readframes(sound.getnframes()), dtype="<i2")
-        return samples.astype(np.float32) / 32768.0, sound.getframerate()
+        samples = np.frombuffer(sound.readframes(sound.getnframes()), dtype="<i2") / 32768.0
+        own_rate = sound.getframerate()
+    if rate is None or rate == own_rate:
+        return samples.astype(np.float32), own_rate
+    # vLLM's own ways need packages that its build for the CPU has not
+    count = max(1, round(len(samples) * rate / own_rate))
+    spectrum = np.fft.rfft(samples)[: count // 2 + 1]
+    resampled = np.fft.irfft(spectrum, count) * (count / len(samples))
+    return resampled.astype(np.float32), rate
 
 
 def _count_items(
