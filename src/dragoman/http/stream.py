@@ -13,7 +13,7 @@ answer and does not delay other clients.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from time import perf_counter as now
 from typing import TypeAlias
@@ -26,7 +26,7 @@ DirectWrite: TypeAlias = Callable[[list[bytes]], bool]
 
 
 class Stream:
-    """Sends frames, each in a write of its own."""
+    """Sends frames, each as an event of its own."""
 
     def __init__(self, request: RequestContext, opening: list[bytes]) -> None:
         self._request = request
@@ -50,7 +50,7 @@ class Stream:
             self.started = True
             await self._open()
 
-    async def _open(self) -> None:
+    async def _open(self, first: Sequence[bytes] = ()) -> None:
         self._sending = True
         content_type = self._request.dialect.stream_content_type
         headers = (
@@ -60,7 +60,7 @@ class Stream:
         )
         with self._request.collect_writes():
             await self._request.start_response(200, headers)
-            for frame in self._opening:
+            for frame in (*self._opening, *first):
                 await self._write(frame)
         self.is_open = True
         writer = self._request.scope.get(DIRECT_WRITER)
@@ -76,6 +76,10 @@ class Stream:
         return None
 
     async def send_frames(self, frames: list[bytes]) -> None:
+        if not self.started:  # the headers and these frames are written together
+            self.started = True
+            await self._open(frames)
+            return
         if not self.is_open:
             await self.start()
         self._sending = True

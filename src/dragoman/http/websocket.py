@@ -97,7 +97,7 @@ class WebSocketSession:
         if self.close_code is not None:
             raise Disconnected
         direct = self._direct
-        if direct is not None and direct.ready:
+        if direct is not None and direct.is_ready:
             direct.write(text)
         else:
             await self._send({"type": "websocket.send", "text": text.decode()})
@@ -105,7 +105,7 @@ class WebSocketSession:
     def push(self, texts: list[bytes]) -> Awaitable[None] | None:
         """Send messages at once if that needs no waiting, else return what must be awaited."""
         direct = self._direct
-        if direct is None or not direct.ready:
+        if direct is None or not direct.is_ready:
             return self._send_all(texts)
         for text in texts:
             direct.write(text)

@@ -131,6 +131,8 @@ def _drop_budget(chat: Chat, model: Model) -> tuple[Chat, list[str]]:
 
 def _drop_unread_variables(chat: Chat, model: Model) -> tuple[Chat, list[str]]:
     """Drop the variables that the template does not read, and rename those it names otherwise."""
+    if not chat.template_kwargs:
+        return chat, []
     variables: dict[str, Json] = {}
     names = dict(chat.client_field_names)
     warnings = []
@@ -147,7 +149,10 @@ def _drop_unread_variables(chat: Chat, model: Model) -> tuple[Chat, list[str]]:
 
 def _apply_preset(chat: Chat, model: Model) -> tuple[Chat, list[str]]:
     """Put in the operator's values; an effort that the client chose is stronger than a default."""
-    preset, effort = model.preset, model.renderer.get_reasoning_variables(chat)
+    preset = model.preset
+    if not preset.changes_chats:
+        return chat, []
+    effort = model.renderer.get_reasoning_variables(chat)
     defaults = {name: value for name, value in preset.variables.items() if name not in effort}
     adapted, warnings = apply_to_chat(chat, replace(preset, variables=defaults))
     forced = preset.forced_variables

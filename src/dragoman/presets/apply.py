@@ -13,6 +13,9 @@ SYSTEM_ROLES = ("system", "developer")
 
 def apply_sampling(request: Request, preset: Preset) -> Request:
     """Return the request with the preset's sampling fields and stop strings."""
+    if not preset.changes_sampling:
+        sampling = request.sampling.with_defaults(request.api_defaults)
+        return request if sampling is request.sampling else replace(request, sampling=sampling)
     sent = PresetSampling(
         sampling=request.sampling,
         text_biases=request.text_biases,

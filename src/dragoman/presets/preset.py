@@ -11,7 +11,7 @@ import yaml
 from msgspec import Struct
 
 from dragoman.presets.options import DEFAULT_MAX_TOOL_CALLS, PresetValue, SharedOptions
-from dragoman.presets.sampling import PresetSampling, decode_sampling
+from dragoman.presets.sampling import NO_VALUES, PresetSampling, decode_sampling
 from dragoman.types import Json, Sampling
 
 MAX_FILE_SIZE = 1 << 20
@@ -47,6 +47,17 @@ class Preset(Struct, frozen=True, kw_only=True, omit_defaults=True):
     additive: frozenset[str] = frozenset()  # fields of `sampling` to which the client's are added
     messages: tuple[ExampleMessage, ...] = ()  # before those of the client, after its system prompt
     lora: tuple[str, ...] = ()  # adapters of requests that name none
+
+    @property
+    def changes_sampling(self) -> bool:
+        """Whether requests get sampling fields, stop strings or adapters from here."""
+        no_values = self.sampling == self.forced_sampling == NO_VALUES
+        return not no_values or self.stop is not None or bool(self.lora)
+
+    @property
+    def changes_chats(self) -> bool:
+        """Whether chats get messages or template variables from here."""
+        return bool(self.system or self.messages or self.variables or self.forced_variables)
 
     def get_sampling(self, defaults: Sampling) -> Sampling:
         """Return the sampling of a request that asks for nothing, with the model's defaults."""

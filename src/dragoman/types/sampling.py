@@ -101,6 +101,8 @@ class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Return these fields, with `defaults` for those that are not set; 0 counts as set."""
         if defaults == NO_SAMPLING:
             return self
+        if self == NO_SAMPLING:
+            return defaults
         return msgspec.structs.replace(defaults, **self.list_set_fields())
 
     def list_set_fields(self) -> dict[str, Any]:

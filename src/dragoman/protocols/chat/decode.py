@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Annotated, TypeVar, cast, get_args
 
 from msgspec import Meta, Struct
@@ -93,6 +94,12 @@ class ChatRequest(response_format.ConstraintFields, kw_only=True):
     moderation: Json = None
 
 
+UNSUPPORTED_FIELDS = ("functions", "function_call", "audio", "web_search_options", "modalities")
+get_unsupported = attrgetter(*UNSUPPORTED_FIELDS)
+UNSET = (None,) * len(UNSUPPORTED_FIELDS)
+NO_REASONING_OPTIONS = ChatReasoningOptions()
+
+
 def decode_request(body: bytes, strict: bool = False) -> Request:
     fields = decode_body(body, ChatRequest, strict)
     _reject_unsupported(fields)
@@ -162,6 +169,8 @@ def decode_chat(fields: ChatRequest) -> Chat:
 
 
 def _reject_unsupported(fields: ChatRequest) -> None:
+    if get_unsupported(fields) == UNSET:
+        return
     openai.reject_unsupported(
         {"functions": fields.functions, "function_call": fields.function_call},
         "use `tools` and `tool_choice`",
@@ -181,7 +190,7 @@ def _decode_logprobs(fields: ChatRequest) -> int | None:
 
 
 def _get_effort(fields: ChatRequest) -> tuple[str | None, str]:
-    options = fields.reasoning or ChatReasoningOptions()
+    options = fields.reasoning or NO_REASONING_OPTIONS
     enabled = {None: None, True: "medium", False: "none"}[options.enabled]
     return _get_first(
         {
@@ -193,7 +202,7 @@ def _get_effort(fields: ChatRequest) -> tuple[str | None, str]:
 
 
 def _get_budget(fields: ChatRequest) -> tuple[int | None, str]:
-    options = fields.reasoning or ChatReasoningOptions()
+    options = fields.reasoning or NO_REASONING_OPTIONS
     return _get_first(
         {
             "thinking_budget": fields.thinking_budget,
@@ -256,8 +265,10 @@ def _decode_message(message: ChatMessage, path: str) -> Message:
         content = text_content(message.refusal)
     if message.content is None and message.refusal is None and message.role != "assistant":
         raise BadRequest(f"`{path}.content` is required.", param=f"{path}.content")
-    openai.reject_unsupported({f"{path}.audio": message.audio}, "this model reads text")
-    openai.reject_unsupported({f"{path}.function_call": message.function_call}, "use `tool_calls`")
+    if message.audio is not None or message.function_call is not None:
+        openai.reject_unsupported({f"{path}.audio": message.audio}, "this model reads text")
+        call = {f"{path}.function_call": message.function_call}
+        openai.reject_unsupported(call, "use `tool_calls`")
     reasoning = message.reasoning_content
     return Message(
         role=cast(Role, message.role),  # checked above

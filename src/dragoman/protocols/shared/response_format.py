@@ -10,6 +10,7 @@ not interpret schemas and grammars.
 from __future__ import annotations
 
 import re
+from operator import attrgetter
 from typing import Annotated, Literal, TypeAlias
 
 import msgspec
@@ -93,6 +94,15 @@ class ConstraintFields(GenerationFields, kw_only=True):
     structural_tag: Json = None
 
 
+EXPLICIT_FIELDS = tuple(
+    name
+    for name in ConstraintFields.__struct_fields__
+    if name not in (*GenerationFields.__struct_fields__, "response_format")
+)
+get_explicit = attrgetter(*EXPLICIT_FIELDS)
+UNSET = (None,) * len(EXPLICIT_FIELDS)
+
+
 def decode_constraint(
     fields: ConstraintFields, requires_call: bool = False
 ) -> tuple[Constraint | None, tuple[str, ...]]:
@@ -108,7 +118,7 @@ def resolve_constraint(
     fields: ConstraintFields, format_constraint: Constraint | None, name: str, requires_call: bool
 ) -> tuple[Constraint | None, tuple[str, ...]]:
     """Choose between an explicit constraint and the one that the field `name` asks for."""
-    explicit = _decode_explicit(fields)
+    explicit = None if get_explicit(fields) == UNSET else _decode_explicit(fields)
     if explicit is None:
         return format_constraint, ()
     if requires_call:

@@ -196,6 +196,8 @@ class DecodedSampling(Struct, kw_only=True):
 
 def decode_samplers(fields: SamplerFields, max_tokens: int | None = None) -> DecodedSampling:
     """Return the sampling fields of a request; those that are absent stay unset."""
+    if get_all(fields) == UNSET:
+        return DecodedSampling(sampling=Sampling(max_tokens=max_tokens), client_field_names={})
     _reject_unsupported(fields)
     values, names = _merge_aliases(SPELLINGS, get_values(fields))
     warnings = _apply_temperature_bounds(fields, values, names)
@@ -241,6 +243,8 @@ SPELLINGS = {
     for name in (ours, *ALIASES.get(ours, ()))
 }
 BOUNDS = {"min_temp": "low", "dynatemp_low": "low", "max_temp": "high", "dynatemp_high": "high"}
+get_all = attrgetter(*SamplerFields.__struct_fields__)
+UNSET = (None,) * len(SamplerFields.__struct_fields__)
 get_values = attrgetter(*SPELLINGS)
 get_bounds = attrgetter(*BOUNDS)
 
