@@ -1,6 +1,7 @@
 """Reading what upstream servers send: frames of SGLang, damaged frames, and every way to cut them.
 
-The files in `sglang_frames` have the fields that SGLang 0.5 sends, for an answer with logprobs.
+The files in `sglang_frames` have the fields that SGLang 0.5 sends, for an answer with logprobs, and
+answers of real servers with their sources.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from dragoman.engines.remote.answer import AnswerParts
 from dragoman.engines.remote.failures import InvalidFrame, StatusFailure, UpstreamFailure
@@ -64,6 +66,44 @@ def test_the_cuts_of_the_network_make_no_difference(kind: str) -> None:
     for pieces in every_cut(text):
         steps = read_all(make_reader("sglang"), [piece.encode() for piece in pieces])
         assert steps == expected
+
+
+ANSWERS: list[dict[str, Json]] = yaml.safe_load((FRAMES / "answers.yaml").read_text())
+
+
+def make_stream(answer: dict[str, Json], size: int, *, is_cumulative: bool) -> bytes:
+    """Return a real answer as SGLang streams it, some tokens in each frame."""
+    ids, meta, frames = answer["output_ids"], answer["meta_info"], []
+    for start in range(0, len(ids), size):
+        end = min(start + size, len(ids))
+        is_last = end == len(ids)
+        reason = meta["finish_reason"] if is_last else None
+        counts = {"completion_tokens": end, "finish_reason": reason}
+        frame = {
+            "text": "x" * end if is_last else None,
+            "output_ids": ids[:end] if is_cumulative else ids[start:end],
+            "meta_info": meta | counts,
+        }
+        frames.append(f"data: {json.dumps(frame)}\n\n")
+    return "".join([*frames, "data: [DONE]\n\n"]).encode()
+
+
+@pytest.mark.parametrize("is_cumulative", [True, False])
+@pytest.mark.parametrize("size", [1, 3, 100])
+@pytest.mark.parametrize("answer", ANSWERS, ids=lambda answer: str(answer["source"]))
+def test_answers_of_real_sglang_servers(
+    answer: dict[str, Json], size: int, is_cumulative: bool
+) -> None:
+    reader = make_reader("sglang")
+    steps = read_all(reader, [make_stream(answer, size, is_cumulative=is_cumulative)])
+    ids, reason = answer["output_ids"], answer["meta_info"]["finish_reason"]
+    stop = reason.get("matched")
+    assert reader.is_complete
+    assert [token for step in steps for token in step.ids] == [
+        token for token in ids if token != stop
+    ]
+    assert (steps[-1].finish, steps[-1].stop_id) == (reason["type"], stop)
+    assert steps[0].cached_tokens == answer["meta_info"]["cached_tokens"]
 
 
 def damage(frame: dict[str, Json], *path: str, value: Json) -> None:

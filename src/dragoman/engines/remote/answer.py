@@ -72,7 +72,7 @@ class ChoiceSteps:
         self.counted += len(ids)
         self.finish = finish
         stop_id = matched
-        if finish == "stop" and ids and ids[-1] in self._stop_ids:
+        if finish == "stop" and ids and (ids[-1] in self._stop_ids or ids[-1] == matched):
             stop_id, ids = ids[-1], ids[:-1]
             logprobs = logprobs[: len(ids)]
         if self._grammar is not None:
