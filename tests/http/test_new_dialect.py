@@ -16,14 +16,14 @@ from dragoman.errors import BadRequest, DragomanError
 from dragoman.events import Completion, Delta, Usage
 from dragoman.http.app import App
 from dragoman.http.router import Route
-from dragoman.http.routes.context import RouteContext
-from dragoman.http.routes.generation import make_generation_handler
+from dragoman.http.routes.shared.context import RouteContext
+from dragoman.http.routes.shared.generation import make_generation_handler
 from dragoman.protocols.dialect import AnswerInfo, Dialect, DialectContext
 from dragoman.testing import Reply, ScriptedEngine
 from dragoman.types import Prompt, Request
 from tests.support.serving import RunningServer, make_scripted_app, run_app
 
-PATH = "/api/generate"
+PATH = "/lines"
 KEEP_ALIVE = b"{}\n"
 
 

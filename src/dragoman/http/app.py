@@ -42,8 +42,8 @@ from dragoman.http.routes import (
 )
 from dragoman.http.routes.batches import batches, files
 from dragoman.http.routes.batches.line_sender import LineSender, OwnerGuard
-from dragoman.http.routes.context import RouteContext
-from dragoman.http.routes.readiness import Readiness
+from dragoman.http.routes.shared.context import RouteContext
+from dragoman.http.routes.shared.readiness import Readiness
 from dragoman.http.stream import StreamClock
 from dragoman.http.websocket import WebSocketSessions
 from dragoman.keys.key_store import KeyChanges

@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, se
 from dragoman.errors import BadRequest
 from dragoman.store.rows import ROW, StoredConversation, StoredItem
 from dragoman.store.tables import IDS_PER_QUERY, conversations, current_time, items
-from dragoman.store.write_meter import WriteMeter
+from dragoman.store.limits.write_meter import WriteMeter
 
 
 class ConversationRepository:

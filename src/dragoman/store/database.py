@@ -30,7 +30,7 @@ from sqlalchemy.pool import QueuePool, StaticPool
 
 from dragoman.errors import StoreUnavailable
 from dragoman.store import migrations
-from dragoman.store.disk_reserve import DiskReserve
+from dragoman.store.limits.disk_reserve import DiskReserve
 from dragoman.store.rows import DatabaseLocked, DiskFull, StoreError, StoreLimits
 from dragoman.store.servers import describe_this_process
 from dragoman.store.transaction import Transaction

@@ -35,7 +35,7 @@ from dragoman.store.tables import (
     responses,
     upsert,
 )
-from dragoman.store.write_meter import WriteMeter
+from dragoman.store.limits.write_meter import WriteMeter
 
 MAX_CHAIN = 10_000  # responses in one history
 

@@ -23,7 +23,7 @@ from sqlalchemy import Connection, delete, select
 from dragoman.store.responses import ResponseRepository
 from dragoman.store.rows import StoredResponse, StoreLimits
 from dragoman.store.tables import Upsert, current_time, responses, servers, upsert
-from dragoman.store.write_meter import WriteMeter
+from dragoman.store.limits.write_meter import WriteMeter
 
 log = logging.getLogger("dragoman.store")
 

@@ -29,7 +29,7 @@ from dragoman.store.rows import (
     StoreLimits,
 )
 from dragoman.store.servers import ServerProcess, ServerRepository
-from dragoman.store.write_meter import WriteMeter
+from dragoman.store.limits.write_meter import WriteMeter
 
 
 class Transaction:

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from dragoman.errors import DragomanError, NotFound
 from dragoman.http.asgi import RequestContext
 from dragoman.http.router import Route, RouteGroup
-from dragoman.http.routes.context import RouteContext
-from dragoman.http.routes.paging import read_paging
+from dragoman.http.routes.shared.context import RouteContext
+from dragoman.http.routes.shared.paging import read_paging
 from dragoman.pipeline.pipeline import count_prompt_tokens
 from dragoman.protocols.chat import DIALECT, stored
 from dragoman.protocols.chat.decode import ChatRequest

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dragoman.http.router import Route, RouteGroup
-from dragoman.http.routes.context import RouteContext
-from dragoman.http.routes.generation import make_generation_handler
+from dragoman.http.routes.shared.context import RouteContext
+from dragoman.http.routes.shared.generation import make_generation_handler
 from dragoman.protocols import completions, infill
 
 

@@ -12,8 +12,8 @@ import msgspec
 from dragoman.errors import ConversationNotFound, NotFound
 from dragoman.http.asgi import RequestContext
 from dragoman.http.router import Route, RouteGroup
-from dragoman.http.routes.context import RouteContext
-from dragoman.http.routes.paging import read_paging
+from dragoman.http.routes.shared.context import RouteContext
+from dragoman.http.routes.shared.paging import read_paging
 from dragoman.protocols import conversations
 from dragoman.protocols.conversations import DIALECT
 from dragoman.protocols.dialect import pass_strict

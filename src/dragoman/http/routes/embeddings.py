@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dragoman.http.asgi import RequestContext
 from dragoman.http.router import Route, RouteGroup
-from dragoman.http.routes.context import RouteContext
+from dragoman.http.routes.shared.context import RouteContext
 from dragoman.pipeline.pooling.embed import embed
 from dragoman.protocols.embeddings import (
     DIALECT,

@@ -9,7 +9,7 @@ from dragoman.http import metrics, pages
 from dragoman.http.asgi import RequestContext
 from dragoman.http.pages.openapi import render_document
 from dragoman.http.router import Route, RouteGroup
-from dragoman.http.routes.context import RouteContext
+from dragoman.http.routes.shared.context import RouteContext
 
 HTML = b"text/html; charset=utf-8"
 TEXT = b"text/plain; charset=utf-8"

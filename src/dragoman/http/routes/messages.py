@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from dragoman.http.asgi import RequestContext
 from dragoman.http.router import Route, RouteGroup
-from dragoman.http.routes.context import RouteContext
-from dragoman.http.routes.generation import make_generation_handler
+from dragoman.http.routes.shared.context import RouteContext
+from dragoman.http.routes.shared.generation import make_generation_handler
 from dragoman.pipeline.pipeline import count_prompt_tokens
 from dragoman.protocols import messages
 from dragoman.protocols.messages import DIALECT

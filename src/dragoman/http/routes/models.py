@@ -13,7 +13,7 @@ from msgspec import UNSET, UnsetType
 
 from dragoman.http.asgi import RequestContext
 from dragoman.http.router import Route, RouteGroup
-from dragoman.http.routes.context import RouteContext
+from dragoman.http.routes.shared.context import RouteContext
 from dragoman.models.registry import ModelEntry
 from dragoman.pipeline.services import Services
 from dragoman.protocols import messages

@@ -6,7 +6,7 @@ from functools import partial
 
 from dragoman.http.asgi import RequestContext
 from dragoman.http.router import Route, RouteGroup
-from dragoman.http.routes.context import RouteContext
+from dragoman.http.routes.shared.context import RouteContext
 from dragoman.pipeline.pooling.score import ScoreResult, score
 from dragoman.protocols.dialect import Dialect
 from dragoman.protocols.rerank import (

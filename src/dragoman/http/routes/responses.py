@@ -12,8 +12,8 @@ from dragoman.http.asgi import WEBSOCKET, RequestContext
 from dragoman.http.cancellation import watch_awaitable
 from dragoman.http.respond import EngineErrors
 from dragoman.http.router import Route, RouteGroup
-from dragoman.http.routes.context import RouteContext
-from dragoman.http.routes.paging import read_int, read_paging
+from dragoman.http.routes.shared.context import RouteContext
+from dragoman.http.routes.shared.paging import read_int, read_paging
 from dragoman.http.websocket import WebSocketSession
 from dragoman.pipeline.pipeline import await_delivery
 from dragoman.protocols import responses

@@ -7,7 +7,7 @@ from typing import cast
 from dragoman.errors import BadRequest, Unsupported
 from dragoman.http.asgi import RequestContext
 from dragoman.http.router import Route, RouteGroup
-from dragoman.http.routes.context import RouteContext
+from dragoman.http.routes.shared.context import RouteContext
 from dragoman.models.model import Model
 from dragoman.models.residency import Lease
 from dragoman.pipeline.render import RenderedPrompt, render_unanswered

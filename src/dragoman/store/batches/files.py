@@ -27,7 +27,7 @@ from dragoman.store.batches.rows import StoredFile
 from dragoman.store.paging import list_page
 from dragoman.store.rows import ROW, Page
 from dragoman.store.tables import batches, chunks, current_time, files
-from dragoman.store.write_meter import WriteMeter
+from dragoman.store.limits.write_meter import WriteMeter
 
 NumberedChunks: TypeAlias = Sequence[tuple[int, bytes]]  # not empty
 

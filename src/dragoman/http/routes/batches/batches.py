@@ -5,8 +5,8 @@ from __future__ import annotations
 from dragoman.batches.service import make_batch_object
 from dragoman.http.asgi import RequestContext
 from dragoman.http.router import Route, RouteGroup
-from dragoman.http.routes.context import RouteContext
-from dragoman.http.routes.paging import read_paging
+from dragoman.http.routes.shared.context import RouteContext
+from dragoman.http.routes.shared.paging import read_paging
 from dragoman.protocols import batches
 from dragoman.protocols.batches import DIALECT, BatchObject, BatchRequest
 from dragoman.store.batches.rows import StoredBatch

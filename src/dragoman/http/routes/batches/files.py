@@ -7,8 +7,8 @@ from dragoman.files import FileService, Upload
 from dragoman.http.asgi import RequestContext
 from dragoman.http.body import is_from_other_site
 from dragoman.http.router import Route, RouteGroup
-from dragoman.http.routes.context import RouteContext
-from dragoman.http.routes.paging import read_paging
+from dragoman.http.routes.shared.context import RouteContext
+from dragoman.http.routes.shared.paging import read_paging
 from dragoman.protocols import files
 from dragoman.protocols.files import (
     DIALECT,

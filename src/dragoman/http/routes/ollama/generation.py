@@ -16,7 +16,7 @@ from dragoman.events import Usage
 from dragoman.http.asgi import RequestContext
 from dragoman.http.auth import make_audit_fields
 from dragoman.http.router import Handler, Route, RouteGroup
-from dragoman.http.routes.context import RouteContext
+from dragoman.http.routes.shared.context import RouteContext
 from dragoman.pipeline.pooling.embed import embed
 from dragoman.protocols import ollama
 from dragoman.protocols.dialect import Dialect, pass_strict

@@ -9,7 +9,7 @@ from dragoman.http.body import BodyReader
 from dragoman.http.metrics import Metrics
 from dragoman.http.respond import Responder
 from dragoman.http.router import Router
-from dragoman.http.routes.readiness import Readiness
+from dragoman.http.routes.shared.readiness import Readiness
 from dragoman.http.websocket import WebSocketSessions
 from dragoman.responses.service import ResponseService
 from dragoman.runtime import Runtime

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from dragoman.http.asgi import RequestContext
 from dragoman.http.router import Handler
-from dragoman.http.routes.context import RouteContext
+from dragoman.http.routes.shared.context import RouteContext
 from dragoman.protocols.dialect import Dialect
 from dragoman.responses.run import CompletionRun
 from dragoman.types import Request
