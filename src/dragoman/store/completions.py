@@ -13,10 +13,10 @@ from sqlalchemy import (
     update,
 )
 
+from dragoman.store.limits.write_meter import WriteMeter
 from dragoman.store.paging import list_page
 from dragoman.store.rows import ROW, Page, StoredCompletion
 from dragoman.store.tables import completions
-from dragoman.store.limits.write_meter import WriteMeter
 
 
 class CompletionRepository:

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, select, update
 
 from dragoman.errors import BadRequest
+from dragoman.store.limits.write_meter import WriteMeter
 from dragoman.store.rows import ROW, StoredConversation, StoredItem
 from dragoman.store.tables import IDS_PER_QUERY, conversations, current_time, items
-from dragoman.store.limits.write_meter import WriteMeter
 
 
 class ConversationRepository:

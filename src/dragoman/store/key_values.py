@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection, delete, select
 
+from dragoman.store.limits.write_meter import WriteMeter
 from dragoman.store.rows import ROW, StoredTurn
 from dragoman.store.tables import IDS_PER_QUERY, current_time, memories, secrets, upsert
-from dragoman.store.limits.write_meter import WriteMeter
 
 
 class KeyValueRepository:

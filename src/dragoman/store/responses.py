@@ -25,6 +25,7 @@ from sqlalchemy import (
 )
 
 from dragoman.errors import BadRequest, PreviousResponseNotFound
+from dragoman.store.limits.write_meter import WriteMeter
 from dragoman.store.rows import ROW, RUNNING, NumberedFrames, Status, StoredResponse
 from dragoman.store.tables import (
     IDS_PER_QUERY,
@@ -35,7 +36,6 @@ from dragoman.store.tables import (
     responses,
     upsert,
 )
-from dragoman.store.limits.write_meter import WriteMeter
 
 MAX_CHAIN = 10_000  # responses in one history
 

@@ -20,10 +20,10 @@ from pathlib import Path
 from msgspec import Struct
 from sqlalchemy import Connection, delete, select
 
+from dragoman.store.limits.write_meter import WriteMeter
 from dragoman.store.responses import ResponseRepository
 from dragoman.store.rows import StoredResponse, StoreLimits
 from dragoman.store.tables import Upsert, current_time, responses, servers, upsert
-from dragoman.store.limits.write_meter import WriteMeter
 
 log = logging.getLogger("dragoman.store")
 

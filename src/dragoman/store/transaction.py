@@ -19,6 +19,7 @@ from dragoman.store.batches.rows import StoredBatch
 from dragoman.store.completions import CompletionRepository
 from dragoman.store.conversations import ConversationRepository
 from dragoman.store.key_values import KeyValueRepository
+from dragoman.store.limits.write_meter import WriteMeter
 from dragoman.store.maintenance.repository import MaintenanceRepository
 from dragoman.store.responses import ResponseRepository
 from dragoman.store.rows import (
@@ -29,7 +30,6 @@ from dragoman.store.rows import (
     StoreLimits,
 )
 from dragoman.store.servers import ServerProcess, ServerRepository
-from dragoman.store.limits.write_meter import WriteMeter
 
 
 class Transaction:

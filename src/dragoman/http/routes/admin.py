@@ -7,8 +7,8 @@ from typing import Protocol
 
 from dragoman.http.asgi import RequestContext
 from dragoman.http.router import Handler, Route, RouteGroup
-from dragoman.http.routes.shared.context import RouteContext
 from dragoman.http.routes.models import make_model_card
+from dragoman.http.routes.shared.context import RouteContext
 from dragoman.protocols.models import DIALECT, ModelCard, ModelName, encode_model
 from dragoman.protocols.models.decode import (
     AdapterName,

@@ -29,10 +29,10 @@ from sqlalchemy import (
 
 from dragoman.store.batches.files import FileRepository
 from dragoman.store.batches.rows import BatchStatus, LeaseLost, LineResult, StoredBatch, StoredFile
+from dragoman.store.limits.write_meter import WriteMeter
 from dragoman.store.paging import list_page
 from dragoman.store.rows import ROW, Page
 from dragoman.store.tables import batches, chunks, current_time
-from dragoman.store.limits.write_meter import WriteMeter
 
 MAX_CANDIDATES = 500  # batches that are looked at to claim some
 # the column of the time when a batch got a status

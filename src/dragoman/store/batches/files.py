@@ -24,10 +24,10 @@ from sqlalchemy import (
 
 from dragoman.errors import FileInUse
 from dragoman.store.batches.rows import StoredFile
+from dragoman.store.limits.write_meter import WriteMeter
 from dragoman.store.paging import list_page
 from dragoman.store.rows import ROW, Page
 from dragoman.store.tables import batches, chunks, current_time, files
-from dragoman.store.limits.write_meter import WriteMeter
 
 NumberedChunks: TypeAlias = Sequence[tuple[int, bytes]]  # not empty
 

@@ -17,10 +17,10 @@ from msgspec import UNSET
 from dragoman.errors import NotFound, Unavailable
 from dragoman.http.asgi import RequestContext
 from dragoman.http.router import Route, RouteGroup
-from dragoman.http.routes.shared.context import RouteContext
 from dragoman.http.routes.ollama_models.blob_upload import receive_blob
 from dragoman.http.routes.ollama_models.descriptions import ModelDescriber
 from dragoman.http.routes.ollama_models.progress import ProgressRun, Report, Work
+from dragoman.http.routes.shared.context import RouteContext
 from dragoman.models.management.blobs import parse_digest
 from dragoman.models.management.model_name import check_new_name
 from dragoman.models.management.recipe import Recipe, make_messages
