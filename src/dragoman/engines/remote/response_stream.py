@@ -81,7 +81,7 @@ class ResponseStream:
             return
         try:
             frames = self._splitter.feed(data)
-            steps = self._read(frames)
+            steps = self._reader.read(frames[0]) if len(frames) == 1 else self._read_all(frames)
         except (UpstreamFailure, DragomanError) as error:
             self._end_with(error)
             return
@@ -94,17 +94,8 @@ class ResponseStream:
             if self._queue.put(steps):
                 self._limit_backlog(len(data))
 
-    def _read(self, frames: list[bytes]) -> list[Step]:
-        """Return the steps of some frames; what follows a complete answer is dropped."""
-        reader = self._reader
-        if len(frames) == 1:
-            return [] if reader.is_complete else reader.read(frames[0])
-        steps: list[Step] = []
-        for frame in frames:
-            if reader.is_complete:
-                break
-            steps += reader.read(frame)
-        return steps
+    def _read_all(self, frames: list[bytes]) -> list[Step]:
+        return [step for frame in frames for step in self._reader.read(frame)]
 
     def _limit_backlog(self, size: int) -> None:
         if not self._backlog:

@@ -26,9 +26,9 @@ class FrameSplitter:
 
     def feed(self, data: bytes) -> list[bytes]:
         """Return the data of the frames that are complete with this part of the body."""
-        is_one = data.find(END) == len(data) - 2 and data.startswith(DATA)
-        if is_one and not self._rest and data.count(b"\n") == 2 and len(data) > MIN_FRAME:
-            return [data[6:-2]]  # the usual case
+        is_one = data.count(b"\n") == 2 and data.endswith(END) and data.startswith(DATA)
+        if is_one and not self._rest and len(data) > MIN_FRAME:  # the usual case
+            return [data[6:-2]]
         return self._split(data)
 
     def _split(self, data: bytes) -> list[bytes]:

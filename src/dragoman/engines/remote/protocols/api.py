@@ -35,7 +35,10 @@ class FrameReader(Protocol):
         ...
 
     def read(self, frame: bytes) -> list[Step]:
-        """Return the steps that a frame holds, or raise an `UpstreamFailure`."""
+        """Return the steps that a frame holds, or raise an `UpstreamFailure`.
+
+        What follows a complete answer is dropped.
+        """
         ...
 
 

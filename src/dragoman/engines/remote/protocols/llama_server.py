@@ -118,6 +118,8 @@ class LlamaReader:
         self._parts = parts
         self._grammar = parts.get_grammar(choice)
         self._find_ids = find_ids
+        self._size = parts.vocabulary_size
+        self._is_plain = self._grammar is None and parts.job.logprobs is None
         self._progress = ChoiceProgress(choice, limit, parts.stop_ids)
         self._progress.start_request(limit)
         self._progress.prompt_tokens = parts.prompt_tokens if choice == 0 else None
@@ -127,25 +129,27 @@ class LlamaReader:
         return self._progress.finish is not None
 
     def read(self, frame: bytes) -> list[Step]:
-        event = decode_frame(event_decoder.decode, frame)
         progress = self._progress
+        if progress.finish is not None:
+            return []
+        event = decode_frame(event_decoder.decode, frame)
         if event.error is not None:
             raise StatusFailure(event.error.code, frame, {})
         if event.prompt_progress is not None:
             if progress.prompt_tokens is not None:
                 progress.cached_tokens = event.prompt_progress.cache
             return []
-        if self.is_complete:
-            return []
-        count = progress.count_new_tokens(event)
+        count, tokens = progress.count_new_tokens(event), event.tokens
         if event.stop:
             return self._end(event, count)
+        if count == len(tokens) == 1 and self._is_plain and 0 <= tokens[0] < self._size:
+            return progress.add_tokens(tokens, [])  # the usual case
         return self._add_tokens(event, count) if count > 0 else []
 
     def _add_tokens(self, event: NativeEvent, count: int) -> list[Step]:
         if not event.tokens:
             raise InvalidFrame(NO_IDS)
-        check_range(event.tokens, self._parts.vocabulary_size)
+        check_range(event.tokens, self._size)
         ids = self._find_ids(event, count)
         if ids is None:
             return self._progress.add_text(event.content, count, event.tokens[-1])

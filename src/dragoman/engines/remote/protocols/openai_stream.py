@@ -76,6 +76,8 @@ class TextReader:
         return self._is_complete
 
     def read(self, frame: bytes) -> list[Step]:
+        if self._is_complete:
+            return []
         if frame == DONE:
             return self._end()
         decoded = decode_frame(decode, frame)
@@ -101,8 +103,6 @@ class TextReader:
 
     def _end(self) -> list[Step]:
         """End the choice; a server that counts no tokens sends about one in each frame."""
-        if self._is_complete:
-            return []
         if self._finish is None:
             raise InvalidFrame("the stream ended before its choice")
         self._is_complete = True

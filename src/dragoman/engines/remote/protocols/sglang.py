@@ -186,10 +186,10 @@ class SglangReader:
         return self._steps.finish is not None
 
     def read(self, frame: bytes) -> list[Step]:
-        if frame == DONE:
-            if not self.is_complete:
-                raise InvalidFrame("the stream ended before its choice")
+        if self.is_complete:
             return []
+        if frame == DONE:
+            raise InvalidFrame("the stream ended before its choice")
         decoded = decode_frame(decoder.decode, frame)
         if decoded.error is not None:
             raise make_stream_error(decoded.error)

@@ -94,6 +94,8 @@ class VllmReader(Generic[L]):
         return self._is_complete
 
     def read(self, frame: bytes) -> list[Step]:
+        if self._is_complete:
+            return []
         if frame == DONE:
             return self._end()
         decoded = decode_frame(self._decode, frame)
@@ -101,7 +103,10 @@ class VllmReader(Generic[L]):
             raise make_stream_error(decoded.error)
         if decoded.usage is not None:
             self._usage = decoded.usage
-        steps = [step for choice in decoded.choices for step in self._read_choice(choice)]
+        choices = decoded.choices
+        if len(choices) == 1:  # the usual case
+            return self._read_choice(choices[0])
+        steps = [step for choice in choices for step in self._read_choice(choice)]
         if decoded.usage is not None and not decoded.choices:
             steps += self._end()
         return steps
@@ -145,6 +150,8 @@ class VllmReader(Generic[L]):
 
     def _copy(self, step: Step) -> list[Step]:
         """Return the step of every choice that has this answer."""
+        if not self._copies:
+            return [step]
         others = [
             replace(step, choice=choice, prompt_tokens=None, cached_tokens=None)
             for choice in self._copies
@@ -153,8 +160,6 @@ class VllmReader(Generic[L]):
 
     def _end(self) -> list[Step]:
         """Return the ends of all choices, once the counts agree."""
-        if self._is_complete:
-            return []
         if any(choice.finish is None for choice in self._choices):
             raise InvalidFrame("the stream ended before its choices")
         usage, counted = self._usage, sum(choice.counted for choice in self._choices)
