@@ -11,16 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from dragoman.cli.main import main
 from dragoman.detection import detect
 from tests.support.model_files import MetadataValue, make_gguf, write_model_file
 from tests.support.paths import TESTS
+from tests.support.yaml_files import read_yaml
 
-VOCABULARIES: list[dict[str, Any]] = yaml.safe_load(
-    (TESTS / "detection" / "vocabularies.yaml").read_text(encoding="utf-8")
-)
+VOCABULARIES: list[dict[str, Any]] = read_yaml(TESTS / "detection" / "vocabularies.yaml")
 BY_MODEL = {entry["model"]: entry for entry in VOCABULARIES}
 CASES = [pytest.param(entry, id=entry["model"].partition(",")[0]) for entry in VOCABULARIES]
 # the template of LFM2.5 in short: it lists the tools, and never writes a call

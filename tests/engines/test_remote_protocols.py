@@ -10,7 +10,6 @@ import json
 from pathlib import Path
 
 import pytest
-import yaml
 
 from dragoman.engines.remote.answer import AnswerParts
 from dragoman.engines.remote.failures import InvalidFrame, StatusFailure, UpstreamFailure
@@ -21,6 +20,7 @@ from dragoman.engines.remote.settings import TokenProtocol, Upstream
 from dragoman.testing import every_cut
 from dragoman.tokenizers.vocabulary import Vocabulary
 from dragoman.types import DEFAULT_SAMPLING, Job, Json, Logprob, Step
+from tests.support.yaml_files import read_yaml
 
 FRAMES = Path(__file__).parent / "sglang_frames"
 IDS = [785, 6722, 315, 9625, 374, 12095, 13]
@@ -68,7 +68,7 @@ def test_the_cuts_of_the_network_make_no_difference(kind: str) -> None:
         assert steps == expected
 
 
-ANSWERS: list[dict[str, Json]] = yaml.safe_load((FRAMES / "answers.yaml").read_text())
+ANSWERS: list[dict[str, Json]] = read_yaml(FRAMES / "answers.yaml")
 
 
 def make_stream(answer: dict[str, Json], size: int, *, is_cumulative: bool) -> bytes:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,6 +23,7 @@ from dragoman.output.library import OutputParser, ParserPolicy
 from dragoman.testing import check_format
 from dragoman.testing.format_checks import ParsedOutput, fold_spans, parse_pieces
 from tests.support.paths import FORMAT_CASES
+from tests.support.yaml_files import read_yaml
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +34,7 @@ TOOLS: list[dict[str, Any]] = json.loads((CASES / "tools.json").read_text(encodi
 
 @cache
 def cases(file: Path) -> list[dict[str, Any]]:
-    result = yaml.safe_load(file.read_text(encoding="utf-8"))
+    result = read_yaml(file)
     return [
         {"format": None, "reasoning": None, **result["with"], **case} for case in result["cases"]
     ]

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import yaml
 
 from dragoman.formats import find_reasoning, find_tools, reasoning_formats, tool_formats
 from dragoman.output.library import (
@@ -21,10 +20,9 @@ from dragoman.runtime import StartupError, build_engine_runtime
 from dragoman.testing import ScriptedEngine
 from dragoman.testing.format_checks import fold_spans, parse_pieces
 from tests.support.paths import FORMAT_CASES, TEMPLATES
+from tests.support.yaml_files import read_yaml
 
-TABLE: dict[str, Any] = yaml.safe_load(
-    (FORMAT_CASES / "names" / "parser_names.yaml").read_text(encoding="utf-8")
-)
+TABLE: dict[str, Any] = read_yaml(FORMAT_CASES / "names" / "parser_names.yaml")
 # how many names there are in the registries of the versions that the table names
 COUNTS = {
     "vllm 0.32.0": (54, 38),

@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import cache
 
 import pytest
 
@@ -19,7 +20,10 @@ from dragoman.media.worker import TOO_COSTLY, DecodeTask
 from dragoman.types import Chat, ImagePart, MediaItem, Message
 from tests.support.media_files import get_items, make_image, make_png, to_base64
 
-LARGE = make_png(6000, 6000, rows=6000)
+
+@cache
+def make_large_picture() -> bytes:
+    return make_png(6000, 6000, rows=6000)
 
 
 def make_task(data: bytes) -> DecodeTask:
@@ -52,9 +56,9 @@ def test_nothing_is_started_before_the_first_task() -> None:
 def test_a_task_that_takes_too_long_fails_alone() -> None:
     async def check() -> None:
         async with open_decoder(cpu_seconds=0.02) as opened:
-            assert (await opened.decode(make_task(LARGE))).message == TOO_COSTLY
+            assert (await opened.decode(make_task(make_large_picture()))).message == TOO_COSTLY
         async with open_decoder() as opened:
-            assert (await opened.decode(make_task(LARGE))).item is not None
+            assert (await opened.decode(make_task(make_large_picture()))).item is not None
 
     asyncio.run(check())
 
@@ -87,7 +91,7 @@ def test_a_cancelled_task_ends_its_worker() -> None:
     async def check() -> None:
         async with open_decoder() as opened:
             await opened.decode(make_task(make_image()))
-            task = asyncio.create_task(opened.decode(make_task(LARGE)))
+            task = asyncio.create_task(opened.decode(make_task(make_large_picture())))
             await asyncio.sleep(0)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -154,12 +158,12 @@ def test_items_are_cached_for_their_owner_alone(monkeypatch: pytest.MonkeyPatch)
             chat = await service.read_chat(make_chat(data), reading)
             return get_items(chat.messages[0].content)[0]
 
-        counts = []
-        for owner, data in (("a", LARGE), ("a", LARGE), ("b", LARGE), ("a", make_image())):
+        counts, large = [], make_large_picture()
+        for owner, data in (("a", large), ("a", large), ("b", large), ("a", make_image())):
             await read(owner, data)
             counts.append(len(tasks))
         assert counts == [1, 1, 2, 3]
-        assert await read("a", LARGE) == await read("b", LARGE)
+        assert await read("a", large) == await read("b", large)
         await service.aclose()
 
     monkeypatch.setattr(MediaDecoder, "decode", record)
@@ -170,7 +174,9 @@ def test_the_error_of_a_costly_picture_says_so() -> None:
     async def check() -> None:
         service = MediaService(MediaLimits(cpu_seconds=0.02))
         with pytest.raises(BadRequest, match="takes too much time or memory") as caught:
-            await service.read_chat(make_chat(LARGE), MediaReading(modalities=("image",)))
+            await service.read_chat(
+                make_chat(make_large_picture()), MediaReading(modalities=("image",))
+            )
         assert caught.value.code == "invalid_image"
         await service.aclose()
 

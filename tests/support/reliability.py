@@ -18,9 +18,9 @@ from functools import cache
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.support.paths import ROOT, TESTS
+from tests.support.yaml_files import read_yaml
 
 HOSTILE = TESTS / "hostile"
 RESULTS = ROOT / "docs" / "parts" / "reliability"
@@ -31,7 +31,7 @@ CASES, FIGURES = "cases", "figures"  # keys of the properties of a test
 
 def read_entries(kind: str) -> dict[int, dict[str, Any]]:
     """Read the entries of holes.yaml or faults.yaml by number; a number may occur only once."""
-    sections = yaml.safe_load((HOSTILE / f"{KINDS[kind]}.yaml").read_text(encoding="utf-8"))
+    sections = read_yaml(HOSTILE / f"{KINDS[kind]}.yaml")
     entries: dict[int, dict[str, Any]] = {}
     for section in sections.values():
         for entry in section:
