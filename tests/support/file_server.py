@@ -51,6 +51,6 @@ async def wait_for_disconnect(receive: Any) -> None:
 
 
 @contextmanager
-def serve_files(answers: Answers) -> Iterator[LocalServer]:
-    with serve_app(make_file_app(answers)) as server:
+def serve_files(answers: Answers, **options: Any) -> Iterator[LocalServer]:
+    with serve_app(make_file_app(answers), **options) as server:
         yield server

@@ -25,7 +25,7 @@ TEMPLATE = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
 
 
 async def load_scripted(source: ModelSource) -> Model:
-    engine = ScriptedEngine(f"I am {source.id}.", tokens=True, context=2048)
+    engine = ScriptedEngine(f"I am {source.id}.", tokens=True, context=2048, grammars=True)
     template = choose_chat_template(source, TEMPLATE)
     options = EngineModelOptions(name=source.id, chat_template=template)
     model = make_engine_model(adapt(engine), options)

@@ -163,6 +163,7 @@ class MediaFetcher:
                 timeout=httpx2.Timeout(TOTAL_TIMEOUT, connect=CONNECT_TIMEOUT),
                 limits=httpx2.Limits(max_keepalive_connections=0),  # each is checked anew
                 trust_env=False,  # a proxy would resolve host names itself
+                verify=httpx2.create_ssl_context(),  # with the authorities of `SSL_CERT_FILE`
                 follow_redirects=False,
                 cookies=None,
             )

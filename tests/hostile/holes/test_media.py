@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import struct
 import tracemalloc
@@ -11,9 +12,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from PIL import Image
 
+from dragoman.media.fetch import MediaFetcher
 from dragoman.testing import ScriptedEngine
 from tests.mcp.test_url_guard import list_forbidden_urls
 from tests.support.canary import watch_port
@@ -195,6 +198,33 @@ def test_hole_50_metadata_services_are_not_reached_by_pictures(
     count_cases(sum(check_rejected(fetching_server, url, step=3) for url in urls))
 
 
+def test_hole_51_a_name_that_changes_leads_to_no_private_address(
+    monkeypatch: pytest.MonkeyPatch, count_cases: Callable[[int], None]
+) -> None:
+    """The resolver of an allowed name alternates; each place connects to public addresses only."""
+    addresses = itertools.cycle(["93.184.216.34", "127.0.0.1", "10.0.0.1", "169.254.169.254"])
+    lookups, hosts = itertools.count(), set()
+
+    async def resolve(host: str, port: int) -> list[str]:
+        next(lookups)
+        return [next(addresses)]
+
+    async def fail_to_connect(_: object, request: httpx2.Request) -> httpx2.Response:
+        hosts.add(request.url.host)
+        raise httpx2.ConnectError("no")
+
+    assert MediaFetcher.__init__.__kwdefaults__ is not None
+    monkeypatch.setitem(MediaFetcher.__init__.__kwdefaults__, "resolve", resolve)
+    monkeypatch.setattr(httpx2.AsyncHTTPTransport, "handle_async_request", fail_to_connect)
+    with serve_hostile(make_engine(), media_hosts=["rebind.example"]) as server:
+        count = sum(
+            check_rejected(server, f"https://rebind.example/{number}.png") for number in range(8)
+        )
+    assert hosts == {"93.184.216.34"}
+    assert next(lookups) > 50
+    count_cases(count)
+
+
 def test_hole_52_text_causes_no_fetch_where_fetching_is_allowed(
     count_cases: Callable[[int], None],
 ) -> None:
@@ -289,11 +319,11 @@ def make_webp_bomb() -> bytes:
     return bytes(data)
 
 
-BOMBS: dict[str, tuple[str, bytes]] = {
+BOMBS: dict[str, tuple[str, bytes | Callable[[], bytes]]] = {
     "PNG of 50,000 × 50,000": ("image", make_png(50_000, 50_000, rows=10)),
     "PNG of 2 billion × 1": ("image", make_png(2**31 - 1, 1)),
-    "PNG of text": ("image", make_text_bomb()),
-    "PNG of a profile": ("image", make_profile_bomb()),
+    "PNG of text": ("image", make_text_bomb),
+    "PNG of a profile": ("image", make_profile_bomb),
     "JPEG of 65,500 × 65,500": ("image", make_jpeg_bomb()),
     "GIF of 100,000 frames": ("image", make_gif(4, 4, 100_000)),
     "GIF of 65,535 × 65,535": ("image", make_gif(65_535, 65_535, 1)),
@@ -315,8 +345,8 @@ BOMBS: dict[str, tuple[str, bytes]] = {
         make_sound("FLAC")[:21] + b"\x1f\xff\xff\xff\xff" + make_sound("FLAC")[26:],
     ),
     "MP3 of six minutes": ("audio", make_mp3_bomb()),
-    "PDF that becomes 64 MB": ("file", make_pdf_bomb()),
-    "zlib": ("file", zlib.compress(bytes(64 * MEGABYTE))),
+    "PDF that becomes 64 MB": ("file", make_pdf_bomb),
+    "zlib": ("file", lambda: zlib.compress(bytes(64 * MEGABYTE))),
 }
 HARMLESS = ("GIF of 100,000 frames", "WAV of a stream")  # which have little content
 
@@ -342,8 +372,8 @@ def read_peak_memory(pid: int) -> int:
 @pytest.mark.parametrize("name", BOMBS)
 def test_hole_55_bombs_cost_little(server: HostileServer, name: str) -> None:
     """Neither the server nor a worker takes 64 MB more than before; both go on."""
-    kind, data = BOMBS[name]
-    body = make_bomb_request(kind, data)
+    kind, bomb = BOMBS[name]
+    body = make_bomb_request(kind, bomb() if callable(bomb) else bomb)
     media = server.running.app.runtime.services.media
     small = make_bomb_request("image", make_image())
     assert server.send("POST", CHAT, json=small).status_code == 200

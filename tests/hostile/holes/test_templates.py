@@ -113,6 +113,27 @@ def test_hole_3_templates_of_other_files_are_in_the_sandbox(
         assert not canary.exists()
 
 
+GO_ESCAPES = [
+    "{{ messages.__class__.__mro__ }}",
+    "{{ .__class__ }}",
+    "{{ .Prompt.__class__.__mro__ }}",
+    "{{ $.__init__.__globals__ }}",
+    "{{ call .Prompt }}",
+    "{{ lipsum }}",
+    "{{ self._TemplateReference__context }}",
+    "{% for x in ().__class__.__base__.__subclasses__() %}{{ .Prompt }}{% endfor %}",
+    '{{ "{% set x = 1 %}" }}',
+    "{{ .Prompt }}{# comment #}",
+    '{{ template "/etc/passwd" }}',
+    '{{ define "x" }}{{ end }}',
+    "{{ html .Prompt }}{{ js .Prompt }}{{ urlquery .Prompt }}",
+    "{{ range 99999 }}{{ range 99999 }}{{ range 99999 }}x{{ end }}{{ end }}{{ end }}",
+    '{{ $x := "a" }}{{ range 9999 }}{{ $x = print $x $x }}{{ end }}{{ $x }}',
+    "{{ index .Prompt 99999999999999999999 }}",
+    "{{ .Prompt" + ".Role" * 12_000 + " }}",
+]
+
+
 def test_hole_4_no_route_takes_a_template(server: HostileServer) -> None:
     document = server.send("GET", "/openapi.json").json()
     fields = {
@@ -121,11 +142,17 @@ def test_hole_4_no_route_takes_a_template(server: HostileServer) -> None:
         for name, schema in schema.get("properties", {}).items()
         if "template" in name
     }
-    assert set(fields) == {"chat_template", "chat_template_kwargs", "template"}
+    # `pair_template` is the one of a model that scores, in descriptions
+    names = {"chat_template", "chat_template_kwargs", "pair_template", "template"}
+    assert set(fields) == names
     in_responses = document["components"]["schemas"]["TokenizerInfo"]["properties"]
     assert fields["chat_template"] is in_responses["chat_template"]
-    body = {"model": "scripted", "prompt": "Hi", "template": "{{ .Prompt }}"}  # Ollama's
-    assert server.send("POST", "/api/generate", json=body).status_code == 400
+    # that of Ollama's API is in Go's language, of which a part is known that reaches nothing
+    for template in GO_ESCAPES:
+        body = {"model": "scripted", "prompt": "Hi", "template": template, "stream": False}
+        started = server.engine.started
+        assert server.send("POST", "/api/generate", json=body).status_code == 400, template
+        assert server.engine.started == started
     paths = {route.path for route in server.routes if "template" in route.path}
     assert paths == {"/apply-template"}  # which renders with the template of the model
 

@@ -1,0 +1,55 @@
+"""The requests that Open WebUI sends, as they were recorded, get the answers that it needs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from tests.support.managed_models import serve_managed
+
+MODEL = "writer:latest"
+TEXT = (Path(__file__).parent / "open_webui.yaml").read_text()
+REQUESTS = msgspec.yaml.decode(TEXT.replace("MODEL", MODEL))
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """A server on which the model `poet3` exists, so that the order of requests is no matter."""
+    root = tmp_path_factory.mktemp("served") / "models"
+    with (
+        serve_managed(root) as server,
+        httpx.Client(base_url=server.url, timeout=60) as opened,
+    ):
+        copied = opened.post("/api/copy", json={"source": MODEL, "destination": "poet3"})
+        assert copied.status_code == 200
+        yield opened
+
+
+@pytest.mark.parametrize("case", REQUESTS, ids=lambda case: case["name"])
+def test_recorded_request_is_answered(client: httpx.Client, case: dict[str, Any]) -> None:
+    body = case.get("body")
+    content = None if body is None else json.dumps(body).encode()
+    headers = {"content-type": "application/json"}
+    answer = client.request(case["method"], case["path"], content=content, headers=headers)
+    assert answer.status_code == case.get("status", 200), answer.text
+    if "has" not in case:
+        assert answer.text == ""
+        return
+    *_, last = answer.text.strip().splitlines()
+    shown = json.loads(last if body and body.get("stream") is not False else answer.text)
+    assert shown.keys() >= set(case["has"])
+
+
+def test_lists_join_by_the_name_of_a_model(client: httpx.Client) -> None:
+    """Its list of models is made of `tags` and `ps`, joined by `model`."""
+    client.post("/api/generate", json={"model": MODEL})
+    tags = [item["model"] for item in client.get("/api/tags").json()["models"]]
+    [loaded] = client.get("/api/ps").json()["models"]
+    assert loaded["model"] in tags
+    assert loaded["expires_at"]
