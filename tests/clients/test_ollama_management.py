@@ -109,11 +109,11 @@ def test_created_model_answers_as_its_recipe_says(client: ollama.Client) -> None
     shown = client.show("pirate")
     assert (shown.license, "num_predict" in (shown.parameters or "")) == ("MIT", True)
     plain = client.chat(MODEL, messages=QUESTION, options=GREEDY)
-    told = client.chat("pirate", messages=QUESTION)
-    assert told.eval_count == 3
-    assert told.prompt_eval_count is not None
+    pirate = client.chat("pirate", messages=QUESTION)
+    assert pirate.eval_count == 3
+    assert pirate.prompt_eval_count is not None
     assert plain.prompt_eval_count is not None
-    assert told.prompt_eval_count > plain.prompt_eval_count
+    assert pirate.prompt_eval_count > plain.prompt_eval_count
     lines = client.create("pirate:two", from_="pirate", system="Be brief.", stream=True)
     assert [line.status for line in lines][-1] == "success"
     assert client.show("pirate:two").parameters == shown.parameters

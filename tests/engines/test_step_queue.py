@@ -153,7 +153,7 @@ def test_a_waiting_reader_is_woken() -> None:
 
 
 class Collector:
-    """A consumer that collects steps, and waits or fails where it is told to."""
+    """A consumer that collects steps, and waits or fails where a test asks for it."""
 
     def __init__(self, count: int = 99) -> None:
         self.steps: list[Step] = []

@@ -272,7 +272,7 @@ def test_content_parts_refer_to_files_of_their_owner(server: HostileServer, clie
             refused = server.send("POST", path, key=key, json={"model": "scripted"} | body)
             assert refused.status_code == 400
             errors.append(refused.json()["error"]["message"])
-        assert errors[0] == errors[1]  # whether another owner has it is not told
+        assert errors[0] == errors[1]  # neither says whether another owner has it
 
 
 def test_a_server_without_keys_has_files() -> None:

@@ -129,7 +129,7 @@ def reset(client: socket.socket) -> None:
 def test_disconnect_cancels_although_nothing_more_is_sent(
     leave: Callable[[socket.socket], None], streamed: bool, steps: int
 ) -> None:
-    engine = ScriptedEngine(Reply(TEXT), pace=None)  # it stands still until it is told to go on
+    engine = ScriptedEngine(Reply(TEXT), pace=None)  # it makes no step until it is allowed to
     with serve_scripted(engine) as server:
         with send_request(server, make_request(CHAT, streamed)) as client:
             poll_until(lambda: engine.active == 1)

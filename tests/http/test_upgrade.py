@@ -35,7 +35,7 @@ OPTIONS = 'name="scripted", port=0, drain=20'
 
 
 class Load:
-    """Clients that send requests until they are told to stop, and count how these end."""
+    """Clients that send requests until they are stopped, and count how these end."""
 
     def __init__(self, url: str, model: str = "scripted") -> None:
         self._url = url

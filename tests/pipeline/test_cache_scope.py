@@ -80,7 +80,7 @@ def test_there_is_one_scope_without_keys_or_with_a_shared_cache(options: dict[st
 
 
 def test_an_engine_without_scopes_reuses_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """It is told so in each job, the operator once, and a client that asks for reuse each time."""
+    """Each job says so, the log once, and a warning to each client that asks for reuse."""
     engine = ScriptedEngine(cached=4)
     caplog.set_level(logging.WARNING)
     with serve_scripted(engine, api_key=KEYS) as server:

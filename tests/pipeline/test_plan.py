@@ -1,4 +1,4 @@
-"""What engines are told: the id of the response, and the fields that somebody set."""
+"""What engines get: the id of the response, and the fields that somebody set."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_ids_are_never_repeated(own: tuple[RunningServer, OwnEngine]) -> None:
     assert len(set(ids)) == len(ids) == 12
 
 
-HEARD: list[tuple[str, dict[str, Any], Sampling, dict[str, Any]]] = [
+RECEIVED: list[tuple[str, dict[str, Any], Sampling, dict[str, Any]]] = [
     ("/v1/chat/completions", {}, Sampling(), {}),
     ("/v1/chat/completions", {"temperature": None, "top_p": None}, Sampling(), {}),
     (
@@ -178,7 +178,7 @@ HEARD: list[tuple[str, dict[str, Any], Sampling, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(("path", "fields", "sampling", "params"), HEARD)
+@pytest.mark.parametrize(("path", "fields", "sampling", "params"), RECEIVED)
 def test_an_engine_hears_only_what_was_set(
     own: tuple[RunningServer, OwnEngine],
     requests: tuple[RunningServer, RequestsEngine],

@@ -1,4 +1,4 @@
-"""What clients are told about a body that cannot be decoded."""
+"""What errors say about a body that cannot be decoded."""
 
 from __future__ import annotations
 

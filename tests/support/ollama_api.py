@@ -72,12 +72,12 @@ def add_lines(lines: list[dict[str, Any]]) -> dict[str, Any]:
         assert not line.keys() & {*DURATIONS, *COUNTS}
     parts = [_get_part(line) for line in lines]
     whole = {"content": "".join(part["content"] for part in parts)}
-    thoughts = [part["thinking"] for part in parts if "thinking" in part]
+    reasoning = [part["thinking"] for part in parts if "thinking" in part]
     calls = [call for part in parts for call in part.get("tool_calls", ())]
     logprobs = [entry for line in lines for entry in line.get("logprobs", ())]
     return {
         **whole,
-        **({"thinking": "".join(thoughts)} if thoughts else {}),
+        **({"thinking": "".join(reasoning)} if reasoning else {}),
         **({"tool_calls": calls} if calls else {}),
         **({"logprobs": logprobs} if logprobs else {}),
         "done_reason": last["done_reason"],

@@ -22,7 +22,7 @@ PAUSE = 0.001
 
 
 class SteppedEngine(ScriptedEngine):
-    """Makes a step when it is told to, also for each call of `embed`."""
+    """Makes a step when a test allows it, also for each call of `embed`."""
 
     async def embed(
         self, inputs: Sequence[list[int] | str], adapters: Sequence[Adapter] = ()

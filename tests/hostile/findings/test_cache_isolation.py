@@ -108,7 +108,7 @@ def test_hole_75_right_and_wrong_guesses_are_told_alike(
             prompt = answer["usage"]["prompt_tokens"]
             seen[is_right].append((prompt, get_cached(answer), headers, changes))
     auc = compute_auc(times[False], times[True])
-    print(f"AUC of the time of wrong and right guesses: {auc:.2f} (0.5: they are told alike)")
+    print(f"AUC of the time of wrong and right guesses: {auc:.2f} (0.5: nothing tells them apart)")
     add_figures("cache", guesses=2 * TRIALS, auc=round(auc, 2))
     assert seen[True] == seen[False]
     assert get_cached(ask(server, VICTIM, make_secret(0))) > 40  # the victim's own is cached

@@ -70,7 +70,7 @@ def write_config(file: Path, round_number: int) -> None:
 
 
 class LoadClient:
-    """Sends requests with one key until it is told to stop."""
+    """Sends requests with one key until it is stopped."""
 
     def __init__(self, url: str, key: str) -> None:
         self._url, self._headers = url, {"authorization": f"Bearer {key}"}

@@ -1,4 +1,4 @@
-"""What the source must not contain, whoever writes it: read from its syntax tree."""
+"""What the source must not contain, read from its syntax tree."""
 
 from __future__ import annotations
 
