@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -23,6 +24,7 @@ from tests.support.vision_server import (
     ask,
     ask_chat,
     ask_messages,
+    ask_ollama,
     ask_responses,
     count_cached,
     drop_media,
@@ -33,10 +35,15 @@ from tests.support.vision_server import (
     make_tool_chat,
     post,
 )
+from tests.support.vllm_media_models import (
+    SPECIALS,
+    TILE_TOKENS,
+    write_audio_model,
+    write_vision_model,
+)
 from tests.support.vllm_model import NAME, get_model, serve_vllm
-from tests.support.vllm_vision_model import SPECIALS, TILE_TOKENS, write_vision_model
 
-MODEL = "vision"
+MODEL, HEARING_MODEL = "vision", "hearing"
 QUESTION = "What is this?"
 FIRST_SPECIAL = 256
 BLOCK = 32  # tokens of a block of the KV cache
@@ -224,3 +231,28 @@ def test_owners_do_not_share_pictures(eyes: RunningServer) -> None:
 def test_the_model_says_what_it_reads(eyes: RunningServer) -> None:
     card = httpx.get(f"{eyes.url}/v1/models/{MODEL}").json()
     assert card["modalities"] == ["text", "image"]
+
+
+def test_sounds_change_the_answer_and_are_cached(tmp_path: Path) -> None:
+    folder = write_audio_model(tmp_path / HEARING_MODEL)
+    block = f"block_size={BLOCK}"
+    sounds = [make_sound(seconds=2), make_sound(seconds=2, rate=44100), make_sound(seconds=3)]
+    with serve_vllm(folder, context=2048, engine_arg=(block,)) as ears:
+        answers = [ask(ears, [part, QUESTION], HEARING_MODEL) for part in (*sounds, sounds[0])]
+        texts = [get_text(answer) for answer in answers]
+        assert texts[0] == texts[3]
+        assert len(set(texts)) == 3
+        prompts = [answer["usage"]["prompt_tokens"] for answer in answers]
+        assert prompts[0] == prompts[1] < prompts[2]  # 25 tokens for each second
+        assert count_cached(answers[3]) >= prompts[3] - BLOCK
+        both = [
+            get_ids(post(ears, *make_request([sounds[0], QUESTION], HEARING_MODEL)))
+            for make_request in (ask_chat, ask_ollama)
+        ]
+        assert both[0] == both[1]
+        response = post(ears, *ask_chat([RED, QUESTION], HEARING_MODEL))
+        assert (response.status_code, "image_url" in response.text) == (400, True)
+        for seconds in (0.0001, 0.01):  # of any length: the process goes on
+            short = post(ears, *ask_chat([make_sound(seconds=seconds), QUESTION], HEARING_MODEL))
+            assert short.status_code in (200, 400), short.text
+        assert get_text(ask(ears, [sounds[0], QUESTION], HEARING_MODEL)) == texts[0]
