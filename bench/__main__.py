@@ -22,6 +22,7 @@ from bench import (
     http_serving,
     next_turn,
     parsing,
+    request_start,
     shared_prefix,
     upstream,
 )
@@ -39,6 +40,7 @@ PARTS = {
     "h": upstream.measure_upstream,
     "i": embedding.measure_embeddings,
     "j": shared_prefix.measure_shared_prefix,
+    "k": request_start.measure_request_start,
 }
 MAX_BUSY_CORES = 0.3  # an idle machine has no more
 LIBRARIES = ("dragoman", "uvicorn", "uvloop", "httptools", "fastapi", "pydantic", "msgspec")
@@ -107,7 +109,7 @@ def find_model_file() -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     parser.add_argument(
-        "parts", nargs="*", choices=[[], *PARTS], metavar="PART", help="a to j (default: all)"
+        "parts", nargs="*", choices=[[], *PARTS], metavar="PART", help="a to k (default: all)"
     )
     parser.add_argument("--rounds", type=int, default=5, help="number of rounds")
     parser.add_argument("--window", type=float, default=3.0, help="seconds of one measurement")

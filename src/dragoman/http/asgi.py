@@ -121,11 +121,13 @@ class RequestContext:
         record.key_name = self.key_name
         record.warnings = tuple(dict.fromkeys((*self.warnings, *record.warnings)))
 
+    @cached_property
+    def _headers(self) -> dict[bytes, bytes]:
+        """The headers; of a repeated one, the first."""
+        return dict(list(self.scope["headers"])[::-1])
+
     def get_header(self, name: bytes) -> bytes | None:
-        for key, value in self.scope["headers"]:
-            if key == name:
-                return bytes(value)
-        return None
+        return self._headers.get(name)
 
     def get_header_text(self, name: str) -> str | None:
         value = self.get_header(name.encode())
