@@ -13,7 +13,6 @@ from dragoman.output.library import OutputParser
 from dragoman.testing.format_checks import fold_spans, parse_pieces
 from tests.support.answers import AnswerWriter
 from tests.support.damage import (
-    DAMAGES,
     NAMES,
     REASONING,
     TOOLS,
@@ -21,6 +20,7 @@ from tests.support.damage import (
     find_violations,
     make_answer,
 )
+from tests.support.damage_catalogue import DAMAGES
 
 ANSWERS = 50  # of each format; `make exam` tries 2,000
 FORMATS = list(tool_formats())
@@ -48,8 +48,10 @@ def test_every_damage_is_done(damage: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if name not in WORD_STARTS])
 def test_an_answer_that_the_token_limit_cut_shows_no_half_marker(name: str) -> None:
-    for seed in range(3):
+    """Nor half a word or number, which would be another value."""
+    for seed in range(2):
         answer = make_answer(name, Random(seed), "none")
+        whole = fold_spans(parse_pieces(answer.make_parser(), [answer.text]))
         text = f"{answer.before}{answer.after}"
         for end in range(len(answer.text)):
             spans = parse_pieces(answer.make_parser(), [answer.text[:end]], truncated=True)
@@ -57,6 +59,76 @@ def test_an_answer_that_the_token_limit_cut_shows_no_half_marker(name: str) -> N
             shown = re.sub(r"\n|\b(?:t|to|f\w*|function \w*|Action|A\w*)$", "", output.text).strip()
             assert text.replace("\n", "").startswith(shown), answer.text[:end]
             assert REASONING.startswith(output.reasoning)
+            for call, whole_call in zip(output.raw_calls, whole.raw_calls, strict=False):
+                assert call[0] == whole_call[0]
+                assert whole_call[1].startswith(call[1]), answer.text[:end]
+
+
+CUT_BY_THE_MODEL = {
+    "hermes_json": '<tool_call>{"name": "book", "arguments": {"city": "Oslo", "days": ',
+    "kimi_k2": "<|tool_calls_section_begin|><|tool_call_begin|>functions.book:0"
+    '<|tool_call_argument_begin|>{"city": "Oslo", "days"',
+    "glm45": "<tool_call>book\n<arg_key>city</arg_key>\n<arg_value>Oslo</arg_value>\n"
+    "<arg_key>days</arg_key>\n<",
+    "hy_v3": "<tool_calls><tool_call>book<tool_sep><arg_key>city</arg_key><arg_value>Oslo</arg_v",
+    "qwen3_coder": "<tool_call>\n<function=book>\n<parameter=city>\nOslo\n</param",
+    "minimax_m2": '<minimax:tool_call>\n<invoke name="book">\n<parameter name="city">Oslo'
+    '</parameter>\n<parameter name="days">',
+    "gemma4": '<|tool_call>call:book{city:<|"|>Oslo<|"',
+}
+
+
+@pytest.mark.parametrize("name", CUT_BY_THE_MODEL)
+def test_an_answer_that_the_model_ends_early_has_no_value_that_was_not_written(name: str) -> None:
+    for pieces in ([CUT_BY_THE_MODEL[name]], list(CUT_BY_THE_MODEL[name])):
+        output = fold_spans(parse_pieces(OutputParser(name, tools=TOOLS), pieces))
+        assert output.calls == [("book", {"city": "Oslo"})]
+        assert not output.text
+
+
+DOUBTLESS = {
+    "a doubled brace before other arguments": (
+        "hermes_json",
+        '<tool_call>{"name": "book", "arguments": {"place": {"label": "Oslo"}}, "days": 3}}'
+        "</tool_call>",
+    ),
+    "a doubled brace in a list": (
+        "kimi_k2",
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.book:0"
+        '<|tool_call_argument_begin|>{"stays": [{"at": "Oslo"}}], "days": 3}'
+        "<|tool_call_end|><|tool_calls_section_end|>",
+    ),
+    "a list in a list of calls": (
+        "json_list_tool_calls_tag",
+        '<tool_calls>[[{"name": "book", "arguments": {"days": 3}}]</tool_calls>',
+    ),
+    "an object in a string with other quotes": (
+        "sarashina",
+        "<|tool_calls|>[{'name': 'book', 'arguments': "
+        '{\'note\': \'{"name": "a", "arguments": {}}\'}}]',
+    ),
+    "an opening tag instead of a closing one": (
+        "minimax_m3",
+        ']<]minimax[>[<tool_call>]<]minimax[>[<invoke name="book">]<]minimax[>[<days>3]<]minimax[>['
+        '</days>]<]minimax[>[<invoke>]<]minimax[>[<invoke name="book">]<]minimax[>[<tags>'
+        "]<]minimax[>[</tags>]<]minimax[>[</invoke>]<]minimax[>[</tool_call>",
+    ),
+}
+DOUBTLESS_CALLS: dict[str, list[dict[str, Any]]] = {
+    "a doubled brace before other arguments": [{"place": {"label": "Oslo"}, "days": 3}],
+    "a doubled brace in a list": [{"stays": [{"at": "Oslo"}], "days": 3}],
+    "a list in a list of calls": [{"days": 3}],
+    "an object in a string with other quotes": [{"note": '{"name": "a", "arguments": {}}'}],
+    "an opening tag instead of a closing one": [{"days": 3}, {"tags": []}],
+}
+
+
+@pytest.mark.parametrize("damage", DOUBTLESS)
+def test_damage_that_leaves_no_doubt_is_repaired(damage: str) -> None:
+    name, text = DOUBTLESS[damage]
+    for pieces in ([text], list(text)):
+        output = fold_spans(parse_pieces(OutputParser(name, tools=TOOLS), pieces))
+        assert output.calls == [("book", arguments) for arguments in DOUBTLESS_CALLS[damage]]
 
 
 @pytest.mark.parametrize("name", MARKED)

@@ -1,10 +1,11 @@
 """Answers with one damaged call, in every format, and the laws that the parser must keep.
 
 `make_answer` writes a valid answer of one to four calls, with text and reasoning around them, and
-damages one call in a way in which models do (`DAMAGES`). `find_violations` parses it and returns
-the laws that the result breaks:
+damages one call in a way in which models do (`damage_catalogue`). `find_violations` parses it and
+returns the laws that the result breaks:
 
 - every other call, and the text and reasoning around the calls, are as they were written;
+- damage that leaves no doubt about what is meant (`REPAIRED`) does not change the call itself;
 - the damaged call is at most one call; its name, keys and values were in the text;
 - no marker of the call is part of an argument;
 - no word is lost: what the call does not take is text;
@@ -21,15 +22,15 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from random import Random
-from typing import Any, TypeAlias
+from typing import Any
 
 from msgspec import Struct
 
 from dragoman.formats import find_tools, tool_formats
 from dragoman.output.library import OutputParser
-from dragoman.output.spec import GAP, NamedObject, TaggedArguments, ToolFormat
 from dragoman.testing.format_checks import ParsedOutput, fold_spans, parse_pieces
 from tests.support.answers import AnswerWriter, WrittenCall
+from tests.support.damage_catalogue import DAMAGES, REPAIRED
 
 SCHEMA = {
     "type": "object",
@@ -39,12 +40,13 @@ SCHEMA = {
         "metric": {"type": "boolean"},
         "tags": {"type": "array", "items": {"type": "string"}},
         "note": {"type": "string"},
+        "place": {"type": "object", "properties": {"label": {"type": "string"}}},
+        "stays": {"type": "array", "items": {"type": "object"}},
     },
 }
 NAMES = ("get_weather", "find_hotel", "book", "write_note")
 TOOLS = [{"type": "function", "function": {"name": name, "parameters": SCHEMA}} for name in NAMES]
 WORDS = ("Paris", "Oslo", "Lagos", "Quito", "Turin", "Kyoto")
-ENDS_OF_TURN = ("<|im_end|>", "</s>", "<|eot_id|>", "<|end_of_text|>")
 REASONING = "I look it up."
 # Without markers, an answer that does not start with a proper call is text.
 UNMARKED = frozenset(
@@ -52,8 +54,6 @@ UNMARKED = frozenset(
     for name, entry in tool_formats().items()
     if entry.unmarked_starts and not entry.section.close
 )
-
-Damage: TypeAlias = Callable[[WrittenCall, ToolFormat, Random], str]
 
 
 class DamagedAnswer(Struct, frozen=True):
@@ -80,6 +80,8 @@ def make_arguments(random: Random) -> dict[str, Any]:
         "metric": lambda: random.random() < 0.5,
         "tags": lambda: random.sample(WORDS, random.randrange(1, 3)),
         "note": lambda: " ".join(random.sample(WORDS, 3)),
+        "place": lambda: {"label": random.choice(WORDS), "size": random.randrange(9)},
+        "stays": lambda: [{"at": word} for word in random.sample(WORDS, random.randrange(1, 3))],
     }
     return {key: makers[key]() for key in random.sample(list(makers), random.randrange(1, 4))}
 
@@ -115,133 +117,6 @@ def make_answer(name: str, random: Random, damage: str | None = None) -> Damaged
         text=f"<think>{reasoning}</think>" * bool(reasoning) + before + section + after,
         after=after,
     )
-
-
-# the catalogue of damages
-
-
-def replace_match(match: re.Match[str] | None, call: WrittenCall, new: str) -> str:
-    """Return the text of a call with a part of its body replaced."""
-    if match is None:
-        return call.text
-    body = call.body[: match.start()] + new + call.body[match.end() :]
-    return call.opening + body + call.closing
-
-
-def pick(pattern: str, text: str, random: Random) -> re.Match[str] | None:
-    found = list(re.finditer(pattern, text))
-    return random.choice(found) if found else None
-
-
-def edit(pattern: str, replacement: str) -> Damage:
-    """Replace one match of a pattern in the body of a call."""
-
-    def run(call: WrittenCall, _: ToolFormat, random: Random) -> str:
-        match = pick(pattern, call.body, random)
-        return replace_match(match, call, "" if match is None else match.expand(replacement))
-
-    return run
-
-
-def edit_tag(change: Callable[[str], str]) -> Damage:
-    """Change one of the markers inside the body of a call."""
-
-    def run(call: WrittenCall, tool_format: ToolFormat, random: Random) -> str:
-        markers = list_inner_markers(tool_format)
-        if not markers:
-            return call.text
-        match = pick("|".join(map(re.escape, markers)), call.body, random)
-        return replace_match(match, call, "" if match is None else change(match[0]))
-
-    return run
-
-
-def list_inner_markers(tool_format: ToolFormat) -> list[str]:
-    markers: list[str] = []
-    for body in tool_format.bodies:
-        if isinstance(body, TaggedArguments):
-            for pair in (body.key, body.value):
-                markers += [*pair.open, *pair.close]
-        elif isinstance(body, NamedObject):
-            markers += [*body.string_markers, *body.name_ends]
-    return [marker.replace(GAP, "") for marker in markers if len(marker) > 3]
-
-
-def edit_closing(change: Callable[[str, Random], str]) -> Damage:
-    return lambda call, _, random: call.opening + call.body + change(call.closing, random)
-
-
-def cut_text(text: str, random: Random) -> str:
-    return text[: random.randrange(1, max(2, len(text)))]
-
-
-def close_early(call: WrittenCall, _: ToolFormat, random: Random) -> str:
-    position = random.randrange(len(call.body) * 2 // 3, len(call.body))
-    return call.opening + call.body[:position] + call.closing
-
-
-def insert(choices: tuple[str, ...]) -> Damage:
-    """Insert a text around the body of a call, or after the call."""
-
-    def run(call: WrittenCall, tool_format: ToolFormat, random: Random) -> str:
-        closing = tool_format.section.close  # the format's own markers are no damage
-        piece = random.choice([choice for choice in choices if choice not in closing])
-        return random.choice(
-            (
-                call.opening + piece + call.body + call.closing,
-                call.opening + call.body + piece + call.closing,
-                call.text + piece,
-            )
-        )
-
-    return run
-
-
-def double_opening(call: WrittenCall, tool_format: ToolFormat, _: Random) -> str:
-    return call.text if tool_format.header is not None else call.opening + call.text
-
-
-def add_fence(call: WrittenCall, *_: object) -> str:
-    """Put the body into a code block, where the call has markers of its own."""
-    if not call.opening:
-        return call.text
-    return f"{call.opening}```json\n{call.body}\n```{call.closing}"
-
-
-def misspell(marker: str) -> str:
-    middle = len(marker) // 2
-    return marker[:middle] + marker[middle + 1 :]
-
-
-DAMAGES: dict[str, Damage] = {
-    "none": lambda call, *_: call.text,
-    "bracket dropped": edit(r"[{}\[\]()]", ""),
-    "bracket doubled": edit(r"([{}\[\]()])", r"\1\1"),
-    "bracket wrong": edit(r"[}\])]", "$"),
-    "quote dropped": edit(r"[\"']", ""),
-    "quote doubled": edit(r"([\"'])", r"\1\1"),
-    "comma dropped": edit(r",", ""),
-    "comma doubled": edit(r",", ",,"),
-    "colon dropped": edit(r"[:=]", ""),
-    "quotes inside": edit(r"(?<=[\"'])([A-Z][a-z]+)(?=[\"'])", r'\1 "is" it'),
-    "key unquoted": edit(r"[\"'](\w+)[\"']\s*:", r"\1:"),
-    "fence": add_fence,
-    "open doubled": double_opening,
-    "open missing": lambda call, *_: call.body + call.closing,
-    "value unquoted": edit(r"(?<=[:=])(\s*)[\"']([A-Z]\w+)[\"']", r"\1\2"),
-    "value missing": edit(r"(?<=[:=])\s*(?:[\"'][^\"']*[\"']|\d+|[Tt]rue|[Ff]alse)", ""),
-    "last brackets dropped": edit(r"[}\])]+\s*$", ""),
-    "tag dropped": edit_tag(lambda _: ""),
-    "tag doubled": edit_tag(lambda tag: tag + tag),
-    "tag misspelt": edit_tag(misspell),
-    "tag cut": edit_tag(lambda tag: tag[: len(tag) // 2]),
-    "close missing": edit_closing(lambda *_: ""),
-    "close doubled": edit_closing(lambda close, _: close + close),
-    "close cut": edit_closing(cut_text),
-    "close early": close_early,
-    "space": insert((" ", "\n", "  \n", "\t")),
-    "end of turn": insert(ENDS_OF_TURN),
-}
 
 
 # the laws
@@ -287,6 +162,9 @@ def check_calls(parsed: list[tuple[str, Any]], answer: DamagedAnswer) -> list[st
         return [] if is_text else ["another call changed"]
     if len(found) > 1:
         return ["a call was invented"]
+    written = answer.calls[answer.index]
+    if answer.damage in REPAIRED and found != [(written.name, written.arguments)]:
+        return ["the call was not repaired"]
     return [broken for call in found for broken in check_damaged(call, answer)]
 
 

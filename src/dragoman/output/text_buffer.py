@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Generator, Sequence
 from typing import TypeVar
 
+from dragoman.output.marker_patterns import is_run, write_partial_pattern, write_pattern
 from dragoman.output.spec import GAP
 
 T = TypeVar("T")
@@ -23,7 +24,6 @@ ReadSteps = Generator[None, None, T]
 INVISIBLE = "\ufeff\u200b\u2060"  # a byte order mark and spaces without width
 SPACE = re.compile(rf"[\s{INVISIBLE}]*")
 WORDS = re.compile(r"[\w\s]*")
-MAX_NESTED_PREFIX = 100  # characters; longer markers do not nest one group per character
 MAX_ENCLOSED = 64  # characters between the markers of a pair that is skipped
 MAX_NAME = 256  # characters; anything longer is not a name, a key or a header
 
@@ -159,15 +159,15 @@ class MarkerSet:
             if other != marker and other.startswith(marker)
         }
         self._patterns = (
-            [re.compile(_pattern(marker)) for marker in self.markers] if self._has_gaps else []
+            [re.compile(write_pattern(marker)) for marker in self.markers] if self._has_gaps else []
         )
         ordered = sorted(self.markers, key=len, reverse=True)
-        whole = [_pattern(marker) for marker in ordered]
-        parts = [part for marker in ordered if (part := _partial_pattern(marker))]
+        whole = [write_pattern(marker) for marker in ordered]
+        parts = [part for marker in ordered if (part := write_partial_pattern(marker))]
         # a tail that may grow into a longer marker wins over a shorter marker that is complete
-        self._prefixes |= {self._index[marker] for marker in self._index if _is_run(marker)}
+        self._prefixes |= {self._index[marker] for marker in self._index if is_run(marker)}
         growing = {self.markers[index] for index in self._prefixes}
-        certain = [_pattern(marker) for marker in ordered if marker not in growing]
+        certain = [write_pattern(marker) for marker in ordered if marker not in growing]
         live = re.compile("|".join(certain + parts + whole) or r"(?!)")
         last = re.compile("|".join(whole) or r"(?!)")
         self._search = {False: live.search, True: last.search}
@@ -202,9 +202,10 @@ class MarkerSet:
         return len(buffer.text) if match is None or is_word else match.start()
 
     def find_end(self, buffer: TextBuffer) -> int:
-        """Return where a value ends with the text, or before a marker that the limit cut."""
-        match = self._search[False](buffer.text, buffer.pos) if buffer.is_truncated else None
-        return len(buffer.text) if match is None else match.start()
+        """Return where a value ends with the text, or before a marker that was cut."""
+        match = self._search[False](buffer.text, buffer.pos)
+        is_cut = match is not None and (buffer.is_truncated or len(match.group()) > 1)
+        return match.start() if match is not None and is_cut else len(buffer.text)
 
     def search_from(self, buffer: TextBuffer, position: int) -> tuple[int, int, int]:
         """Like `search`, from a later position, and without reading up to it."""
@@ -240,37 +241,6 @@ class MarkerSet:
         )
 
 
-def _atoms(marker: str) -> list[str]:
-    return [r"\s{0,16}" if char == GAP else re.escape(char) for char in marker]
-
-
-def _pattern(marker: str) -> str:
-    pattern = "".join(_atoms(marker))
-    # of a longer run of characters, the last ones are the marker
-    return f"{pattern}(?!{re.escape(marker[0])})" if _is_run(marker) else pattern
-
-
-def _is_run(marker: str) -> bool:
-    return len(marker) > 1 and len(set(marker)) == 1
-
-
-def _partial_pattern(marker: str) -> str:
-    """Return a pattern for a prefix of the marker at the end of the text."""
-    atoms = _atoms(marker)
-    if not _is_run(marker):
-        atoms.pop()
-    if len(atoms) > MAX_NESTED_PREFIX:
-        return (
-            "(?:"
-            + "|".join("".join(atoms[:length]) for length in range(len(atoms), 0, -1))
-            + r")\Z"
-        )
-    pattern = ""
-    for atom in reversed(atoms):
-        pattern = rf"{atom}(?:\Z|{pattern})" if pattern else rf"{atom}\Z"
-    return pattern
-
-
 def find_last_marker(text: str, markers: Sequence[str]) -> tuple[int, int]:
     """Return start and end of the last of the markers in a text, or (-1, -1)."""
     spans = [
@@ -278,7 +248,7 @@ def find_last_marker(text: str, markers: Sequence[str]) -> tuple[int, int]:
     ]
     for marker in markers:
         if GAP in marker:
-            spans += [match.span() for match in re.finditer(_pattern(marker), text)]
+            spans += [match.span() for match in re.finditer(write_pattern(marker), text)]
     return max(spans, default=(-1, -1))
 
 
@@ -386,6 +356,7 @@ def stream_until(
         if index >= 0:
             return markers.markers[index], end
         if is_over:
+            buffer.pos = len(buffer.text)  # a marker that was cut is no text
             raise UnexpectedEnd
         yield
 

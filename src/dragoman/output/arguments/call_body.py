@@ -105,15 +105,23 @@ def read_objects(buffer: TextBuffer, body: JsonObjects, calls: CallRecorder) -> 
 
 
 def read_object_list(buffer: TextBuffer, body: JsonObjects, calls: CallRecorder) -> ReadSteps[None]:
-    """Read the objects of a list whose bracket was read."""
+    """Read the objects of a list whose bracket was read. Lists inside it are part of it."""
+    depth = 0
     while True:
         char = yield from next_char(buffer)
-        if char == "]":
+        if char == "[" and calls.is_certain:
+            buffer.pos += 1
+            depth += 1
+        elif char == "]" and depth:
+            buffer.pos += 1
+            depth -= 1
+            calls.commit()
+        elif char == "]":
             buffer.pos += 1
             if not calls.is_certain and not calls.has_rejected_call:
                 raise Mismatch
             return
-        if char == "{":
+        elif char == "{":
             calls.start_next_call()
             try:
                 yield from read_call_object(buffer, body, calls)

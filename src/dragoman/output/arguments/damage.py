@@ -30,6 +30,7 @@ KEY_AFTER_QUOTE = (  # the rest of a key and a colon, in an object whose last st
     re.compile(r"\s{0,16}[\w.\- ]{1,64}[\"']\s{0,16}:"),
     re.compile(r"\s{0,16}(?:\Z|[\w.\- ]{1,64}(?:\Z|[\"']\s{0,16}\Z))"),
 )
+LIST_END = (re.compile(r"\s{0,16}\]"), re.compile(r"\s{0,16}\Z"))
 COMMENT = (  # up to the end of the line, or between its markers
     re.compile(r"(?://|# )[^\n<]{0,256}\n|/\*[^*<]{0,256}\*/"),
     re.compile(r"(?:/|/?/[^\n<]{0,256}|#|# [^\n<]{0,256}|/\*[^*<]{0,256}\*?)\Z"),

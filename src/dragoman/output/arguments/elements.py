@@ -32,6 +32,7 @@ from dragoman.output.text_buffer import (
 
 # an element in a text: its name, its content, and its position
 ChildElement = tuple[str, str, tuple[int, int]]
+EMPTY_VALUES = {frozenset({"array"}): "[]", frozenset({"object"}): "{}"}
 _ELEMENT_NAME = re.compile(r"[^<>/\[\]]+")
 
 
@@ -56,7 +57,8 @@ def read_nested_call(
             if at_end or (yield from read_marker(buffer, opens)) < 0:
                 break
             key, marker, end = yield from read_until(buffer, calls.ends.join(marker_set(">")))
-            if marker != ">" or _ELEMENT_NAME.fullmatch(key) is None:
+            closing = f"{body.prefix}</{key}>"
+            if marker != ">" or _ELEMENT_NAME.fullmatch(key) is None or closing in after:
                 raise Mismatch
             buffer.pos = end
             yield from read_element(buffer, body, calls, out, PendingElement(key, calls.ends))
@@ -135,6 +137,8 @@ def element_to_json(
     children = list(_iterate_children(body, text)) if depth < 32 else []
     types = schema.types
     rest = "".join(text[start:end] for start, end in _iterate_gaps(children, len(text)))
+    if not text.strip() and types in EMPTY_VALUES:
+        return EMPTY_VALUES[types]
     if not children or rest.strip():
         return cast(text, types) if types else untyped_to_json(text)
     items_only = all(key == body.item for key, _, _ in children)

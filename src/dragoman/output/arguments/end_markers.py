@@ -101,6 +101,7 @@ class CallStart:
                 for arguments in body.arguments
             ]
         self._whole = re.compile("|".join(map("".join, sequences)))
+        self._first_quote = re.compile(rf"\{{{SPACE}({QUOTE})")
         self._part = re.compile(
             "|".join(f"(?:{_nest_atoms(atoms[:-1], NEVER)})" for atoms in sequences)
         )
@@ -112,6 +113,13 @@ class CallStart:
             if buffer.has_ended or self._part.match(buffer.text, buffer.pos) is None:
                 return False
             yield
+
+    def has_quote(self, buffer: TextBuffer, finder: Finder) -> bool:
+        """Whether the object here has the quotes of the string around it: JSON escapes those."""
+        if not isinstance(finder, QuoteFinder):
+            return True
+        match = self._first_quote.match(buffer.text, buffer.pos)
+        return match is not None and match[1] == finder.quote
 
 
 def _iterate_start_atoms(first: str, name: str, arguments: str) -> Iterator[str]:
@@ -151,14 +159,14 @@ class QuoteFinder:
     """Decides whether a string is closed: a value can be over after its next quote."""
 
     def __init__(self, quote: str) -> None:
-        self._quote = quote
+        self.quote = quote
         self._breaks = re.compile(rf"[{quote}\\\\]")
 
     def find(self, buffer: TextBuffer, start: int) -> tuple[bool | None, int]:
         """Return whether the string is closed, None if unknown; and where to go on looking."""
         text = buffer.text
         while (match := self._breaks.search(text, start)) is not None:
-            if match[0] == self._quote:
+            if match[0] == self.quote:
                 return can_end_value(buffer, match.end()), match.start()
             if match.end() == len(text):
                 return None, match.start()
@@ -205,14 +213,16 @@ def ends_string(buffer: TextBuffer, ends: EndMarkers, finder: Finder) -> ReadSte
 
     It is part of the string if the string is closed after it.
     """
-    if ends.call_start is not None and buffer.text[buffer.pos] == "{":
-        return (yield from ends.call_start.is_at(buffer))
-    markers = ends.markers
-    if markers is None:
-        return False
     offset = 0  # from the position, which stays while more text arrives
+    if ends.call_start is not None and buffer.text[buffer.pos] == "{":
+        if not (yield from ends.call_start.is_at(buffer)):
+            return False
+        if ends.call_start.has_quote(buffer, finder):
+            return True
+        offset = 1
+    markers = ends.markers
     while not offset:
-        start, end, index = markers.match(buffer)
+        start, end, index = (-1, -1, -1) if markers is None else markers.match(buffer)
         if index >= 0:
             offset = end - buffer.pos
         elif start < 0 or buffer.has_ended:

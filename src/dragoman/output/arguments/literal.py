@@ -18,6 +18,7 @@ from dragoman.output.arguments.argument_types import ANY_ARGUMENTS, ArgumentType
 from dragoman.output.arguments.damage import (
     COMMENT_STARTS,
     HALF_QUOTED,
+    LIST_END,
     MEMBER,
     ElementText,
     is_before,
@@ -87,8 +88,7 @@ class ValueReader:
         self._unquoted = unquoted
         self.types = types
         self._pending = ""  # the text before the next value, held back until the value starts
-        # braces that may open an object or a set, with the text between them
-        self._pending_braces = ""
+        self._pending_braces = ""  # braces that may open an object or a set, with text between
         self._pending_depth = 0  # how many such braces there are
         self._bare_key = ""  # a key without quotes
         self._current_key: str | None = None  # the key of the value being read
@@ -175,6 +175,9 @@ class ValueReader:
             return
         if closer != self.stack[-1] and (yield from is_before(self._buffer, MEMBER)):
             closer = self.stack[-1]  # the wrong bracket: the object goes on
+        is_wrong = closer != self.stack[-1] and self.stack.count("]") == 1
+        if is_wrong and (yield from is_before(self._buffer, LIST_END)):
+            return  # the list ends after it: the bracket is doubled
         if self.stack == ["}"] and (yield from self._is_before_argument()):
             self._pending = ""  # the bracket is doubled: the object goes on
             return
@@ -225,7 +228,7 @@ class ValueReader:
         self._pending_depth += 1
         self.stack.append("}")
         following = yield from self._next_char()
-        if following == "{":  # no key starts with a brace: it is doubled
+        if following in "{,":  # no key starts with it: the brace is doubled, or a key is missing
             self._buffer.pos += 1
             following = yield from self._next_char()
         if following not in "}])":
@@ -302,6 +305,7 @@ class ValueReader:
         elif char in ",}" and is_first and not (self.must_be_object and len(self.stack) == 1):
             self.stack[-1] = "]"
             self._set_depths.add(len(self.stack))
+            self._plain_lists.add(len(self.stack))
             self._pending_braces = self._pending_braces[:-1] + "["
             self._pending = lead
             self._emit(word_to_json(self._bare_key) if self._bare_key else key)

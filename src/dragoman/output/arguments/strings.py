@@ -84,6 +84,7 @@ def read_until_marker(
             buffer.pos += 1
             out(convert(buffer.text[buffer.pos - 1]))
         elif buffer.has_ended:
+            buffer.pos = len(buffer.text)  # a marker that was cut is no text
             raise UnexpectedEnd
         else:
             yield
@@ -106,7 +107,7 @@ def read_word(buffer: TextBuffer, ends: EndMarkers, pattern: re.Pattern[str]) ->
             buffer.pos += 1
             continue
         if buffer.has_ended:
-            if not parts:
+            if not parts or buffer.is_truncated:  # half a word is another word
                 raise UnexpectedEnd
             return "".join(parts)
         yield

@@ -199,8 +199,18 @@ def read_argument(
         next_markers = calls.ends.join(marker_set(*body.key.open))
         if not has_value and (yield from is_at_marker(buffer, next_markers)):
             return
+        if not has_value:
+            skip_cut_marker(buffer, body.value.open)
     types = calls.parameter_types(key) if inline is None else _read_inline_type(inline)
     yield from read_value(buffer, PendingValue(body, key, types, calls.ends), out)
+
+
+def skip_cut_marker(buffer: TextBuffer, markers: tuple[str, ...]) -> None:
+    """Raise `UnexpectedEnd` if the text ends here, or in one of the markers, which is no text."""
+    rest = buffer.text[buffer.pos :]
+    if buffer.has_ended and any(marker.startswith(rest) for marker in markers):
+        buffer.pos = len(buffer.text)
+        raise UnexpectedEnd
 
 
 def read_type(buffer: TextBuffer, body: TaggedArguments, ends: EndMarkers) -> ReadSteps[str | None]:
@@ -251,8 +261,9 @@ def read_value(buffer: TextBuffer, pending: PendingValue, out: ArgumentWriter) -
             buffer, pending, write
         )
     except UnexpectedEnd:
-        if not (is_streamed or buffer.is_truncated):  # half a value is another value
-            write_pending(pending, "".join(parts), out)
+        text = "".join(parts)
+        if text.strip() and not buffer.is_truncated:  # half a value is another value
+            write_pending(pending, text, out)
         raise
     if is_streamed:
         out.end_string()
@@ -283,6 +294,7 @@ def stream_value(
             pending.markers.check_cut(buffer)
             if (yield from skip_wrong_close(buffer, pending.next_markers, finder)):
                 return "", buffer.pos
+            skip_cut_marker(buffer, pending.closes)
         elif (yield from ends_string(buffer, pending.ends, finder)):
             return name, end
         write(line + buffer.text[buffer.pos])

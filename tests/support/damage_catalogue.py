@@ -1,0 +1,184 @@
+"""The ways in which models damage a call: each function returns the text of the damaged call."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from random import Random
+from typing import TypeAlias
+
+from dragoman.output.spec import GAP, JsonObjects, NamedObject, TaggedArguments, ToolFormat
+from tests.support.answers import WrittenCall
+
+ENDS_OF_TURN = ("<|im_end|>", "</s>", "<|eot_id|>", "<|end_of_text|>")
+
+Damage: TypeAlias = Callable[[WrittenCall, ToolFormat, Random], str]
+
+
+def replace_match(match: re.Match[str] | None, call: WrittenCall, new: str) -> str:
+    """Return the text of a call with a part of its body replaced."""
+    if match is None:
+        return call.text
+    body = call.body[: match.start()] + new + call.body[match.end() :]
+    return call.opening + body + call.closing
+
+
+def pick(pattern: str, text: str, random: Random) -> re.Match[str] | None:
+    found = list(re.finditer(pattern, text))
+    return random.choice(found) if found else None
+
+
+def edit(pattern: str, replacement: str) -> Damage:
+    """Replace one match of a pattern in the body of a call."""
+
+    def run(call: WrittenCall, _: ToolFormat, random: Random) -> str:
+        match = pick(pattern, call.body, random)
+        return replace_match(match, call, "" if match is None else match.expand(replacement))
+
+    return run
+
+
+def edit_tag(change: Callable[[str], str]) -> Damage:
+    """Change one of the markers inside the body of a call."""
+
+    def run(call: WrittenCall, tool_format: ToolFormat, random: Random) -> str:
+        markers = list_inner_markers(tool_format)
+        if not markers:
+            return call.text
+        match = pick("|".join(map(re.escape, markers)), call.body, random)
+        return replace_match(match, call, "" if match is None else change(match[0]))
+
+    return run
+
+
+def list_inner_markers(tool_format: ToolFormat) -> list[str]:
+    markers: list[str] = []
+    for body in tool_format.bodies:
+        if isinstance(body, TaggedArguments):
+            for pair in (body.key, body.value):
+                markers += [*pair.open, *pair.close]
+        elif isinstance(body, NamedObject):
+            markers += [*body.string_markers, *body.name_ends]
+    return [marker.replace(GAP, "") for marker in markers if len(marker) > 3]
+
+
+def edit_closing(change: Callable[[str, Random], str]) -> Damage:
+    return lambda call, _, random: call.opening + call.body + change(call.closing, random)
+
+
+def cut_text(text: str, random: Random) -> str:
+    return text[: random.randrange(1, max(2, len(text)))]
+
+
+def close_early(call: WrittenCall, _: ToolFormat, random: Random) -> str:
+    position = random.randrange(len(call.body) * 2 // 3, len(call.body))
+    return call.opening + call.body[:position] + call.closing
+
+
+def insert(choices: tuple[str, ...]) -> Damage:
+    """Insert a text around the body of a call, or after the call."""
+
+    def run(call: WrittenCall, tool_format: ToolFormat, random: Random) -> str:
+        closing = tool_format.section.close  # the format's own markers are no damage
+        piece = random.choice([choice for choice in choices if choice not in closing])
+        return random.choice(
+            (
+                call.opening + piece + call.body + call.closing,
+                call.opening + call.body + piece + call.closing,
+                call.text + piece,
+            )
+        )
+
+    return run
+
+
+def double_opening(call: WrittenCall, tool_format: ToolFormat, _: Random) -> str:
+    return call.text if tool_format.header is not None else call.opening + call.text
+
+
+def add_fence(call: WrittenCall, *_: object) -> str:
+    """Put the body into a code block, where the call has markers of its own."""
+    if not call.opening:
+        return call.text
+    return f"{call.opening}```json\n{call.body}\n```{call.closing}"
+
+
+def edit_json(change: Callable[[str, Random], str]) -> Damage:
+    """Change the arguments of a call, where they are one JSON object."""
+
+    def run(call: WrittenCall, _: ToolFormat, random: Random) -> str:
+        arguments = json.dumps(call.arguments, ensure_ascii=False)
+        if arguments not in call.body:
+            return call.text
+        body = call.body.replace(arguments, change(arguments, random))
+        return call.opening + body + call.closing
+
+    return run
+
+
+def replace_one(pattern: str, *replacements: str) -> Callable[[str, Random], str]:
+    """Replace one match of a pattern in a text."""
+
+    def run(text: str, random: Random) -> str:
+        match = pick(pattern, text, random)
+        if match is None:
+            return text
+        new = match.expand(random.choice(replacements))
+        return text[: match.start()] + new + text[match.end() :]
+
+    return run
+
+
+def misspell(marker: str) -> str:
+    middle = len(marker) // 2
+    return marker[:middle] + marker[middle + 1 :]
+
+
+DAMAGES: dict[str, Damage] = {
+    "none": lambda call, *_: call.text,
+    "bracket dropped": edit(r"[{}\[\]()]", ""),
+    "bracket doubled": edit(r"([{}\[\]()])", r"\1\1"),
+    "bracket wrong": edit(r"[}\])]", "$"),
+    "quote dropped": edit(r"[\"']", ""),
+    "quote doubled": edit(r"([\"'])", r"\1\1"),
+    "comma dropped": edit(r",", ""),
+    "comma doubled": edit(r",", ",,"),
+    "colon dropped": edit(r"[:=]", ""),
+    "quotes inside": edit(r"(?<=[\"'])([A-Z][a-z]+)(?=[\"'])", r'\1 "is" it'),
+    "key unquoted": edit(r"[\"'](\w+)[\"']\s*:", r"\1:"),
+    "fence": add_fence,
+    "open doubled": double_opening,
+    "open missing": lambda call, *_: call.body + call.closing,
+    "value unquoted": edit(r"(?<=[:=])(\s*)[\"']([A-Z]\w+)[\"']", r"\1\2"),
+    "value missing": edit(r"(?<=[:=])\s*(?:[\"'][^\"']*[\"']|\d+|[Tt]rue|[Ff]alse)", ""),
+    "last brackets dropped": edit(r"[}\])]+\s*$", ""),
+    "tag dropped": edit_tag(lambda _: ""),
+    "tag doubled": edit_tag(lambda tag: tag + tag),
+    "tag misspelt": edit_tag(misspell),
+    "tag cut": edit_tag(lambda tag: tag[: len(tag) // 2]),
+    "close missing": edit_closing(lambda *_: ""),
+    "close doubled": edit_closing(lambda close, _: close + close),
+    "close cut": edit_closing(cut_text),
+    "close early": close_early,
+    "space": insert((" ", "\n", "  \n", "\t", "\ufeff", "\u200b", "\xa0")),
+    "space in arguments": edit_json(replace_one(r"(?<=[,:]) ", "\xa0", "\ufeff", "\n\t")),
+    "comment": edit_json(replace_one(r'(?<=[,{])(?=\s*")', "// why\\n", " /* why */ ", "# why\\n")),
+    "colon of JSON doubled": edit_json(replace_one(r'(?<="):', "::", ": :")),
+    "comma of JSON added": edit_json(replace_one(r'(?<=[\w"\]}])(?=[}\]])', ",", " , ")),
+    "brace in arguments doubled": edit_json(replace_one(r"(?<=.)(?:{|}(?=[,\]]))", r"\g<0>\g<0>")),
+    "arguments in a string": edit_json(lambda text, _: json.dumps(text)),
+    "arguments in two strings": edit_json(lambda text, _: json.dumps(json.dumps(text))),
+    "arguments in a list": edit_json(lambda text, _: f"[{text}]"),
+    "arguments in a fence": lambda call, tool_format, random: (
+        call.text
+        if isinstance(tool_format.bodies[0], JsonObjects)
+        else edit_json(lambda text, _: f"```json\n{text}\n```")(call, tool_format, random)
+    ),
+    "arguments in Python": edit_json(lambda text, _: repr(json.loads(text))),
+    "end of turn": insert(ENDS_OF_TURN),
+}
+# damage after which the call is the same
+REPAIRED = {"none", "close doubled", "space in arguments", "comment", "colon of JSON doubled"}
+REPAIRED |= {"comma of JSON added", "arguments in a string", "arguments in two strings"}
+REPAIRED |= {"arguments in a list", "arguments in a fence", "arguments in Python"}
