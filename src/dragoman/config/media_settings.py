@@ -26,30 +26,37 @@ class MediaSettings(ApiKeySettings, frozen=True, kw_only=True):
     ] = False
     media_items: Annotated[
         int,
-        Setting(help="pictures, sounds and files in one request", group="media", minimum=0),
+        Setting(
+            help="maximum number of pictures, sounds and files in one request",
+            group="media",
+            minimum=0,
+        ),
     ] = 16
     media_size: Annotated[
         int,
         Setting(
-            help="largest picture, sound or file, as it is sent or fetched",
+            help="maximum size of a picture, sound or file, as it is sent or fetched",
             group="media",
             unit="bytes",
             minimum=1,
         ),
     ] = 20 << 20
     media_pixels: Annotated[
-        int, Setting(help="pixels of a picture, as it is sent", group="media", minimum=1)
+        int,
+        Setting(
+            help="maximum number of pixels of a picture, as it is sent", group="media", minimum=1
+        ),
     ] = 40_000_000
     media_side: Annotated[
         int,
         Setting(
-            help="pixels of the longer side of a picture, as the engine gets it; larger pictures "
-            "are shrunk",
+            help="maximum number of pixels of a side of a picture, as the engine gets it; larger "
+            "pictures are shrunk",
             group="media",
             minimum=1,
         ),
     ] = 2048
     media_seconds: Annotated[
         float,
-        Setting(help="length of a sound", group="media", unit="seconds", minimum=0.001),
+        Setting(help="maximum length of a sound", group="media", unit="seconds", minimum=0.001),
     ] = 300.0

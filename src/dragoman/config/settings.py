@@ -223,7 +223,7 @@ class Settings(StateSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     queue: Annotated[
         int,
         Setting(
-            help="requests that may wait for a slot of one model",
+            help="maximum number of requests that wait for a slot of one model",
             group="limits",
             minimum=0,
             is_live=True,

@@ -70,7 +70,7 @@ class StateSettings(MediaSettings, frozen=True, kw_only=True):
     batch_requests: Annotated[
         int,
         Setting(
-            help="requests of batches that run at once",
+            help="maximum number of requests of batches that run at once",
             group="files and batches",
             minimum=1,
             maximum=10_000,
@@ -96,7 +96,7 @@ class StateSettings(MediaSettings, frozen=True, kw_only=True):
     mcp_rounds: Annotated[
         int,
         Setting(
-            help="rounds of remote tool calls in one response",
+            help="maximum number of rounds of remote tool calls in one response",
             group="remote tools (MCP)",
             minimum=1,
         ),
@@ -113,7 +113,7 @@ class StateSettings(MediaSettings, frozen=True, kw_only=True):
     mcp_output: Annotated[
         int,
         Setting(
-            help="characters of a remote tool's output that the model gets",
+            help="maximum number of characters of a remote tool's output that the model gets",
             group="remote tools (MCP)",
             minimum=0,
         ),

@@ -157,7 +157,7 @@ class ModelRegistry:
             slot.task.cancel()
             await asyncio.wait({slot.task})
         if slot.loaded is not None:
-            if not slot.loaded.owned:
+            if not slot.loaded.is_owned:
                 raise Unsupported("This model cannot be unloaded.", param="model")
             if await self._residency.put_to_sleep(slot.loaded):
                 return self._make_entry(slot)
@@ -170,7 +170,7 @@ class ModelRegistry:
         """Unload models that are no longer in the catalog, once their requests are finished."""
         keys = {source.key for source in self.catalog.list_sources()}
         for loaded in self._residency.list_serving():
-            if loaded.owned and loaded.slot.source.key not in keys:
+            if loaded.is_owned and loaded.slot.source.key not in keys:
                 self._residency.retire(loaded)
 
     def get_source(self, name: str, owner: str = "") -> ModelSource:

@@ -78,7 +78,7 @@ class LoadedModel:
         self.slot = slot
         self.model = model
         self.size = slot.reserved or slot.source.size
-        self.owned = owned
+        self.is_owned = owned
         self.users = 0
         self.keep_alive: float | None = None  # seconds, of the last request that set it
         self.last_use = 0  # on a clock that counts uses
@@ -92,7 +92,7 @@ class LoadedModel:
 
     @property
     def is_evictable(self) -> bool:
-        pinned = bool(self.slot.source.options.pin) or not self.owned
+        pinned = bool(self.slot.source.options.pin) or not self.is_owned
         return self.is_serving and not self.users and not self.slot.waiting and not pinned
 
     def stop_timer(self) -> None:
@@ -241,7 +241,7 @@ class Residency:
     async def _close(self, loaded: LoadedModel) -> None:
         try:
             close = getattr(loaded.model.engine, "aclose", None)
-            if loaded.owned and close is not None:
+            if loaded.is_owned and close is not None:
                 await close()
         except Exception:
             log.exception("failed to close %s", loaded.model.id)

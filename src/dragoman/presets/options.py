@@ -80,7 +80,8 @@ class SharedOptions(UpstreamOptions, frozen=True, kw_only=True):
     max_tool_calls: Annotated[
         MaxCalls | None,
         Setting(
-            help="tool calls in an answer that must be calls; in others, repetitions of one call",
+            help="maximum number of tool calls in an answer that must be calls; in other answers, "
+            "of the same call",
             group=GROUP,
             default=str(DEFAULT_MAX_TOOL_CALLS),
         ),

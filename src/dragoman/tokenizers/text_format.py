@@ -1,9 +1,9 @@
 """The special tokens around texts that a model embeds or scores.
 
-A text that is not continued has an end, and many models want it marked: `[CLS] text [SEP]`. A pair
-of texts has a mark between them, too, and some models give the tokens of the second text another
-type. A GGUF file lists the tokens and which of them to add, or has a template for pairs. A
-`tokenizer.json` has a post-processor with both patterns.
+A text that is not continued has an end, and many models want a special token there:
+`[CLS] text [SEP]`. A pair of texts has one between them, too, and some models give the tokens of
+the second text another type. A GGUF file lists the tokens and which of them to add, or has a
+template for pairs. A `tokenizer.json` has a post-processor with both patterns.
 """
 
 from __future__ import annotations

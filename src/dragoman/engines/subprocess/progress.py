@@ -4,10 +4,10 @@ An engine can hang while its process lives and its event loop answers: a native 
 lock, a device or a debugger. So the parent watches the work itself, once for each `tick`:
 
 - **Progress** is a step of a job, also of one that is cancelled afterwards, the end of a call, or
-  the answer to a probe. A probe is a call
-  that passes through the thread that generates; an engine that has one is asked at the start, and
-  whenever a call waits. Nothing is counted for each token: a queue of steps looks different at the
-  next tick if any have arrived, whether the client reads them or not, so a slow client is no hang.
+  the answer to a probe. A probe is a call that passes through the thread that generates; an engine
+  that has one is asked at the start, and whenever a call waits. Nothing is counted for each token:
+  a queue of steps looks different at the next tick if any have arrived, whether the client reads
+  them or not, so a slow client is no hang.
 - **A hang** is work without progress for `limit` seconds. The limit is `timeout`, or several times
   what one step of the engine takes on a slow machine, as the engine estimates and probes measure.
   For an engine without a probe, whose prompts are processed unseen, the limit grows with the

@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 
 from dragoman.errors import BadRequest, Unsupported
 from dragoman.protocols.shared import openai
-from dragoman.protocols.shared.json_body import decode_body
+from dragoman.protocols.shared.json_body import decode_body, make_missing_field_error
 from dragoman.protocols.shared.prompts import MAX_PROMPTS
 from dragoman.types import Json
 from dragoman.types.scoring import NamedText
@@ -137,10 +137,11 @@ def decode_score(body: bytes, strict: bool = False) -> ScoreInput:
 def _choose(fields: ScoreRequest, names: tuple[str, ...]) -> list[NamedText]:
     """Return the texts of the one field that is set."""
     given = [name for name in names if getattr(fields, name) is not None]
-    if len(given) != 1:
-        problem = "is missing" if not given else f"and `{given[1]}` mean the same; send one"
-        raise BadRequest(f"`{(given or names)[0]}` {problem}.", param=(given or names)[0])
+    if not given:
+        raise make_missing_field_error(names[0])
     name, value = given[0], getattr(fields, given[0])
+    if len(given) > 1:
+        raise BadRequest(f"`{name}` and `{given[1]}` mean the same: send one of them.", param=name)
     if isinstance(value, str):
         return [NamedText(value, name)]
     return [NamedText(text, f"{name}[{i}]") for i, text in enumerate(value)]
