@@ -503,6 +503,9 @@ class DelayedState(GrammarState):
             self.pending = self.model.threads.submit(self.compute_late)
         return self.pending
 
+    def get_mask(self) -> bytes:
+        return self.start_mask().result()
+
     def compute_late(self) -> bytes:
         assert self.model.started.wait(10), "no forward pass started before the mask was needed"
         self.model.started.clear()

@@ -77,6 +77,12 @@ def _get_masker() -> TokenMasker:
     return TokenMasker((*BYTE_PIECES, b"<|end|>"), {END}, {END})
 
 
+@lru_cache(maxsize=4096)  # most masks occur again and again
+def _list_tokens(mask: bytes) -> frozenset[int]:
+    bits = int.from_bytes(mask, "little")
+    return frozenset(token for token in range(END + 1) if bits >> token & 1)
+
+
 class GrammarWalk:
     """A random path through a grammar, which prefers to write `words`."""
 
@@ -100,7 +106,7 @@ class GrammarWalk:
             return None
         taken = 0  # steps with a choice
         while taken < steps:
-            allowed, tired = self._list_allowed(), taken / steps
+            allowed, tired = _list_tokens(self._state.get_mask()), taken / steps
             if END in allowed and (len(allowed) == 1 or self._chance.random() < 0.4 + tired):
                 break
             taken += len(allowed) > 1 and not self._spelling
@@ -116,11 +122,7 @@ class GrammarWalk:
         self._state.advance(byte)
         self._text.append(byte)
 
-    def _list_allowed(self) -> set[int]:
-        bits = int.from_bytes(self._state.get_mask(), "little")
-        return {token for token in range(END + 1) if bits >> token & 1}
-
-    def _choose(self, allowed: set[int], tired: float) -> int:
+    def _choose(self, allowed: frozenset[int], tired: float) -> int:
         chance = self._chance
         if not self._spelling and len(allowed) > WIDE and chance.random() < 0.2 + tired:
             self._spelling = chance.choice(self._words)

@@ -204,13 +204,24 @@ class GrammarState:
         The mask has a bit for each token, the lowest bit of a byte first. An event loop can await
         it with `asyncio.wrap_future`.
         """
-        if self._pending_mask is None or self._pending_mask.cancelled():
-            self._pending_mask = _get_workers().submit(self._compute_mask)
-        return self._pending_mask
+        mask = self._pending_mask
+        if mask is None or mask.cancelled():
+            mask = self._pending_mask = _get_workers().submit(self._compute_mask)
+        return mask
 
     def get_mask(self) -> bytes:
-        """Wait for the mask of the next token; `BadRequest` if no token is allowed."""
-        return self.start_mask().result()
+        """Wait for the mask of the next token; `BadRequest` if no token is allowed.
+
+        If nothing has started to compute it, this thread does, instead of waiting for a worker.
+        """
+        mask = self._pending_mask
+        if mask is None or mask.cancelled():
+            mask = self._pending_mask = Future()
+            try:
+                mask.set_result(self._compute_mask())
+            except Exception as error:
+                mask.set_exception(error)
+        return mask.result()
 
     def apply_mask(self, logits: NDArray[np.float64] | NDArray[np.float32]) -> None:
         """Forbid, in place, every token that the grammar does not allow next."""
