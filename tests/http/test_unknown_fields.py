@@ -201,4 +201,6 @@ def test_body_without_content_type_is_json_unless_another_site_sends_it(
         response = client.send(request)
     assert response.status_code == status, response.text
     if status == 415:
-        assert response.json()["error"]["message"] == "Set `Content-Type: application/json`."
+        message = response.json()["error"]["message"]
+        assert message.startswith("Set `Content-Type: application/json`")
+        assert ("curl" in message) == ("form" in headers.get("content-type", ""))

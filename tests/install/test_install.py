@@ -79,17 +79,29 @@ def test_install_lines_of_the_readme_work(
     monkeypatch.setenv("PIPX_DEFAULT_PYTHON", str(PYTHONS[version]))
     path = f"{folder}:{home}/.local/bin:{TOOLS}:/usr/bin:/bin"
     monkeypatch.setenv("PATH", path)
-    [block] = [block for block in read_install_blocks() if names_tool(block, tool)]
+    [block] = [block for block in read_install_blocks("README.md") if names_tool(block, tool)]
     subprocess.run(["bash", "-ec", block], check=True)
     command = home / ".local" / "bin" / "dragoman"
     if tool == "pip":
         command = Path(".venv/bin/dragoman").absolute()
     monkeypatch.chdir(home)  # the server starts anywhere
     assert count_answer_tokens(command) in range(1, 6)
+    if tool == "pip":
+        install_extras(command.parent, monkeypatch)
 
 
-def read_install_blocks() -> list[str]:
-    blocks = read_blocks(ROOT / "README.md")
+def install_extras(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install the extras as docs/media.md says, and all others; import what they bring."""
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    [block] = read_install_blocks("docs/media.md")
+    subprocess.run(["bash", "-ec", block], check=True)
+    subprocess.run(["pip", "install", "dragoman[mcp,otel,postgres]"], check=True)
+    modules = "PIL, soundfile, pypdf, mcp, opentelemetry.sdk, psycopg"
+    subprocess.run([str(folder / "python"), "-c", f"import {modules}"], check=True)
+
+
+def read_install_blocks(page: str) -> list[str]:
+    blocks = read_blocks(ROOT / page)
     return [block.text for block in blocks if block.marker == "run by make test-install"]
 
 

@@ -239,7 +239,7 @@ BAD_CHAT = [
     ({"tool_choice": "required"}, "tool_choice"),
     ({"tool_choice": "always"}, "tool_choice"),
     ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
-    ({"tools": [{"type": "function"}]}, "tools[0]"),
+    ({"tools": [{"type": "function"}]}, "tools[0].function"),
     ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name"),
     ({"tools": [{"type": "function", "function": {"name": "f"}}] * 2}, "tools[1].function.name"),
     ({"lora": [{"scale": 1}]}, "lora[0].name"),

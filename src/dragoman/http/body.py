@@ -26,7 +26,8 @@ from dragoman.types.worker_threads import run_in_worker
 ESCAPE = 6  # bytes of an escaped character
 MINIMUM = 8 << 20  # bytes
 MAXIMUM = 24 << 20  # also the limit for models that read media, and while no model is loaded
-FORM = b"application/x-www-form-urlencoded"
+FORM = b"application/x-www-form-urlencoded"  # which `curl -d` sends by default
+CURL_HINT = " (curl: add `-H 'content-type: application/json'`)"
 T = TypeVar("T")
 
 
@@ -86,7 +87,8 @@ class BodyReader:
         media_type = content_type.partition(b";")[0].strip().lower()
         is_form = media_type == FORM and request.dialect.accepts_form_type
         if not media_type.endswith(b"json") and not (is_form and not is_from_page(request)):
-            raise UnsupportedMedia("Set `Content-Type: application/json`.")
+            hint = CURL_HINT if media_type == FORM else ""
+            raise UnsupportedMedia(f"Set `Content-Type: application/json`{hint}.")
         if encoding.lower() != b"identity":
             raise UnsupportedMedia("Send the body without `Content-Encoding`.")
         with request.record.measure("receive"):

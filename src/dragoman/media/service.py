@@ -296,7 +296,7 @@ def check_library(kind: Literal["image", "audio", "pdf"]) -> None:
     module, extra = LIBRARIES[kind]
     if find_spec(module) is None:
         raise UnreadableMedia(
-            f"{NAMES[kind]} are not supported: the server needs `pip install dragoman[{extra}]`."
+            f"{NAMES[kind]} are not supported: the server needs `pip install 'dragoman[{extra}]'`."
         )
 
 

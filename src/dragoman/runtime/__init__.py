@@ -289,7 +289,7 @@ def make_remote_tools(settings: Settings) -> RemoteToolsConfig:
         raise StartupError(str(error)) from None
     if not client.is_installed():
         if servers:
-            raise StartupError("MCP servers need `pip install dragoman[mcp]`.")
+            raise StartupError("MCP servers need `pip install 'dragoman[mcp]'`.")
         return RemoteToolsConfig()
     timeout = settings.mcp_timeout
     limits = RemoteToolLimits(
@@ -321,7 +321,7 @@ def make_tracer_provider(settings: Settings) -> object | None:
     try:
         return make_provider(settings.otlp_endpoint)
     except ImportError:
-        raise StartupError("--otlp-endpoint needs `pip install dragoman[otel]`.") from None
+        raise StartupError("--otlp-endpoint needs `pip install 'dragoman[otel]'`.") from None
 
 
 def _rename_aliases(options: Mapping[str, object]) -> dict[str, object]:

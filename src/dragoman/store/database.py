@@ -179,7 +179,7 @@ def _parse_url(url: str) -> URL:
 
 def _create_postgres_engine(url: URL, connections: int) -> Engine:
     if find_spec("psycopg") is None:
-        raise StoreError("PostgreSQL needs a driver: install dragoman[postgres].")
+        raise StoreError("PostgreSQL needs a driver: `pip install 'dragoman[postgres]'`.")
     timeouts = f"-c statement_timeout={STATEMENT_TIMEOUT:.0f}s -c lock_timeout={LOCK_TIMEOUT:.0f}s"
     defaults = {
         "connect_timeout": f"{LOCK_TIMEOUT:.0f}",

@@ -17,6 +17,7 @@ MEDIA_TYPES = {
     ".jpeg": "image/jpeg",
     ".webp": "image/webp",
     ".gif": "image/gif",
+    ".bmp": "image/bmp",
 }
 _SUFFIXES = "|".join(suffix.removeprefix(".") for suffix in MEDIA_TYPES)
 # A path in quotes may contain spaces, else spaces in it are escaped, as terminals paste it.

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from dragoman.errors import BadRequest
 from dragoman.protocols.shared import openai
+from dragoman.protocols.shared.json_body import make_missing_field_error
 from dragoman.types import Json, Tool
 
 ToolChoiceMode: TypeAlias = Literal["auto", "none", "required"]
@@ -87,8 +88,10 @@ def decode_tools(tools: Sequence[ChatTool] | None) -> tuple[Tool, ...]:
     for i, tool in enumerate(tools or ()):
         path = f"tools[{i}]"
         function = tool.function
-        if tool.type != "function" or function is None:
+        if tool.type != "function":
             raise BadRequest(f"`{path}` must be of type `function`.", param=path)
+        if function is None:
+            raise make_missing_field_error(f"{path}.function")
         if function.name in decoded:
             raise make_duplicate_tool_error(function.name, f"{path}.function.name")
         decoded[function.name] = Tool(
