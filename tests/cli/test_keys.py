@@ -87,6 +87,7 @@ def test_mistakes(
     assert problem in result.err
 
 
+@pytest.mark.slow
 def test_keys_on_the_command_line_and_weak_keys_draw_a_warning(tmp_path: Path) -> None:
     """The model is no model: the warnings come before it fails to load."""
     write_model_file(tmp_path / "models" / "good.gguf")
@@ -99,6 +100,7 @@ def test_keys_on_the_command_line_and_weak_keys_draw_a_warning(tmp_path: Path) -
     assert "canary" not in done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_keys_of_the_environment_draw_no_warning_about_the_command_line(tmp_path: Path) -> None:
     write_model_file(tmp_path / "models" / "good.gguf")
     command = [*DRAGOMAN, "serve", "good", "--port", "0", "--models-dir", str(tmp_path / "models")]

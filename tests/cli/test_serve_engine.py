@@ -78,6 +78,7 @@ def test_serve_prints_address_model_and_requests_and_stops_cleanly(kind: signal.
     assert len(lines) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setup", "options", "shown"),
     [

@@ -195,6 +195,7 @@ async def test_an_error_inside_a_stream_fails_the_answer(each_variant: Variant) 
 # 5, 6, 8, 21: silence
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pings", [False, True], ids=["silent", "with pings"])
 @pytest.mark.parametrize("hang_at", [0, 5], ids=["before the first token", "in the middle"])
 @in_event_loop

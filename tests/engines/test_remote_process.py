@@ -28,6 +28,7 @@ async def count_tokens(engine: RemoteEngine, pid: int, stop_after: int, counts: 
             os.kill(pid, signal.SIGSTOP)
 
 
+@pytest.mark.slow
 def test_a_server_that_was_stopped_comes_back() -> None:
     with run_worker_process("llama-server", TEXT) as worker:
         stop_and_continue(worker.url, worker.pid)

@@ -16,6 +16,7 @@ LIMIT, WALKS, ENOUGH = 2, 40, 2
 ONE_CALL = ("glm4_legacy",)  # formats that cannot write more than one call
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(tool_formats()))
 def test_no_answer_has_more_calls_than_the_limit(name: str) -> None:
     chance, pair = random.Random(name), FormatPair(name, TOOLS, "none")

@@ -210,6 +210,7 @@ def test_many_properties_come_in_the_order_of_the_schema() -> None:
     assert not match_grammar(source, '{"p7": "", "p3": ""}')[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 200, 50))
 def test_random_schemas_are_enforced_or_reported(first: int) -> None:
     judge = Judge()

@@ -512,6 +512,7 @@ def test_a_removed_key_is_refused_within_two_seconds_everywhere(tmp_path: Path) 
             assert server.running.get_gate().running == 1
 
 
+@pytest.mark.slow
 def test_a_broken_file_keeps_the_keys_and_is_logged_once(tmp_path: Path) -> None:
     file = tmp_path / "dragoman.yaml"
     write_config(file, [{"name": "ann", "key": "ann-key"}])

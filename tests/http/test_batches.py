@@ -284,6 +284,7 @@ def test_a_batch_that_has_ended_cannot_be_cancelled(client: OpenAI) -> None:
         client.batches.cancel("batch_0")
 
 
+@pytest.mark.slow
 def test_a_batch_expires(server: HostileServer, client: OpenAI) -> None:
     """Its window ends while a line hangs; all lines without an answer get an error."""
     ids = ["fine", "hang-1", "hang-2"]

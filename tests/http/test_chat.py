@@ -356,6 +356,7 @@ def test_unknown_adapter_gets_400(server: RunningServer) -> None:
     assert response.json()["error"]["param"] == "lora"
 
 
+@pytest.mark.slow
 def test_a_thousand_requests_get_distinct_ids_and_their_own_answers() -> None:
     script = [Reply(f"answer {i}.", when=f"question {i}.") for i in range(1000)]
     with serve_scripted(ScriptedEngine(script), queue=2000) as server:

@@ -57,6 +57,7 @@ def check_health(server: ServerProcess) -> None:
         assert response.headers["connection"] == "close"
 
 
+@pytest.mark.slow
 def test_requests_that_hold_every_descriptor_leave_health_checks_their_own() -> None:
     with run_limited_server() as server, ExitStack() as stack:
         held, refused = [], []
@@ -90,6 +91,7 @@ def test_requests_that_hold_every_descriptor_leave_health_checks_their_own() -> 
     assert "Traceback" not in output
 
 
+@pytest.mark.slow
 def test_idle_connections_make_room() -> None:
     with run_limited_server() as server, ExitStack() as stack:
         for _ in range(3 * LIMIT):

@@ -37,6 +37,7 @@ def open_client(*texts: str, **options: Any) -> Iterator[httpx.Client]:
         yield client
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_cut_answer_is_empty_and_incomplete(name: str) -> None:
     text = write_answer(name)

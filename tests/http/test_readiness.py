@@ -79,6 +79,7 @@ def test_without_a_startup_model_the_default_one_decides(tmp_path: Path) -> None
         assert get_ready(server) == (503, "The engine of `b` is being restarted.")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [10, 3_000_000_000, 900_000_000_000])
 def test_retry_after_never_grows_while_a_model_loads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int

@@ -156,6 +156,7 @@ def drip(connection: socket.socket, part: bytes) -> tuple[bytes, bool]:
     return answer, False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("start", "part"), DRIPPED.values(), ids=DRIPPED)
 def test_socket_of_a_request_that_drips_closes_with_its_408(
     hasty_server: RunningServer, start: bytes, part: bytes

@@ -59,6 +59,7 @@ def test_closed_terminal_stops_the_server() -> None:
             process.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("user", "warns"), [(0, True), (1000, False)])
 def test_server_of_root_draws_a_warning(user: int, warns: bool, default_model: Path) -> None:
     program = f"import os; os.geteuid = lambda: {user}\nfrom dragoman.cli.main import main; main()"

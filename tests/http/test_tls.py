@@ -347,6 +347,7 @@ def read_serial(server: RunningServer) -> str:
         return certificate.hex()
 
 
+@pytest.mark.slow
 def test_changed_certificate_is_served_without_a_restart(
     files: CertificateFiles, authority: Authority, tmp_path: Path
 ) -> None:

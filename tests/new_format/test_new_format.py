@@ -138,6 +138,7 @@ def test_the_written_test_passes_and_fails_with_a_wrong_format(
     assert run_tests(tree, "tests", "-k", "example") == {"failed": len(FAMILIES)}
 
 
+@pytest.mark.slow
 def test_a_new_format_drives_the_grammar(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -284,6 +284,7 @@ def test_the_library_imports_no_engine() -> None:
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", [10, 300, 20_000])
 @pytest.mark.parametrize("name", ["hermes_json", "pythonic", "gemma4", "qwen3_coder", "minimax_m3"])
 def test_deep_nesting_does_not_raise(name: str, depth: int) -> None:

@@ -81,6 +81,7 @@ def read_text(client: socket.socket) -> str:
     return "".join(delta.get("content") or "" for delta in deltas)
 
 
+@pytest.mark.slow
 def test_a_slow_client_gets_everything_and_slows_nobody_down() -> None:
     engine = DeliveringEngine(LONG)
     with serve_scripted(engine) as server, send_chat(server) as slow:

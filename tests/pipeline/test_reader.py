@@ -179,6 +179,7 @@ def test_special_tokens_are_cut_out_of_text() -> None:
     assert ledger.reasoning_tokens == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("control", [False, True])
 @measures_time
 def test_long_held_text_is_released_quickly(control: bool) -> None:

@@ -96,6 +96,7 @@ def build(path: Path, vocabulary: dict[str, Any]) -> Tokenizer:
     return tokenizer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ONE_OF_EACH.values())
 def test_slices_of_every_pretokenizer_have_the_ids_of_the_whole(name: str, tmp_path: Path) -> None:
     check_slices(build(tmp_path / "m.gguf", train_byte_level_vocabulary(PROBES, name)), TEXTS)
@@ -191,6 +192,7 @@ def test_how_many_characters_a_token_can_end(pieces: list[bytes], longest: int) 
     assert measure_longest_token(pieces) == longest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", TEXTS)
 def test_no_text_has_fewer_tokens_than_its_length_allows(kind: str, default_model: Path) -> None:
     tokenizer = tokenizer_from_gguf(gguf.read_header(default_model).metadata)

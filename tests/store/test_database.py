@@ -224,6 +224,7 @@ def test_the_store_reconnects_after_a_database_restart() -> None:
         run_scenario(server.url, scenario)
 
 
+@pytest.mark.slow
 def test_a_locked_file_fails_fast_and_delays_no_reads(tmp_path: Path) -> None:
     """With one lock timeout for each of the writes, this would take a minute."""
     url = f"sqlite:///{tmp_path}/store.db?timeout=3"
