@@ -131,6 +131,17 @@ def test_damage_that_leaves_no_doubt_is_repaired(damage: str) -> None:
         assert output.calls == [("book", arguments) for arguments in DOUBTLESS_CALLS[damage]]
 
 
+@pytest.mark.parametrize("name", ["hermes_json", "json_bare", "glm45"])
+def test_all_calls_at_the_end_of_unclosed_reasoning_count(name: str) -> None:
+    writer = AnswerWriter(find_tools(name))
+    calls = [writer.write_call(NAMES[n], {"days": n}, n) for n in range(2)]
+    text = f"<think>{REASONING}" + writer.separator.join(call.text for call in calls)
+    for pieces in ([text], list(text)):
+        output = fold_spans(parse_pieces(OutputParser(name, "think", tools=TOOLS), pieces))
+        assert output.calls == [(NAMES[n], {"days": n}) for n in range(2)]
+        assert output.reasoning.strip() == REASONING
+
+
 @pytest.mark.parametrize("name", MARKED)
 def test_markers_inside_a_closed_string_are_part_of_it(name: str) -> None:
     tool_format = find_tools(name)

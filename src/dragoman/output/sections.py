@@ -186,9 +186,12 @@ class SectionReader:
     def read_section_or_call(self) -> ReadSteps[None]:
         """Read a section or a call, whichever opening marker follows."""
         yield from skip_space(self._buffer)
-        if (yield from read_marker(self._buffer, marker_set(*self._tools.section.open))) >= 0:
+        buffer, tools = self._buffer, self._tools
+        if (yield from read_marker(buffer, marker_set(*tools.section.open))) >= 0:
             yield from self.read_section()
-        elif (yield from read_marker(self._buffer, marker_set(*self._tools.call.open))) >= 0:
+        elif (yield from read_marker(buffer, marker_set(*tools.call.open))) >= 0 or (
+            yield from is_at_marker(buffer, marker_set(*tools.unmarked_starts))
+        ):
             yield from self.read_call()
         else:
             raise Mismatch
@@ -196,12 +199,10 @@ class SectionReader:
     def has_more_calls(self) -> ReadSteps[bool]:
         """Whether more calls follow, with or without a section of their own."""
         tools = self._tools
+        markers = (*tools.section.open, *tools.unmarked_starts)
+        markers += tools.call.open if tools.section_optional else ()
         yield from skip_space(self._buffer)
-        if tools.section_optional and (
-            yield from is_at_marker(self._buffer, marker_set(*tools.call.open))
-        ):
-            return True
-        return (yield from is_at_marker(self._buffer, marker_set(*tools.section.open)))
+        return (yield from is_at_marker(self._buffer, marker_set(*markers)))
 
     def _has_joined_call(self) -> ReadSteps[bool]:
         """Whether a comma or semicolon and another call without a marker follow."""
