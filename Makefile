@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PEERS := bench/.peers
+GATEWAYS := bench/.gateways
 SUITES := $(VENV)/suites
 AGENTS := .agents
 MCP := .mcp
@@ -14,8 +15,11 @@ INSTALL := .install
 VLLM := .vllm
 MODEL ?=
 
+# compiled files save every process that tests start, and every later run, from compiling again
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
-.PHONY: help serve check test lint types test-fast test-constraints test-hostile test-fuzz test-soak test-openai test-anthropic test-agents test-mcp test-ollama test-cohere test-postgres test-vllm test-install test-deploy exam format bench bench-peers clean
+.PHONY: help serve check test lint types test-fast test-constraints test-hostile test-fuzz test-soak test-openai test-anthropic test-agents test-mcp test-ollama test-cohere test-postgres test-vllm test-install test-deploy exam format bench bench-peers bench-gateways clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -119,8 +123,10 @@ bench: $(VENV)/.test ## compare with the peers under bench/ and write bench/RESU
 
 bench-peers: $(PEERS)/.done ## install vLLM's parsers in an environment of their own (2 GB); bench compares with them if installed
 
+bench-gateways: $(GATEWAYS)/.done ## install LiteLLM and smg in an environment of their own; bench compares with them if installed
+
 clean: ## remove the virtual environment and what tools left behind
-	rm -rf $(VENV) $(PEERS) $(AGENTS) $(MCP) $(OLLAMA) $(COHERE) $(DEPLOY) $(INSTALL) $(VLLM) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) $(GATEWAYS) $(AGENTS) $(MCP) $(OLLAMA) $(COHERE) $(DEPLOY) $(INSTALL) $(VLLM) .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -182,6 +188,12 @@ $(DEPLOY)/.done: tests/deploy/package.json
 	mkdir -p $(DEPLOY) && echo '*' > $(DEPLOY)/.gitignore
 	cp $< $(DEPLOY)/
 	cd $(DEPLOY) && npm install --ignore-scripts --no-package-lock --no-audit --no-fund --loglevel=error
+	@touch $@
+
+$(GATEWAYS)/.done: bench/gateways.txt
+	$(PYTHON) -m venv $(GATEWAYS)
+	@echo '*' > $(GATEWAYS)/.gitignore
+	$(GATEWAYS)/bin/python -m pip install --quiet --disable-pip-version-check -r bench/gateways.txt
 	@touch $@
 
 # a build of torch for the CPU where the index has one; vLLM's other dependencies are not needed to parse

@@ -103,14 +103,17 @@ def pin_to_core(core: int) -> Generator[None, None, None]:
 
 @contextmanager
 def run_server(
-    name: str, command: Sequence[str], port: int, *, is_pinned: bool = True
+    name: str,
+    command: Sequence[str],
+    port: int,
+    *,
+    is_pinned: bool = True,
+    program: Sequence[str] = (sys.executable, "-m"),
 ) -> Generator[RunningPeer, None, None]:
     """Run a Python module as a server on the server's core; yield when it accepts requests."""
     with tempfile.TemporaryFile() as log:
         with pin_to_core(choose_cores()[0]) if is_pinned else nullcontext():
-            process = subprocess.Popen(
-                [sys.executable, "-m", *command], cwd=ROOT, stdout=log, stderr=log
-            )
+            process = subprocess.Popen([*program, *command], cwd=ROOT, stdout=log, stderr=log)
         try:
             if not wait_until_ready(port, process):
                 log.seek(0)

@@ -5,24 +5,88 @@ from __future__ import annotations
 import json
 import re
 import socket
+import tempfile
 import time
 from collections import defaultdict
 from contextlib import ExitStack
 from statistics import median
 
+from bench.gateways import list_missing, start_litellm, start_smg
 from bench.http_serving import ENDLESS, alternate, make_body, start_server
 from bench.measure import Load, LoadResult, RunningPeer, choose_cores, compute_ratio, run_client
-from bench.report import BenchOptions, Table
+from bench.report import BenchOptions, Table, Tables
 
 STREAMS = 50
+GATEWAY_STREAMS = 10  # more than that keep LiteLLM from starting some of them in time
 PACE = 0.02
 FIRST_TOKENS = 40  # requests, one after the other, of one round
 FIRST_TEXT = re.compile(rb'"content":"[^"]')
 WORKER_BODY = json.dumps({"prompt": [72, 105], "n_predict": 1, "stream": True})
 
 
-def measure_upstream(options: BenchOptions) -> Table:
-    """(h) The same script in a child process and on an upstream server."""
+def measure_upstream(options: BenchOptions) -> Tables:
+    """(h) What an upstream server costs us, and what other servers in front of one cost."""
+    return Tables([compare_engines(options), compare_gateways(options)])
+
+
+def compare_gateways(options: BenchOptions) -> Table:
+    """Dragoman, LiteLLM and smg in front of one chat server."""
+    title = (
+        f"(h) Servers in front of one chat server, {GATEWAY_STREAMS} streams, one token per 20 ms"
+    )
+    if missing := list_missing():
+        names = " and ".join(missing)
+        return Table(title, [f"{names} not installed"], [], ["`make bench-gateways` installs it."])
+    costs: dict[str, list[float]] = defaultdict(list)
+    waits: dict[str, list[float]] = defaultdict(list)
+    with ExitStack() as stack:
+        worker = start_server(stack, "worker", "bench.scripted_server", "PORT", PACE)
+        url = f"http://127.0.0.1:{worker.port}"
+        directory = stack.enter_context(tempfile.TemporaryDirectory())
+        flags = ["--upstream-api", "chat", "--models-dir", directory, "--store", "sqlite://"]
+        limits = ["--queue", 10_000, "--log-level", "warning"]
+        command = ["serve", "--upstream", url, "--port", "PORT", *flags, *limits]
+        peers = [
+            start_server(stack, "dragoman", "dragoman", *command),
+            start_litellm(stack, url),
+            start_smg(stack, url),
+        ]
+        for number, peer in alternate(peers, options.rounds):
+            window = options.window if number >= 0 else 0.5
+            result = _run(peer, window, counts_children=True, streams=GATEWAY_STREAMS)
+            if number >= 0:
+                costs[peer.name].append(result.cpu_ns / max(1, result.tokens) / 1000)
+        for number, peer in alternate([*peers, worker], options.rounds):
+            found = _measure_first_tokens(peer)
+            if number >= 0:
+                waits[peer.name].append(found)
+    return _make_gateway_table(title, costs, waits)
+
+
+def _make_gateway_table(
+    title: str, costs: dict[str, list[float]], waits: dict[str, list[float]]
+) -> Table:
+    rows = []
+    for name, values in costs.items():
+        pairs = zip(waits[name], waits["worker"], strict=True)
+        added = median([with_it - alone for with_it, alone in pairs])
+        ratio = "" if name == "dragoman" else str(compute_ratio(values, costs["dragoman"]))
+        rows.append([name, f"{median(values):.1f}", ratio, f"{added:+.2f}"])
+    return Table(
+        title,
+        ["server", "µs CPU per token", "compared with dragoman", "added to the first token, ms"],
+        rows,
+        [
+            "The chat server plays a script, and its CPU time is not counted. Dragoman passes its "
+            "chat API on (`--upstream-api chat`), as the others do. LiteLLM has one worker; smg is "
+            "a program in Rust with the policy `round_robin`, which neither parses nor rewrites "
+            "the chunks."
+        ],
+    )
+
+
+def compare_engines(options: BenchOptions) -> Table:
+    """The same script in a child process and on an upstream server."""
     costs: dict[tuple[str, bool], list[float]] = defaultdict(list)
     waits: dict[str, list[float]] = defaultdict(list)
     with ExitStack() as stack:
@@ -53,13 +117,15 @@ def measure_upstream(options: BenchOptions) -> Table:
     return _make_table(costs, waits)
 
 
-def _run(peer: RunningPeer, window: float, counts_children: bool) -> LoadResult:
+def _run(
+    peer: RunningPeer, window: float, counts_children: bool, streams: int = STREAMS
+) -> LoadResult:
     return run_client(
         Load(
             port=peer.port,
             pid=peer.pid,
             core=choose_cores()[1],
-            bodies=[make_body(ENDLESS)] * STREAMS,
+            bodies=[make_body(ENDLESS)] * streams,
             window=window,
             counts_children=counts_children,
         )

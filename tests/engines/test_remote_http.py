@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import ssl
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
-from dragoman.errors import DragomanError, EngineDown, EngineFailed, Unavailable
+from dragoman.errors import DragomanError, EngineDown, EngineFailed, ModelBroken, Unavailable
+from tests.support.certificates import Authority
 from tests.support.raw_upstream import (
     CHUNKED,
     DONE,
@@ -248,3 +251,35 @@ async def test_addresses(host: str, suffix: str) -> None:
     assert path == "/models/a/inference/v1/generate"
     assert headers["host"] == server.url.split("/")[2]
     assert headers["accept-encoding"] == "identity"
+
+
+@pytest.mark.parametrize("days", [-1.0, 90.0])
+@in_event_loop
+async def test_certificates(days: float, tmp_path: Path) -> None:
+    """One that has expired is refused at the start, like one of an unknown authority."""
+    authority = Authority(tmp_path)
+    files = authority.issue("server", days=days)
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(files.cert, files.key)
+    server = RawUpstream(OK, make_answer(TEXT))
+    async with server.run(tls=tls):
+        if days < 0:
+            with pytest.raises(ModelBroken, match="certificate"):
+                async with open_raw(server, ca_file=str(authority.file)):
+                    pass
+            return
+        async with open_raw(server, ca_file=str(authority.file)) as engine:
+            assert await collect_ids(engine, make_job()) == IDS
+
+
+@in_event_loop
+async def test_a_key_that_is_replaced_while_the_server_runs(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text("old\n")
+    server = RawUpstream(OK, make_answer(TEXT))
+    async with server.run(), open_raw(server, api_key_file=str(file)) as engine:
+        assert await collect_ids(engine, make_job()) == IDS
+        assert server.requests[-1][1]["authorization"] == "Bearer old"
+        file.write_text("new\n")
+        assert await collect_ids(engine, make_job()) == IDS
+        assert server.requests[-1][1]["authorization"] == "Bearer new"

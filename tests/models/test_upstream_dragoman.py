@@ -197,6 +197,18 @@ def test_cached_prompts_of_keys_are_kept_apart(tmp_path: Path) -> None:
         assert all(scopes)
 
 
+def test_an_engine_without_logprobs_has_none_here_either(tmp_path: Path) -> None:
+    engine = ScriptedEngine(SCRIPT, tokens=True, logprobs=-1, context=100)
+    with run_pair(tmp_path, engine) as pair:
+        body = {"messages": MESSAGES, "logprobs": True}
+        direct, through = pair.post_both("/v1/chat/completions", body)
+        assert through.status_code == direct.status_code == 400
+        long = {"messages": [{"role": "user", "content": "x" * 200}]}
+        direct, through = pair.post_both("/v1/chat/completions", long)
+        assert through.json()["error"]["code"] == direct.json()["error"]["code"]
+        assert "--context" not in through.text  # which cannot raise that of the other server
+
+
 def test_a_model_without_ids_is_used_as_text_or_chat(tmp_path: Path) -> None:
     with run_pair(tmp_path, ScriptedEngine(SCRIPT)) as pair:
         [card] = httpx.get(f"{pair.front.url}/v1/models").json()["data"]

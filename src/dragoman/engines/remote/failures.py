@@ -138,6 +138,6 @@ def _convert_status(
     if status in (400, 413, 422):
         if any(part in message for part in CONTEXT_MESSAGES):
             context = capabilities.context or prompt_tokens
-            return make_context_overflow(prompt_tokens, context, capabilities.trained_context)
+            return make_context_overflow(prompt_tokens, context)
         return BadRequest("The upstream server rejects this request.")
     return EngineFailed("The upstream server failed while processing this request.")

@@ -87,7 +87,6 @@ class Upstream(Struct, frozen=True, kw_only=True):
     model: str  # the name that requests use
     version: str = ""  # as the server says it
     context: int | None = None
-    trained_context: int | None = None
     slots: int | None = None  # choices that run at once
     vocabulary_size: int | None = None
     max_logprobs: int = MAX_LOGPROBS

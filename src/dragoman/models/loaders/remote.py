@@ -53,6 +53,8 @@ async def load(source: ModelSource, key: str = "") -> Model:
     except BaseException:
         await asyncio.shield(engine.aclose())
         raise
+    # not an ability of the engine: no option of ours can raise the context of another server
+    model.info = replace(model.info, trained_context=found.info.trained_context)
     if found.api == "chat":
         model.relays_chat = True
         names = ("completion", "chat", "tools")
@@ -74,7 +76,6 @@ def make_upstream(source: ModelSource, found: Discovery) -> Upstream:
         model=info.model,
         version=info.version,
         context=get_smaller(info.context, options.context),
-        trained_context=info.trained_context,
         slots=get_smaller(info.slots, options.slots),
         vocabulary_size=info.vocabulary_size,
         adapters=info.adapters,

@@ -50,7 +50,7 @@ def read_info(client: ProbeClient, row: ModelRow) -> ServerInfo:
         tokenize_path="/tokenize",
         adapters={name: number for number, name in enumerate(list_names(card.get("lora")))},
         sampling_fields=fields,
-        max_logprobs=get_count(card, "max_logprobs"),
+        max_logprobs=read_number(card.get("max_logprobs")),
         default_sampling=read_sampling(card.get("default_sampling")),
         parameters=get_text(card, "parameters") or None,
         quantization=get_text(card, "quantization") or None,
@@ -59,6 +59,11 @@ def read_info(client: ProbeClient, row: ModelRow) -> ServerInfo:
 
 def list_names(value: Json) -> tuple[str, ...]:
     return tuple(name for name in value if isinstance(name, str)) if isinstance(value, list) else ()
+
+
+def read_number(value: Json) -> int | None:
+    """Return a number, which may be negative: -1 is no logprobs at all."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def read_sampling(value: Json) -> Sampling | None:

@@ -73,7 +73,6 @@ def make_token_capabilities(
     """Return what a server that takes token ids can do, if it honours these sampling fields."""
     return Capabilities(
         context=upstream.context,
-        trained_context=upstream.trained_context,
         slots=upstream.slots,
         token_prompts=True,
         sampling=sampling,

@@ -123,7 +123,6 @@ class TextReader:
 def make_text_capabilities(upstream: Upstream) -> Capabilities:
     return Capabilities(
         context=upstream.context,
-        trained_context=upstream.trained_context,
         slots=upstream.slots,
         sampling=SAMPLING_FIELDS,
     )
