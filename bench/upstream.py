@@ -78,9 +78,9 @@ def _make_gateway_table(
         rows,
         [
             "The chat server plays a script, and its CPU time is not counted. Dragoman passes its "
-            "chat API on (`--upstream-api chat`), as the others do. LiteLLM has one worker; smg is "
-            "a program in Rust with the policy `round_robin`, which neither parses nor rewrites "
-            "the chunks."
+            "chat API on (`--upstream-api chat`), as the others do, and parses each chunk. LiteLLM "
+            "has one worker. smg is a program in Rust, with the policy `round_robin`; its clients "
+            "get the chunks of the chat server as they are."
         ],
     )
 
