@@ -32,7 +32,7 @@ ROOT_MODULES = {
     "events",
     "errors",
 }
-ROOT_MODULES |= {"explain", "signing"}
+ROOT_MODULES |= {"signing"}
 DATA_TYPES = {"types", "events", "errors", "options", "_version"}
 # the packages each package may import, besides the data types and itself
 ALLOWED: dict[str, set[str]] = {

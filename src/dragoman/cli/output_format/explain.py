@@ -45,7 +45,7 @@ def add_parser(
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> None:
-    from dragoman.explain import build_report, format_report, open_source
+    from dragoman.explain.report import build_report, format_report, open_source
 
     upstream = find_upstream(arguments.model, settings)
     if upstream is not None:

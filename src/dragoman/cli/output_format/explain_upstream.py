@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from dragoman.config import Settings
 from dragoman.errors import DragomanError
-from dragoman.explain import build_report, format_report, make_source
+from dragoman.explain.report import build_report, format_report, make_source
 from dragoman.models.catalog import ModelSource
 from dragoman.models.loaders.loader import LoadSettings, load
 from dragoman.models.model import Model

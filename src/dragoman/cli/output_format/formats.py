@@ -25,7 +25,7 @@ def add_parser(
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> None:
-    from dragoman.explain import describe_formats, format_table
+    from dragoman.explain.format_list import describe_formats, format_table
 
     if arguments.json:
         print_json(describe_formats())

@@ -7,6 +7,7 @@
     encode               the response: a stream of events, or one message
     errors               error bodies and their statuses
     model_list           the list of models
+    file_list            files, as this API describes them
     rate_limit_headers   what is left of a client's limits
 
 Reasoning is signed for the owner of a request, so decoding and encoding need a signer.

@@ -1,4 +1,4 @@
-"""Reports the output formats of a model's template: `dragoman explain` and `dragoman formats`.
+"""Reports the output formats of a model's template, for `dragoman explain`.
 
 The template comes from an installed model, a GGUF file, a Jinja file, a `tokenizer_config.json`, or
 a directory that contains one of these. No engine is started.
@@ -18,7 +18,6 @@ from dragoman.detection import DetectedFormats, ProbeTurn, RoundTripCheck, detec
 from dragoman.detection.placeholders import describe_media
 from dragoman.detection.sources import TemplateSource, read_template_source, read_text
 from dragoman.errors import ModelBroken
-from dragoman.formats import reasoning_formats, tool_formats
 from dragoman.output.library import collect_markers
 from dragoman.output.spec import GAP, ReasoningFormat, ToolFormat
 
@@ -42,12 +41,6 @@ STATUS = {
     "failed": "FAILED",
     "otherwise": "the template renders it as something else",
     "unwritten": "the template does not render it",
-}
-EVIDENCE = {
-    "tested": "tested with",
-    "parsers": "read from parsers",
-    "documented": "read from documentation",
-    "assumed": "assumed, not confirmed",
 }
 # Realistic words for the made-up ones in the probes of detection.
 EXAMPLE_WORDS = {
@@ -362,46 +355,3 @@ def _format_block(text: str) -> list[str]:
 
 def _quote(markers: Sequence[str]) -> str:
     return " ".join(json.dumps(marker, ensure_ascii=False) for marker in markers)
-
-
-# The table of formats
-
-
-def format_table() -> str:
-    """Return all formats, with their aliases and an example."""
-    lines = ["TOOL FORMATS"]
-    for tools in tool_formats().values():
-        lines += _format_entry(tools)
-    lines += ["", "REASONING FORMATS"]
-    for reasoning in reasoning_formats().values():
-        lines += _format_entry(reasoning)
-    return "\n".join(lines)
-
-
-def describe_formats() -> dict[str, object]:
-    """Return all formats as plain data."""
-    return {
-        "tools": [_describe_format(entry) for entry in tool_formats().values()],
-        "reasoning": [_describe_format(entry) for entry in reasoning_formats().values()],
-    }
-
-
-def _describe_format(entry: ToolFormat | ReasoningFormat) -> dict[str, object]:
-    return {
-        "name": entry.name,
-        "models": entry.models,
-        "aliases": list(entry.aliases),
-        "example": entry.example,
-        "evidence": entry.evidence,
-        "sources": entry.sources,
-    }
-
-
-def _format_entry(entry: ToolFormat | ReasoningFormat) -> list[str]:
-    other_names = ", ".join(entry.aliases)
-    also = f" (also {other_names})" if other_names else ""
-    example = json.dumps(entry.example, ensure_ascii=False)
-    lines = [f"{entry.name}{also}", f"    {entry.models}", f"    {example}"]
-    if entry.sources:
-        lines.append(f"    {EVIDENCE[entry.evidence]}: {entry.sources}")
-    return lines
