@@ -85,9 +85,17 @@ def test_lists_have_the_fields_that_clients_read(client: httpx.Client) -> None:
     assert client.get("/api/ps").json() == {"models": []}
 
 
-@pytest.mark.parametrize("name", ["writer", "writer:latest", "WRITER:Latest", "library/writer"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("writer", "writer:latest", "WRITER:Latest", "library/writer", "Library/Writer:latest"),
+        *("registry.ollama.ai/library/writer", "registry.ollama.ai/library/writer:latest"),
+    ],
+)
 def test_name_with_and_without_its_tag_is_one_model(client: httpx.Client, name: str) -> None:
     create(client, system="Hello.")
+    for path in ("chat", "generate", "show"):
+        assert client.post(f"/api/{path}", json={"model": name}).status_code == 200
     assert client.post("/api/copy", json={"source": name, "destination": "copy"}).status_code == 200
     assert set(list_tags(client)) == {"writer:latest", "copy:latest", "poet:latest"}
 

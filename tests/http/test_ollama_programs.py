@@ -100,6 +100,85 @@ CHATS: dict[str, dict[str, Any]] = {
         "think": None,
         "tools": [],
     },
+    "LangChain4j": {
+        "messages": [{"role": "system", "content": "You help."}, USER],
+        "options": {"temperature": 0.1, "top_k": 40, "num_predict": 64, "stop": None, "min_p": 0.0},
+        "format": None,
+        "stream": False,
+        "tools": TOOLS,
+        "keep_alive": 300,
+    },
+    "LangChain4j, after a call": {
+        "messages": [
+            USER,
+            {"role": "assistant", "tool_calls": [{"function": CALL}], "additional_fields": None},
+            {"role": "tool", "content": RESULT},
+        ],
+        "tools": TOOLS,
+        "stream": False,
+    },
+    "Spring AI": {
+        "messages": [
+            USER,
+            {
+                "role": "assistant",
+                "content": "",
+                "tool_calls": [{"id": "", "function": {**CALL, "index": 0}}],
+            },
+            {"role": "tool", "content": RESULT, "tool_name": "weather"},
+        ],
+        "stream": True,
+        "keep_alive": "5m",
+        "tools": TOOLS,
+        "options": {"num_ctx": 4096, "use_numa": False, "low_vram": False, "f16_kv": True},
+        "think": True,
+    },
+    "Cline": {
+        "messages": [
+            {"role": "system", "content": "You are Cline."},
+            {"role": "user", "content": "<task>Weather in Paris?</task>", "images": None},
+        ],
+        "stream": True,
+        "options": {"num_ctx": 32768},
+        "tools": None,
+    },
+    "n8n": {
+        "messages": [{"role": "user", "content": "Hi", "images": []}],
+        "stream": True,
+        "keep_alive": "5m",
+        "options": {
+            "temperature": 0.7,
+            "embedding_only": False,
+            "penalize_newline": True,
+            "vocab_only": False,
+            "numa": False,
+            "logits_all": None,
+            "main_gpu": 0,
+            "num_gpu": -1,
+            "num_thread": 0,
+        },
+        "tools": [],
+    },
+    "Raycast": {
+        "messages": [{"role": "user", "content": "Hi", "images": None}],
+        "options": {},
+        "keep_alive": "5m",
+    },
+    "AnythingLLM": {
+        "messages": [
+            {"role": "system", "content": "Context: []"},
+            {"role": "user", "content": "Hi"},
+        ],
+        "stream": True,
+        "keep_alive": 300,
+        "options": {"temperature": 0.7, "use_mlock": True, "num_ctx": 8192},
+    },
+    "LibreChat": {
+        "messages": [{"role": "user", "content": "Hi"}],
+        "stream": True,
+        "options": {"temperature": 1, "top_p": 1, "presence_penalty": 0, "frequency_penalty": 0},
+        "format": None,
+    },
 }
 
 
@@ -118,7 +197,7 @@ def server() -> Iterator[RunningServer]:
 def test_chats_of_programs_are_answered(server: RunningServer, program: str) -> None:
     body = {"model": NAME, **CHATS[program]}
     response = httpx.post(f"{server.url}/api/chat", json=body, timeout=60)
-    lines = read_lines(response)
+    lines = [response.json()] if body.get("stream") is False else read_lines(response)
     answer = add_lines(lines)
     has_result = RESULT in response.request.content.decode()
     is_asked = any(message["content"] == USER["content"] for message in body["messages"])

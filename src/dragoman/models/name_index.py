@@ -2,7 +2,7 @@
 
 A name of Ollama's registry has a tag: `qwen3:4b` is also the file `qwen3-4b.gguf`, and `latest` is
 the tag of a name without one. `hf.co/owner/repo:Q4_K_M` and `hf:owner/repo` are the files that were
-downloaded from that repository.
+downloaded from that repository. The registry and its namespace `library` may be left out.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 NameIndex = dict[str, list["ModelSource"]]
 LATEST = "latest"
+DEFAULT_PREFIXES = ("registry.ollama.ai/", "library/")
 _HUB_NAME = re.compile(
     r"(?:hf:|(?:https://)?(?:hf\.co|huggingface\.co)/)"
     r"(?P<owner>[\w.\-]+)/(?P<repo>[\w.\-]+?)(?P<file>/[\w.\-/]+)?(?::(?P<tag>[\w.\-]+))?"
@@ -61,12 +62,24 @@ def merge_duplicates(sources: list[ModelSource]) -> list[ModelSource]:
     return list(merged.values())
 
 
+def strip_registry(name: str) -> str:
+    """Return a name without the registry and namespace of Ollama, which names leave out."""
+    for prefix in DEFAULT_PREFIXES:
+        if name.lower().startswith(prefix):
+            name = name[len(prefix) :]
+    return name
+
+
 def list_spellings(name: str, *, any_tag: bool = True) -> Iterator[str]:
     """List a name and, for `name:tag`, the spellings that files use.
 
     With `any_tag`, a model without a tag has every tag, else only `latest`.
     """
     yield name
+    short = strip_registry(name)
+    if short != name:
+        yield from list_spellings(short, any_tag=any_tag)
+        return
     hub = _HUB_NAME.fullmatch(name)
     if hub is not None:
         yield from _list_hub_spellings(hub)

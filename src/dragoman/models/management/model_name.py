@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 
 from dragoman.errors import InvalidValue
+from dragoman.models.name_index import strip_registry
 
 LATEST = "latest"
-DEFAULT_PREFIXES = ("registry.ollama.ai/", "library/")
 MAX_PARTS = 3  # host, namespace and model
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,79}")
 _NAMESPACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_\-]{0,79}")
@@ -20,10 +20,7 @@ _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,200}(?::[0-9]{1,5})?")
 
 def strip_default_parts(name: str) -> str:
     """Return a name without what is the same in all names: the tag `latest`, Ollama's registry."""
-    name = name.strip()
-    for prefix in DEFAULT_PREFIXES:
-        if name.lower().startswith(prefix):
-            name = name[len(prefix) :]
+    name = strip_registry(name.strip())
     base, colon, tag = name.rpartition(":")
     return base if colon and base and tag.lower() == LATEST else name
 

@@ -40,6 +40,7 @@ class UploadFields(Struct, frozen=True):
     purpose: str
     seconds: int | None  # until it expires
     warnings: list[str]
+    seconds_field: str = "expires_after.seconds"  # the client's name of it
 
 
 def decode_upload_fields(fields: Mapping[str, str], strict: bool = False) -> UploadFields:

@@ -1,4 +1,8 @@
-"""Routes of files."""
+"""Routes of files.
+
+OpenAI's and Anthropic's files have the same paths and are the same files. The wire API of a request
+decides how its form is read and how files are described.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from dragoman.http.body import is_from_other_site
 from dragoman.http.router import Route, RouteGroup
 from dragoman.http.routes.shared.context import RouteContext
 from dragoman.http.routes.shared.paging import read_paging
-from dragoman.protocols import files
+from dragoman.protocols import files, messages
 from dragoman.protocols.files import (
     DIALECT,
     FileInfo,
@@ -19,6 +23,7 @@ from dragoman.protocols.files import (
     PartData,
     PartStart,
 )
+from dragoman.protocols.messages import file_list
 from dragoman.protocols.shared.json_body import make_missing_field_error
 from dragoman.store.batches.rows import StoredFile
 from dragoman.store.rows import Page
@@ -56,18 +61,30 @@ class FileHandlers:
                     await form.add(event)
             parser.finish()
             row = await form.finish(request, self._settings.strict_params)
-        await request.send_response(200, files.encode_file(_describe(row)))
+        await self._send_file(request, row)
+
+    async def _send_file(self, request: RequestContext, row: StoredFile) -> None:
+        encode = file_list.encode_file if is_anthropic(request) else files.encode_file
+        await request.send_response(200, encode(_describe(row)))
 
     async def list(self, request: RequestContext) -> None:
-        limit, newest_first = read_paging(request, maximum=MAX_PAGE, default=MAX_PAGE)
-        page = Page(after=request.query.get("after"), limit=limit + 1, newest_first=newest_first)
-        rows = await self._files.list_page(request.owner, page, request.query.get("purpose"))
+        if is_anthropic(request):
+            cursor, purpose = file_list.get_cursor(request.query), None
+            sizes, encode = (
+                (file_list.DEFAULT_LIMIT, file_list.MAX_LIMIT),
+                file_list.encode_file_page,
+            )
+        else:
+            cursor, purpose = request.query.get("after"), request.query.get("purpose")
+            sizes, encode = (MAX_PAGE, MAX_PAGE), files.encode_file_list
+        limit, newest_first = read_paging(request, default=sizes[0], maximum=sizes[1])
+        page = Page(after=cursor, limit=limit + 1, newest_first=newest_first)
+        rows = await self._files.list_page(request.owner, page, purpose)
         infos = [_describe(row) for row in rows[:limit]]
-        await request.send_response(200, files.encode_file_list(infos, len(rows) > limit))
+        await request.send_response(200, encode(infos, len(rows) > limit))
 
     async def get(self, request: RequestContext) -> None:
-        row = await self._files.get(request.owner, request.params["id"])
-        await request.send_response(200, files.encode_file(_describe(row)))
+        await self._send_file(request, await self._files.get(request.owner, request.params["id"]))
 
     async def get_content(self, request: RequestContext) -> None:
         row = await self._files.get(request.owner, request.params["id"])
@@ -81,7 +98,8 @@ class FileHandlers:
     async def delete(self, request: RequestContext) -> None:
         file = request.params["id"]
         await self._files.delete(request.owner, file)
-        await request.send_response(200, files.encode_deletion(file))
+        encode = file_list.encode_deletion if is_anthropic(request) else files.encode_deletion
+        await request.send_response(200, encode(file))
 
 
 class UploadForm:
@@ -117,17 +135,23 @@ class UploadForm:
     async def finish(self, request: RequestContext, strict: bool) -> StoredFile:
         """Store the file, once all of the form has arrived."""
         texts = {name: value.decode("utf-8", "replace") for name, value in self._fields.items()}
-        fields = files.decode_upload_fields(texts, strict)
+        anthropic = is_anthropic(request)
+        decode = file_list.decode_file_upload if anthropic else files.decode_upload_fields
+        fields = decode(texts, strict)
         if self._filename is None:
             raise make_missing_field_error("file")
         request.warnings += fields.warnings
         row = await self._upload.finish(self._filename, fields.purpose, fields.seconds)
         if fields.seconds is not None and row.expires < row.created + fields.seconds - 1:
             request.warnings.append(
-                "`expires_after.seconds`: files are stored for at most "
+                f"`{fields.seconds_field}`: files are stored for at most "
                 f"{row.expires - row.created:.0f} seconds."
             )
         return row
+
+
+def is_anthropic(request: RequestContext) -> bool:
+    return request.dialect is messages.DIALECT
 
 
 def _describe(row: StoredFile) -> FileInfo:
@@ -136,7 +160,7 @@ def _describe(row: StoredFile) -> FileInfo:
 
 def make_routes(context: RouteContext) -> list[Route]:
     handlers = FileHandlers(context)
-    group = RouteGroup("/v1/files", DIALECT)
+    group = RouteGroup("/v1/files", DIALECT, messages.DIALECT)
     return [
         group.make(
             "POST",
