@@ -88,7 +88,7 @@ test-postgres: $(VENV)/.test ## hold the store to its tests on a throw-away Post
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt 'psycopg[binary]'
 	$(BIN)/python -m tests.support.postgres $(BIN)/pytest -q tests/store
 
-test-vllm: $(VENV)/.test ## install vLLM for the CPU in an environment of its own, and hold it to the engine contract (6 GB; twenty minutes)
+test-vllm: $(VENV)/.test ## install vLLM for the CPU in an environment of its own, and hold it to the engine contract, as an upstream server, too (6 GB; half an hour)
 	mkdir -p $(VLLM) && echo '*' > $(VLLM)/.gitignore
 	$(BIN)/dragoman pull smollm2-135m
 	$(BIN)/dragoman engine install vllm --device cpu --engines-dir $(VLLM)/engines

@@ -11,7 +11,7 @@ tokenizers have one token for each byte, and special tokens.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +85,7 @@ class Weights:
         for name in ("input_layernorm", "post_attention_layernorm"):
             self.add_norm(f"{layer}.{name}", has_bias=False)
 
-    def add_encoder_layer(self, prefix: str, names: dict[str, Sequence[str]]) -> None:
+    def add_encoder_layer(self, prefix: str, names: Mapping[str, Sequence[str]]) -> None:
         """Add a layer of an encoder, whose norms and feed-forward parts have these names."""
         for name in ("q", "k", "v", "out"):
             has_bias = name != "k" or "mlp.fc1" in names["linear"]  # Whisper's keys have none
