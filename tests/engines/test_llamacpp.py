@@ -232,11 +232,11 @@ def test_cancelling_during_prefill_frees_the_slot(single_slot: EngineRunner) -> 
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.25):
                 await generate(single_slot.engine, prompt)
-        async with aclosing(single_slot.engine.generate(make_job(prompt[:1000]))) as steps:
+        async with aclosing(single_slot.engine.generate(make_job(prompt[:640]))) as steps:
             first = await anext(steps)
         return first.cached_tokens or 0
 
-    assert single_slot.run(go()) < 900  # where the server stopped
+    assert single_slot.run(go()) < 600  # where the server stopped: it works on 512 at a time
 
 
 def test_waiting_jobs_cost_the_server_nothing_and_can_be_cancelled(

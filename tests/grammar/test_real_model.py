@@ -233,6 +233,7 @@ def test_cut_answers_finish_with_length(server: RunningServer, mode: str, limit:
 
 def test_without_parallel_tool_calls_there_is_one_call(server: RunningServer) -> None:
     fields = make_tool_fields(TOOL_SCHEMAS["weather"], "required") | {"parallel_tool_calls": False}
+    fields["cache_prompt"] = True  # requests with a seed do without
     for seed in range(2):
         answer = request_answer(server, make_request("How is the weather?", seed, **fields))
         assert find_answer_error(answer, TOOL_SCHEMAS["weather"], "named") is None
@@ -249,7 +250,8 @@ def test_only_allowed_tools_are_called(server: RunningServer, mode: str) -> None
     tools = [make_tool(parameters, name) for name, parameters in TOOL_SCHEMAS.items()]
     for seed in range(2):
         body = make_request("Weather?", seed, max_tokens=48, tools=tools, parallel_tool_calls=False)
-        answer = request_answer(server, body | {"tool_choice": make_allowed_tools(mode, "now")})
+        body |= {"tool_choice": make_allowed_tools(mode, "now"), "cache_prompt": True}
+        answer = request_answer(server, body)
         assert {name for name, _ in answer.calls} <= {"now"}
         assert answer.calls or mode == "auto"
 
