@@ -102,7 +102,7 @@ CHATS: dict[str, dict[str, Any]] = {
     },
     "LangChain4j": {
         "messages": [{"role": "system", "content": "You help."}, USER],
-        "options": {"temperature": 0.1, "top_k": 40, "num_predict": 64, "stop": None, "min_p": 0.0},
+        "options": {"temperature": 0.1, "top_k": 40, "num_predict": 512, "min_p": 0.0},
         "format": None,
         "stream": False,
         "tools": TOOLS,
@@ -136,7 +136,7 @@ CHATS: dict[str, dict[str, Any]] = {
     "Cline": {
         "messages": [
             {"role": "system", "content": "You are Cline."},
-            {"role": "user", "content": "<task>Weather in Paris?</task>", "images": None},
+            {"role": "user", "content": "<task>Write code.</task>", "images": None},
         ],
         "stream": True,
         "options": {"num_ctx": 32768},
