@@ -13,11 +13,18 @@ from pathlib import Path
 
 import httpx
 import pytest
+from hypothesis import HealthCheck, settings
 
 from dragoman import config
 from dragoman.http.network.process_memory import COLLECTOR_THRESHOLDS
 from dragoman.models.pull import DEFAULT_ALIASES, ProgressBar, pull
 from tests.support.timing import freeze_objects
+
+# Examples are the same in each run, and a slow machine fails none of them.
+settings.register_profile(
+    "repeatable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("repeatable")
 
 
 def pytest_configure() -> None:

@@ -316,9 +316,7 @@ def read_or_none(path: Path, data: bytes) -> Any:
         return None
 
 
-@settings(
-    max_examples=600, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=600, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=400), st.booleans())
 def test_random_bytes_raise_no_other_error(path: Path, data: bytes, has_magic: bool) -> None:
     header = read_or_none(path, MAGIC + u32(3) + data if has_magic else data)

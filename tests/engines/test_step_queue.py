@@ -71,32 +71,32 @@ def fold(steps: list[Step]) -> dict[int, Any]:
 
 
 @given(sequences())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_merging_changes_no_totals(steps: list[Step]) -> None:
     assert fold(merge_steps(steps)) == fold(steps)
 
 
 @given(sequences())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_merging_twice_is_merging_once(steps: list[Step]) -> None:
     once = merge_steps(steps)
     assert merge_steps(once) == once
 
 
 @given(sequences(), st.integers(0, 20))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_merging_in_parts_is_merging_at_once(steps: list[Step], cut: int) -> None:
     assert merge_steps(merge_steps(steps[:cut]) + steps[cut:]) == merge_steps(steps)
 
 
 @given(sequences())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_at_most_two_steps_remain_for_each_choice(steps: list[Step]) -> None:
     assert len(merge_steps(steps)) <= 2 * len({step.choice for step in steps})
 
 
 @given(sequences())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_ids_and_their_logprobs_stay_together(steps: list[Step]) -> None:
     for step in merge_steps(steps):
         if step.ids:

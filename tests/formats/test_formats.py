@@ -73,7 +73,7 @@ def test_cases_parse_as_expected(case: dict[str, Any]) -> None:
     assert {"text": result.text, "reasoning": result.reasoning, "calls": calls} == expected
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(data=st.data())
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_cuts_never_change_the_result(file: Path, data: st.DataObject) -> None:

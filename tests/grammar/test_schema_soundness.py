@@ -278,9 +278,7 @@ def parse_exactly(schema: Any) -> ParsedSchema | None:
     return None if any(map(contains_llguidance_schema, nodes)) else result
 
 
-HYPOTHESIS_SETTINGS = settings(
-    max_examples=80, deadline=None, suppress_health_check=list(HealthCheck)
-)
+HYPOTHESIS_SETTINGS = settings(max_examples=80, suppress_health_check=list(HealthCheck))
 
 
 @HYPOTHESIS_SETTINGS

@@ -99,7 +99,7 @@ LENGTHS = st.integers(1, 30)
 WEIGHTS = st.sampled_from([0.25, 0.5, 1.0, 2.0, 4.0])
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     slots=st.integers(1, 6),
     owners=st.dictionaries(st.sampled_from("abcde"), st.tuples(LENGTHS, WEIGHTS), min_size=2),
@@ -118,7 +118,7 @@ def test_shares_converge_to_weights(
         assert abs(simulation.tokens[owner] - share * slots * steps) <= slack
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     slots=st.integers(1, 4),
     victim=st.tuples(LENGTHS, st.integers(1, 4)),
@@ -142,7 +142,7 @@ def test_no_owner_starves(slots: int, victim: tuple[int, int], flood: int, flood
         assert waited <= turns + 2 * (flood + length)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     st.lists(
         st.tuples(st.sampled_from("abc"), st.sampled_from(PRIORITIES), st.integers(1, 8)),
@@ -171,7 +171,7 @@ def test_no_slot_is_idle_while_a_live_job_waits(
     assert len(simulation.finished) == len(jobs)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from(PRIORITIES)), max_size=30),
     st.integers(1, 4),

@@ -217,7 +217,7 @@ PIECES = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(PIECES, PIECES, st.booleans())
 def test_broken_texts_contain_no_special_token_and_clean_up_to_the_same(
     left: list[str], right: list[str], ignore_case: bool

@@ -40,7 +40,7 @@ def has_excess(body: bytes, **limits: int) -> bool:
     return find_excess(body, JsonSizeLimits(**every)) is not None
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(bodies, st.booleans(), st.sampled_from([3, 7, 1000]))
 def test_values_are_counted_wherever_the_chunks_end(
     body: dict[str, Any], ascii_only: bool, chunk: int

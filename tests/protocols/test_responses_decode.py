@@ -1400,7 +1400,7 @@ ANY_BODY = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(ANY_BODY | ANY_JSON)
 def test_any_json_is_a_request_or_a_bad_request(body: Any) -> None:
     messages = []
@@ -1414,7 +1414,7 @@ def test_any_json_is_a_request_or_a_bad_request(body: Any) -> None:
     assert not any("Struct" in message for message in messages)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(st.sampled_from([item for items, _ in CONVERSATIONS for item in items]), max_size=8)
 )

@@ -47,7 +47,7 @@ anything = st.text(
     st.characters(exclude_categories=("Cs", "Cn", "Co"), max_codepoint=0x2FFFF), max_size=40
 )
 many_examples = settings(
-    max_examples=700, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=700, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 ONE_OF_EACH = {pretokenizer: name for name, pretokenizer in reversed(PRETOKENIZERS.items())}
 
