@@ -40,6 +40,7 @@ def files(place: Path) -> Path:
         (place / name).write_bytes(content)
     write_model_file(place / "mixed" / "a.gguf")
     (place / "mixed" / "b.gguf").write_bytes(b"bad")
+    (place / "loop.gguf").symlink_to("loop.gguf")
     (place / "bad").mkdir()
     (place / "bad" / "b.gguf").write_bytes(b"bad")
     return place
@@ -94,6 +95,8 @@ COMMANDS = [
     ("serve model.bin", "model.bin: The file is not a GGUF file."),
     ("serve bad", "bad/b.gguf: The file is not a GGUF file."),
     ("explain bad", "The file is not a GGUF file."),
+    ("serve models/good.gguf/x.gguf", "'models/good.gguf/x.gguf' cannot be read: Not a directory."),
+    ("show loop.gguf", "The model 'loop.gguf' cannot be read: Too many levels of symbolic links."),
     ("serve ~/nowhere.gguf", "There is no model '~/nowhere.gguf'"),
     ("serve ~nobody-here/x.gguf", "There is no model '~nobody-here/x.gguf'"),
     ("serve --models-file ~/x.yaml", "--models-file: there is no file '{tmp}/home/x.yaml'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 
 from tests.deploy.dockerfile import ImageConfig, parse_dockerfile
 from tests.deploy.fresh_root import FreshRoot, make_base, run_container
+from tests.support.media_files import make_pdf
 from tests.support.paths import ROOT
 
 CACHE = ROOT / ".deploy"
@@ -61,19 +63,24 @@ def test_server_runs_as_a_user_in_a_read_only_root(
     with run_container(root, config, tmp_path, extra) as container:
         assert container.wait_until_healthy(extra) == "ready\n"
         assert httpx.get(f"{url}/v1/models").status_code == 401
-        messages = [{"role": "user", "content": "Hello!"}]
+        pdf = base64.b64encode(make_pdf()).decode()  # decoded by a worker process
+        file = {"filename": "a.pdf", "file_data": f"data:application/pdf;base64,{pdf}"}
+        content = [{"type": "text", "text": "Hello!"}, {"type": "file", "file": file}]
+        messages = [{"role": "user", "content": content}]
         answer = httpx.post(
             f"{url}/v1/chat/completions",
             headers={"authorization": f"Bearer {KEY}"},
             json={"model": "smollm2-135m", "messages": messages, "max_tokens": 5},
             timeout=60,
         )
+        assert answer.status_code == 200, answer.text
         assert answer.json()["usage"]["completion_tokens"] in range(1, 6)
 
         assert container.execute(["id", "-u"]).stdout == "10001\n"
         written = container.execute(["sh", "-c", "touch /opt/dragoman/x /etc/x"])
         assert written.stderr.count("Read-only file system") == 2
-        assert container.execute(["python", "-c", "import psycopg, mcp"]).returncode == 0
+        modules = "psycopg, mcp, PIL, soundfile, pypdf, opentelemetry.sdk"
+        assert container.execute(["python", "-c", f"import {modules}"]).returncode == 0
         assert container.stop() == 0, "".join(container.output)
     assert (tmp_path / "models" / "smollm2-135m").is_dir()
     assert (tmp_path / "var-lib-dragoman" / "state.db").is_file()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import stat
@@ -136,6 +137,13 @@ def open_models(catalog: ModelCatalog, name: str, default: str = "") -> list[Mod
 
 
 def make_unknown_model_error(catalog: ModelCatalog, name: str) -> StartupError:
+    try:
+        os.stat(os.path.expanduser(name))
+    except (FileNotFoundError, ValueError):
+        pass
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            return StartupError(f"The model {name!r} cannot be read: {error.strerror}.")
     if is_hub_name(name):
         return StartupError(
             f"{name!r} is not installed. Download it from Hugging Face with "
