@@ -152,10 +152,13 @@ def test_prompts_that_the_engine_must_not_get_are_rejected(eyes: RunningServer) 
     job = Job(id="rejected", prompt=[*run, 97], prompt_logprobs=1, media=(item,))
     with pytest.raises(BadRequest, match="Logprobs of a prompt"):
         eyes.run_coroutine(engine.admit(job), 60)
-    wordy = "long " * 100
-    response = post(eyes, *ask_chat([*[RED] * 16, wordy], MODEL))
-    assert response.status_code == 400
-    assert response.json()["error"]["code"] == "context_length_exceeded"
+    for pictures, words in ((16, 100), (1, 1000)):  # more than the context with or without media
+        response = post(eyes, *ask_chat([*[RED] * pictures, "long " * words], MODEL))
+        assert response.status_code == 400
+        assert response.json()["error"]["code"] == "context_length_exceeded"
+    long_job = Job(id="long", prompt=[*run, *[97] * 3000], media=(item,))
+    with pytest.raises(BadRequest, match="maximum context length"):
+        eyes.run_coroutine(engine.admit(long_job), 60)
     assert get_text(look(eyes, RED, QUESTION))
 
 

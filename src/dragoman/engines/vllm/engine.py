@@ -41,7 +41,7 @@ from dragoman.errors import BadRequest, DragomanError, Unsupported
 from dragoman.tokenizers.from_json import make_vocabulary, read_directory
 from dragoman.tokenizers.vocabulary import Vocabulary
 from dragoman.types import Adapter, Capabilities, Job, MediaItem, Sampling, Step
-from dragoman.types.media_ids import PromptCount
+from dragoman.types.media_ids import PromptCount, count_text_ids
 from dragoman.types.text_pair import TextPair
 
 log = logging.getLogger("dragoman.vllm")
@@ -174,6 +174,7 @@ class VllmEngine:
             return PromptCount(len(prompt))
         if self._media is None:
             raise Unsupported("This model's engine reads text only.", param="messages")
+        check_prompt_length(count_text_ids(prompt), self.capabilities)  # or vLLM rejects it
         return (await self._media.render(prompt, media)).count
 
     async def generate(self, job: Job) -> AsyncGenerator[Step, None]:
