@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
 import msgspec
+from msgspec import Struct
 
 from dragoman.engines.limits import make_context_overflow
 from dragoman.errors import (
@@ -22,7 +23,7 @@ from dragoman.errors import (
     Overloaded,
     Unavailable,
 )
-from dragoman.types import Capabilities
+from dragoman.types import Capabilities, Json
 
 NO_IDS = "the answer has no token ids: this server ignores the field that asks for them"
 FailureKind: TypeAlias = Literal["refused", "tls", "closed", "stalled", "invalid"]
@@ -61,6 +62,20 @@ class StatusFailure(UpstreamFailure):
         self.status = status
         self.text = read_message(body)
         self.retry_after = _parse_retry_after(headers.get(b"retry-after"))
+
+
+class StreamError(Struct):
+    code: int | str | None = None
+
+
+def make_stream_error(error: Json) -> StatusFailure:
+    """Return the error that a server sends inside a stream, as if it were a status."""
+    body = msgspec.json.encode(error)
+    try:
+        code = msgspec.json.decode(body, type=StreamError).code
+    except msgspec.DecodeError:
+        code = None
+    return StatusFailure(code if isinstance(code, int) else 500, b'{"error":' + body + b"}", {})
 
 
 def read_message(body: bytes) -> str:

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from dragoman.engines.remote.answer import AnswerParts
 from dragoman.engines.remote.settings import Upstream
+from dragoman.errors import Unsupported
 from dragoman.types import Capabilities, Job, Json, Step
 
 
@@ -87,3 +88,10 @@ def make_token_capabilities(
 def build_prompt_tokenize(model: str, text: str) -> tuple[str, Json]:
     """Return the request for tokens that vLLM and SGLang have in common."""
     return "/tokenize", {"model": model, "prompt": text, "add_special_tokens": False}
+
+
+def check_single_adapter(job: Job) -> None:
+    if len(job.lora) > 1 or any(adapter.scale != 1.0 for adapter in job.lora):
+        raise Unsupported(
+            "This model's server applies one adapter at a time, without a scale.", param="lora"
+        )

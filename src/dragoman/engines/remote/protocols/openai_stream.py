@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping
 import msgspec
 from msgspec import Struct
 
-from dragoman.engines.remote.failures import InvalidFrame
+from dragoman.engines.remote.failures import InvalidFrame, make_stream_error
 from dragoman.engines.remote.http.frames import DONE, decode_frame
-from dragoman.engines.remote.protocols.vllm_stream import make_stream_error
 from dragoman.engines.remote.settings import Upstream
 from dragoman.errors import EngineFailed
 from dragoman.types import Capabilities, Job, Json, Step, StepFinish

@@ -17,15 +17,15 @@ from msgspec import Struct
 
 from dragoman.engines.grammar import allow_ends
 from dragoman.engines.remote.answer import AnswerParts, ChoiceSteps, clamp
-from dragoman.engines.remote.failures import NO_IDS, InvalidFrame, StatusFailure
+from dragoman.engines.remote.failures import NO_IDS, InvalidFrame, StatusFailure, make_stream_error
 from dragoman.engines.remote.http.frames import DONE, decode_frame
 from dragoman.engines.remote.protocols.api import (
     FrameReader,
     UpstreamRequest,
     build_prompt_tokenize,
+    check_single_adapter,
     make_token_capabilities,
 )
-from dragoman.engines.remote.protocols.vllm_stream import check_single_adapter, make_stream_error
 from dragoman.engines.remote.settings import Upstream
 from dragoman.errors import Unsupported
 from dragoman.tokenizers.vocabulary import Vocabulary

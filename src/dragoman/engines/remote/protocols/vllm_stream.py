@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.engines.grammar import allow_ends
 from dragoman.engines.remote.answer import AnswerParts, ChoiceSteps
-from dragoman.engines.remote.failures import NO_IDS, InvalidFrame, StatusFailure
+from dragoman.engines.remote.failures import NO_IDS, InvalidFrame, make_stream_error
 from dragoman.engines.remote.http.frames import DONE, decode_frame
 from dragoman.engines.remote.protocols.api import (
     UpstreamRequest,
     build_prompt_tokenize,
+    check_single_adapter,
     make_token_capabilities,
 )
 from dragoman.engines.remote.settings import Upstream
@@ -63,10 +63,6 @@ class StreamFrame(Struct, Generic[L]):
     choices: list[StreamChoice[L]] = []
     usage: StreamUsage | None = None
     error: Json = None
-
-
-class StreamError(Struct):
-    code: int | str | None = None
 
 
 class VllmReader(Generic[L]):
@@ -175,16 +171,6 @@ class VllmReader(Generic[L]):
         return self.held
 
 
-def make_stream_error(error: Json) -> StatusFailure:
-    """Return the error that a server sends inside a stream, as if it were a status."""
-    body = msgspec.json.encode(error)
-    try:
-        code = msgspec.json.decode(body, type=StreamError).code
-    except msgspec.DecodeError:
-        code = None
-    return StatusFailure(code if isinstance(code, int) else 500, b'{"error":' + body + b"}", {})
-
-
 def make_vllm_request(path: str, body: dict[str, Json], job: Job) -> UpstreamRequest:
     """Make the request of a job; vLLM refuses several greedy choices, which are all the same."""
     count = 1 if job.sampling.is_greedy else job.n
@@ -228,10 +214,3 @@ class VllmApi:
     def get_model_name(self, job: Job) -> str:
         """Return the name that selects the model, or the adapter of a job."""
         return job.lora[0].name if job.lora else self._upstream.model
-
-
-def check_single_adapter(job: Job) -> None:
-    if len(job.lora) > 1 or any(adapter.scale != 1.0 for adapter in job.lora):
-        raise Unsupported(
-            "This model's server applies one adapter at a time, without a scale.", param="lora"
-        )
