@@ -146,7 +146,8 @@ def find_violations(answer: DamagedAnswer) -> list[str]:
         broken.append("the text after the calls changed")
     if output.reasoning != answer.reasoning:
         broken.append("the reasoning changed")
-    kept = output.text + json.dumps(parsed, ensure_ascii=False)
+    # as text: of two values for one key, the raw arguments keep both
+    kept = output.text + "".join(arguments for _, arguments in output.raw_calls)
     words = re.findall(r"[A-Z][a-z]+", answer.damaged)
     if any(word in WORDS and word not in kept for word in words):
         broken.append("a word was lost")

@@ -19,6 +19,7 @@ class ArgumentTypes:
     cast: Callable[[str, Types], str] = lambda word, _: word_to_json(word)
     casts_words: bool = False  # whether words without quotes get their type from the schema
     casts_strings: bool = False  # whether strings do, too
+    tools: tuple[str, ...] = ()  # the names of the declared tools
     call_keys: tuple[str, ...] = ()  # keys of the object that contains the arguments
 
     def expected(self, key: str | None) -> Types | None:
@@ -29,10 +30,6 @@ class ArgumentTypes:
         """Whether the schema allows an object as the value of a key, or says nothing about it."""
         types = ANY_TYPE if key is None else self.find(key)
         return not types or not types.isdisjoint(OBJECT_TYPES)
-
-    def cast_word(self, word: str, key: str | None) -> str:
-        types = self.expected(key)
-        return self.cast(word, types) if types else word_to_json(word)
 
     def is_parameter(self, key: str) -> bool:
         """Whether only the arguments can have this key, not the object that contains them."""

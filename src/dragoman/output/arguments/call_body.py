@@ -70,6 +70,7 @@ def read_arguments_value(
         cast=cast,
         casts_words=body is not None and body.types_from_schema,
         casts_strings=body is not None and body.casts_strings,
+        tools=calls.tools.names,
         call_keys=call_keys,
     )
     value = ValueReader(buffer, calls.write_arguments, quotes, unquoted, types)

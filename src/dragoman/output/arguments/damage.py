@@ -6,12 +6,12 @@ Quotes that are doubled, missing, or not escaped inside a string; lists that are
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from dragoman.output.arguments.end_markers import EndMarkers
 from dragoman.output.arguments.json_strings import escape, quote
 from dragoman.output.arguments.strings import Output, read_quoted
-from dragoman.output.text_buffer import ReadSteps, TextBuffer
+from dragoman.output.text_buffer import INVISIBLE, ReadSteps, TextBuffer
 
 MAX_KEY = 64  # characters of a key that may stand in a list that was not closed
 MAX_SPACE = 32  # characters of white space after a quote
@@ -36,6 +36,9 @@ COMMENT = (  # up to the end of the line, or between its markers
     re.compile(r"(?:/|/?/[^\n<]{0,256}|#|# [^\n<]{0,256}|/\*[^*<]{0,256}\*?)\Z"),
 )
 COMMENT_STARTS = frozenset("/#")
+# what may stand where JSON has white space: comments, and characters that JSON does not allow
+ODD_SPACES = COMMENT_STARTS | {char for char in map(chr, range(0x3001)) if char.isspace()}
+ODD_SPACES = (ODD_SPACES | {*INVISIBLE}) - {*" \t\r\n"}
 _NEXT = re.compile(rf"\s{{0,{MAX_SPACE}}}(\S)?")
 
 
@@ -52,6 +55,15 @@ def is_before(
         yield
 
 
+def find_next_key(buffer: TextBuffer) -> ReadSteps[str]:
+    """Return the key of the member that follows after a comma; empty if none does."""
+    if not (yield from is_before(buffer, MEMBER)):
+        return ""
+    match = MEMBER[0].match(buffer.text, buffer.pos)
+    assert match is not None  # noqa: S101
+    return match["key"]
+
+
 def skip_comment(buffer: TextBuffer) -> ReadSteps[bool]:
     """Skip a comment, which JSON does not have and models write; False if there is none."""
     if not (yield from is_before(buffer, COMMENT)):
@@ -59,6 +71,14 @@ def skip_comment(buffer: TextBuffer) -> ReadSteps[bool]:
     match = COMMENT[0].match(buffer.text, buffer.pos)
     assert match is not None  # noqa: S101
     buffer.pos = match.end()
+    return True
+
+
+def skip_odd_space(buffer: TextBuffer, stack: Sequence[str]) -> ReadSteps[bool]:
+    """Skip one of `ODD_SPACES`; a comment only inside an object or list."""
+    if buffer.text[buffer.pos] in COMMENT_STARTS:
+        return bool(stack) and (yield from skip_comment(buffer))
+    buffer.pos += 1
     return True
 
 

@@ -22,6 +22,7 @@ NEVER = "(?!)"
 SPACE, QUOTE = r"\s{0,16}", "[\"']"
 MAX_LOOKAHEAD = 1 << 14  # characters in which a string must be closed after a marker
 
+_TEXTS = re.compile(rf"{QUOTE}([^\"'\\]+){QUOTE}")
 _FOLLOWER = re.compile(r"\s*(\S)?")
 
 
@@ -113,6 +114,11 @@ class CallStart:
             if buffer.has_ended or self._part.match(buffer.text, buffer.pos) is None:
                 return False
             yield
+
+    def has_name(self, buffer: TextBuffer, names: Sequence[str]) -> bool:
+        """Whether the call that starts here names one of these tools."""
+        match = self._whole.match(buffer.text, buffer.pos)
+        return match is not None and any(name in names for name in _TEXTS.findall(match.group()))
 
     def has_quote(self, buffer: TextBuffer, finder: Finder) -> bool:
         """Whether the object here has the quotes of the string around it: JSON escapes those."""
@@ -239,6 +245,20 @@ def ends_string(buffer: TextBuffer, ends: EndMarkers, finder: Finder) -> ReadSte
         if offset > MAX_LOOKAHEAD:
             return False
         yield
+
+
+def starts_call(buffer: TextBuffer, ends: EndMarkers, names: Sequence[str]) -> ReadSteps[bool]:
+    """Whether the object here, an element of a list, is the next call: of a declared tool."""
+    if not (yield from is_at_end(buffer, ends)):
+        return False
+    return ends.call_start is None or not names or ends.call_start.has_name(buffer, names)
+
+
+def is_plain_object(buffer: TextBuffer, ends: EndMarkers, names: Sequence[str]) -> ReadSteps[bool]:
+    """Whether the object here is no call, where a declared tool tells calls from other objects."""
+    if ends.call_start is None or not names or buffer.text[buffer.pos] != "{":
+        return False
+    return not (yield from ends.call_start.is_at(buffer))
 
 
 def is_at_end(buffer: TextBuffer, ends: EndMarkers) -> ReadSteps[bool]:

@@ -16,25 +16,31 @@ from collections.abc import Sequence
 
 from dragoman.output.arguments.argument_types import ANY_ARGUMENTS, ArgumentTypes
 from dragoman.output.arguments.damage import (
-    COMMENT_STARTS,
     HALF_QUOTED,
     LIST_END,
     MEMBER,
+    ODD_SPACES,
     ElementText,
+    find_next_key,
     is_before,
     read_half_quoted,
     read_string,
-    skip_comment,
     skip_doubled_closing,
     skip_doubled_opening,
+    skip_odd_space,
 )
-from dragoman.output.arguments.end_markers import CLOSING_QUOTES, NO_ENDS, ends_string, is_at_end
+from dragoman.output.arguments.end_markers import (
+    CLOSING_QUOTES,
+    NO_ENDS,
+    ends_string,
+    is_at_end,
+    is_plain_object,
+    starts_call,
+)
 from dragoman.output.arguments.json_strings import escape, quote, word_to_json
 from dragoman.output.arguments.parameter_types import STRING
 from dragoman.output.arguments.strings import Output, read_quoted, read_until_marker, read_word
 from dragoman.output.text_buffer import (
-    INVISIBLE,
-    SPACE,
     MarkerSet,
     Mismatch,
     ReadSteps,
@@ -44,8 +50,7 @@ from dragoman.output.text_buffer import (
     read_marker,
 )
 
-_SPACE_CHARS = frozenset(char for char in map(chr, range(0x3001)) if char.isspace()) | {*INVISIBLE}
-_NOT_JSON_SPACE = re.compile(r"[^ \t\r\n]")
+_SPACES = re.compile(r"[ \t\r\n]*")
 MAX_DEPTH = 128
 MAX_LEAD = 4096  # characters of white space and key held back before a value
 
@@ -94,7 +99,7 @@ class ValueReader:
         self._current_key: str | None = None  # the key of the value being read
         self.stack: list[str] = []  # the characters that close what is open
         self._set_depths: set[int] = set()  # where these are sets of Python, which braces close
-        self._plain_lists: set[int] = set()  # where these are lists with elements besides objects
+        self._plain_lists: set[int] = set()  # where these are lists with an element that is no call
         self.keys: Sequence[str] = ()  # names that may follow a bare word without a separator
         self.glued_key = ""  # the name that did
         self.ends = NO_ENDS  # markers that end the value, whatever is open
@@ -123,7 +128,9 @@ class ValueReader:
                 yield from self._read_member()
             else:
                 may_be_call = char == "{" and len(self.stack) in self._plain_lists
-                if may_be_call and (yield from is_at_end(self._buffer, self.ends)):
+                if may_be_call and (
+                    yield from starts_call(self._buffer, self.ends, self.types.tools)
+                ):
                     raise Mismatch
                 if "," not in self._pending:  # the comma is missing
                     self._pending = "," + (self._pending or " ")
@@ -137,18 +144,16 @@ class ValueReader:
         while True:
             if buffer.pos < len(buffer.text):
                 char = buffer.text[buffer.pos]
-                if char not in _SPACE_CHARS:
+                if char not in " \t\r\n":
                     if char in self.ends.first_chars and (yield from is_at_end(buffer, self.ends)):
                         raise Mismatch
-                    may_be_comment = self.stack and char in COMMENT_STARTS
-                    if may_be_comment and (yield from skip_comment(buffer)):
+                    if char in ODD_SPACES and (yield from skip_odd_space(buffer, self.stack)):
                         continue
                     return char
-                match = SPACE.match(buffer.text, buffer.pos)
+                match = _SPACES.match(buffer.text, buffer.pos)
                 assert match is not None  # noqa: S101
                 buffer.pos = match.end()
-                spaces = _NOT_JSON_SPACE.sub(" ", match.group())
-                self._pending += spaces[: max(0, MAX_LEAD - len(self._pending))]
+                self._pending += match.group()[: max(0, MAX_LEAD - len(self._pending))]
                 continue
             if buffer.has_ended:
                 raise UnexpectedEnd
@@ -173,24 +178,17 @@ class ValueReader:
         if closer not in self.stack:
             self._pending = ""
             return
-        if closer != self.stack[-1] and (yield from is_before(self._buffer, MEMBER)):
-            closer = self.stack[-1]  # the wrong bracket: the object goes on
-        is_wrong = closer != self.stack[-1] and self.stack.count("]") == 1
-        if is_wrong and (yield from is_before(self._buffer, LIST_END)):
-            return  # the list ends after it: the bracket is doubled
-        if self.stack == ["}"] and (yield from self._is_before_argument()):
+        if closer != self.stack[-1]:
+            if (yield from is_before(self._buffer, MEMBER)):
+                closer = self.stack[-1]  # the wrong bracket: the object goes on
+            elif self.stack.count("]") == 1 and (yield from is_before(self._buffer, LIST_END)):
+                return  # the list ends after it: the bracket is doubled
+        elif depth == 1 and self.types.is_parameter((yield from find_next_key(self._buffer))):
             self._pending = ""  # the bracket is doubled: the object goes on
             return
         while self.stack[-1] != closer:
             self._emit(self.stack.pop())
         self._emit(self.stack.pop())
-
-    def _is_before_argument(self) -> ReadSteps[bool]:
-        """Whether a member follows that belongs to the arguments, not to what contains them."""
-        if not self.types.parameters or not (yield from is_before(self._buffer, MEMBER)):
-            return False
-        match = MEMBER[0].match(self._buffer.text, self._buffer.pos)
-        return match is not None and self.types.is_parameter(match["key"])
 
     # values
 
@@ -203,7 +201,8 @@ class ValueReader:
         elif char in "{[(":
             if len(self.stack) >= MAX_DEPTH:
                 raise Mismatch
-            may_be_call = char == "{" and not self.types.may_be_object(self._key_name())
+            may_be_call = char == "{" and self._current_key is not None
+            may_be_call = may_be_call and not self.types.may_be_object(self._key_name())
             if may_be_call and (yield from is_at_end(buffer, self.ends)):
                 raise Mismatch
             buffer.pos += 1
@@ -236,7 +235,10 @@ class ValueReader:
 
     def _read_element(self, char: str) -> ReadSteps[None]:
         """Read an element of a list. A key shows that the list was not closed before it."""
-        if char not in "{[(":
+        if char not in "{[(" or (
+            self.ends.call_start is not None
+            and (yield from is_plain_object(self._buffer, self.ends, self.types.tools))
+        ):
             self._plain_lists.add(len(self.stack))
         if char not in "\"'" or self.stack[-2:] != ["}", "]"]:
             yield from self._read_value()
@@ -294,9 +296,11 @@ class ValueReader:
         if char in ":=" or (self.colon_optional and char not in ",}"):
             self._buffer.pos += char in ":="
             self._pending = f"{lead}{key}:"
-            if char in ":=" and (yield from self._next_char()) == char:
+            following = (yield from self._next_char()) if char in ":=" else ""
+            if following == char:
                 self._buffer.pos += 1  # it is doubled
-            if char in ":=" and (yield from self._next_char()) in ",}])":
+                following = yield from self._next_char()
+            if following and following in ",}])":
                 self._pending = ""  # a key without a value is left out
                 return
             self._current_key = key if len(self.stack) == 1 else None
@@ -364,8 +368,7 @@ class ValueReader:
                 raise
             self._emit(self.types.cast("".join(parts), types))
             return True
-        self._emit('"')
-        self.stack.append('"')
+        self._start_string()
         yield from read_until_marker(buffer, self.ends, markers, self._out)
         self.stack.pop()
         self._out('"')
@@ -379,22 +382,18 @@ class ValueReader:
         ends = self.ends
         pattern = ends.unquoted if self._unquoted else ends.word
         word = yield from read_word(self._buffer, ends, pattern)
-        if not word.strip():
-            if not self.stack and not self._pending_braces:
-                raise Mismatch
-            if not self._buffer.has_more:
+        word = word.strip()
+        if not word:
+            is_inside = bool(self.stack or self._pending_braces)
+            if is_inside and not self._buffer.has_more:
                 raise UnexpectedEnd
             raise Mismatch  # a character without meaning here
-        word = word.strip()
-        if self._buffer.text[self._buffer.pos : self._buffer.pos + 1] in ('"', "'"):
+        following = self._buffer.text[self._buffer.pos : self._buffer.pos + 1]
+        if following in ('"', "'"):
             raise Mismatch  # a prefix such as that of `b"..."`: no value of JSON
-        if (
-            self.keys
-            and not self.stack
-            and self._buffer.text[self._buffer.pos : self._buffer.pos + 1] == "="
-        ):
-            self.glued_key = next(
-                (key for key in self.keys if word.endswith(key) and word != key), ""
-            )
+        if self.keys and not self.stack and following == "=":
+            glued = (key for key in self.keys if word.endswith(key) and word != key)
+            self.glued_key = next(glued, "")
             word = word.removesuffix(self.glued_key)
-        self._emit(self.types.cast_word(word, self._key_name()))
+        types = self.types.expected(self._key_name()) if self.types.casts_words else None
+        self._emit(self.types.cast(word, types) if types else word_to_json(word))
