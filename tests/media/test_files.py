@@ -178,5 +178,5 @@ def test_without_its_library_a_kind_is_rejected_with_the_install_command(
 ) -> None:
     READER.close()  # and its cache
     monkeypatch.setitem(sys.modules, module, None)  # as if it were not installed
-    with pytest.raises(Unsupported, match=rf"`pip install dragoman\[{extra}\]`"):
+    with pytest.raises(Unsupported, match=rf"`pip install 'dragoman\[{extra}\]'`"):
         read_content(part)

@@ -217,8 +217,8 @@ def test_the_answer_may_come_from_standard_input(
 @pytest.mark.parametrize(
     ("name", "answer", "flags", "message"),
     [
-        ("My-Model", HERMES, (), r"NAME must be lower-case .* Did you mean `my_model`\?"),
-        ("class", HERMES, (), "NAME must be lower-case"),
+        ("My-Model", HERMES, (), r"NAME must be 2 to 40 lower-case .* Did you mean `my_model`\?"),
+        ("class", HERMES, (), "the name .class. is a word of Python"),
         ("hermes", HERMES, (), "the name 'hermes' is taken: it means the format 'hermes_json'"),
         ("auto", HERMES, (), "the name 'auto' is taken"),
         ("mine", "", (), "the answer is empty"),

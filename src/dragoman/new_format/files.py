@@ -81,7 +81,9 @@ class InvalidName(ValueError):
 
 def check_name(name: str) -> None:
     """Raise `InvalidName` unless a new format can have this name."""
-    if not NAME.fullmatch(name) or keyword.iskeyword(name):
+    if keyword.iskeyword(name):
+        raise InvalidName(f"the name {name!r} is a word of Python; choose another.")
+    if not NAME.fullmatch(name):
         text = re.sub(r"\W+|_+", "_", name.lower()).strip("_")
         hint = suggest(name, [text], min_similarity=0.3) if NAME.fullmatch(text) else ""
         raise InvalidName(
