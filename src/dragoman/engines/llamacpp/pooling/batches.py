@@ -8,7 +8,8 @@ that an input of one call cannot fail another.
 An input may share a batch only where that does not change its result. On the CPU, attention over 64
 tokens and more uses another kernel, whose results differ in the third digit. So the inputs of a
 shared batch have fewer tokens together, and a longer input is computed alone, as it would be in a
-request of its own.
+request of its own. Larger batches would save nothing: the default model takes the same CPU time for
+64 texts in batches of 63 and of 512 tokens, with flash attention or without.
 """
 
 from __future__ import annotations
