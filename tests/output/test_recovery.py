@@ -102,6 +102,16 @@ DOUBTLESS = {
         "json_list_tool_calls_tag",
         '<tool_calls>[[{"name": "book", "arguments": {"days": 3}}]</tool_calls>',
     ),
+    "a list of objects before the next call": (
+        "json_list_tool_calls_tag",
+        '<tool_calls>[{"name": "book", "arguments": {"stays": [{"at": "Oslo"}, '
+        '{"name": "book", "arguments": {"days": 3}}]</tool_calls>',
+    ),
+    "no damage, but an object like a call": (
+        "json_list_tool_calls_tag",
+        '<tool_calls>[{"name": "book", "arguments": {"stays": [{"at": "Oslo"}, '
+        '{"name": "resize", "arguments": {}}]}}]</tool_calls>',
+    ),
     "an object in a string with other quotes": (
         "sarashina",
         "<|tool_calls|>[{'name': 'book', 'arguments': "
@@ -118,6 +128,10 @@ DOUBTLESS_CALLS: dict[str, list[dict[str, Any]]] = {
     "a doubled brace before other arguments": [{"place": {"label": "Oslo"}, "days": 3}],
     "a doubled brace in a list": [{"stays": [{"at": "Oslo"}], "days": 3}],
     "a list in a list of calls": [{"days": 3}],
+    "a list of objects before the next call": [{"stays": [{"at": "Oslo"}]}, {"days": 3}],
+    "no damage, but an object like a call": [
+        {"stays": [{"at": "Oslo"}, {"name": "resize", "arguments": {}}]}
+    ],
     "an object in a string with other quotes": [{"note": '{"name": "a", "arguments": {}}'}],
     "an opening tag instead of a closing one": [{"days": 3}, {"tags": []}],
 }
