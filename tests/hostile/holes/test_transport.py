@@ -40,6 +40,7 @@ SPARE = 8 << 20  # bytes that memory may grow by, besides the limit
 def server() -> Iterator[HostileServer]:
     engine = ScriptedEngine("Hello there!", tokens=True)
     with serve_hostile(engine, **KEYS, body_limit=LIMIT, receive_timeout=5.0) as hostile:
+        hostile.send("GET", "/v1/files", key=USER)  # imports what the store needs: 16 MB
         yield hostile
 
 
