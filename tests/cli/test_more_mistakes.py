@@ -123,7 +123,6 @@ COMMANDS = [
     ("serve good --store state.db", "that of a file is sqlite:///PATH"),
     ("serve good --store sqlite:///bad", "sqlite:///bad cannot be opened: Is a directory."),
     ("serve good --store sqlite:///empty.txt", "cannot be opened: file is not a database."),
-    ("serve good --store postgresql://127.0.0.1:9/x", "The store postgresql://127.0.0.1:9/x"),
     ("serve good --media-hosts http://x/", "--media-hosts: `http://x/` is not HOST or HOST:PORT"),
     ("serve --upstream 127.0.0.1:9", "--upstream: expected a URL that begins with http://"),
     ("serve --upstream http://127.0.0.1:9 --upstream-wait 0", "cannot be reached"),

@@ -18,6 +18,7 @@ from dragoman.config import take_handover, take_listen_fds
 from dragoman.http.network.handover import Predecessor
 from dragoman.runtime import StartupError
 
+NOT_A_HOST = re.compile(r"[/\[\]\s]|^[^:]+:\d+$")  # a URL, an address in brackets, or with a port
 UNAVAILABLE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 Address: TypeAlias = tuple[Any, ...]  # host, port, and more with IPv6
 
@@ -68,6 +69,8 @@ def _check_addresses(sockets: list[socket.socket], host: str, port: int) -> None
 
 def _resolve(host: str, port: int) -> list[tuple[socket.AddressFamily, Address]]:
     try:
+        if NOT_A_HOST.search(host):  # no name server needs to be asked
+            raise OSError
         infos = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
