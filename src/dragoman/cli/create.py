@@ -50,7 +50,9 @@ def add_parser(
         metavar="NAME=VALUE",
         help="parameter such as temperature=0.2, under Ollama's names",
     )
-    parser.add_argument("--template", metavar="PATH", help="Jinja chat template")
+    parser.add_argument(
+        "--template", metavar="PATH", help="chat template, as Jinja or in the language of Go"
+    )
     parser.add_argument(
         "--adapter", action="append", default=[], metavar="PATH", help="LoRA adapter (GGUF)"
     )
