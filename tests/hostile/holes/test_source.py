@@ -99,7 +99,7 @@ def test_hole_2_one_module_compiles_templates() -> None:
     assert files == {"prompt/template/template.py"}
     assert find_importers("jinja2") <= {
         f"prompt/template/{name}.py"
-        for name in ("template", "filters", "budget", "capabilities", "jinja_codegen")
+        for name in ("template", "filters", "go_filters", "budget", "capabilities", "jinja_codegen")
     } | {"detection/render_probe.py", "detection/reasoning_switch.py"} | find_importers(
         "jinja2.nodes", "jinja2.exceptions"
     )

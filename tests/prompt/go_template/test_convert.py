@@ -67,7 +67,7 @@ def test_prompt_is_the_one_that_go_writes(case: dict[str, Any]) -> None:
         ('{{ printf "%x" 3 }}', "`%x` is not supported"),
         ('{{ printf "%s" }}', "`printf` has too few arguments"),
         ("{{ printf .Prompt }}", "the format of `printf` must be a string"),
-        (r'{{ "\q" }}{{ "\xZZ" }}', "is not a string"),
+        (r'{{ "\q" }}{{ "\xZZ" }}', "is no escape of a string"),
         ("{{ if 1 }}" * 60 + "{{ end }}" * 60, "nested too deeply"),
         ("{{ " + "(" * 60 + "1" + ")" * 60 + " }}", "nested too deeply"),
         ("{% if messages %}{{ .Prompt }}{% endif %}", "not in Jinja"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ast
+import re
 from collections.abc import Iterator
 
 from dragoman.prompt.go_template.lexer import ActionText, Word, fail, split_template
@@ -26,6 +26,14 @@ MAX_DEPTH = 50  # of blocks and parentheses
 BRANCHES = ("if", "with", "range")
 JUMPS = ("break", "continue")
 UNSUPPORTED = ("define", "template", "block")
+ESCAPES = dict(zip("abfnrtv\\'\"", "\a\b\f\n\r\t\v\\'\"", strict=True))
+MAX_CODE_POINT, SURROGATES = 0x10FFFF, (0xD800, 0xDFFF)
+_HEX = "[0-9a-fA-F]"
+_ESCAPE = re.compile(
+    rf"\\(?:(?:x(?={_HEX}{{2}})|u(?={_HEX}{{4}})|U(?={_HEX}{{8}}))(?P<hex>(?<=x).{{2}}|(?<=u).{{4}}"
+    r"|(?<=U).{8})|(?P<octal>[0-7]{3})|.)",
+    re.DOTALL,
+)
 CONSTANTS: dict[str, bool | None] = {"true": True, "false": False, "nil": None}
 
 
@@ -194,12 +202,19 @@ def read_string(text: str, line: int) -> str | int:
     """Return the value of a string of Go; one in single quotes is a character's number."""
     if text[0] == "`":
         return text[1:-1].replace("\r", "")
-    try:
-        value = ast.literal_eval(text)
-    except (SyntaxError, ValueError):
-        fail(f"{text[:40]} is not a string", line)
-    if not isinstance(value, str) or (text[0] == "'" and len(value) != 1):
-        fail(f"{text[:40]} is not a string", line)
+
+    def replace(match: re.Match[str]) -> str:
+        code = match["hex"] or match["octal"]
+        if code is None and match[0][1:] not in ESCAPES:
+            fail(f"`{match[0]}` is no escape of a string", line)
+        number = int(code, 16 if match["hex"] else 8) if code else 0
+        if number > MAX_CODE_POINT or SURROGATES[0] <= number <= SURROGATES[1]:
+            fail(f"`{match[0]}` is no character", line)
+        return chr(number) if code else ESCAPES[match[0][1:]]
+
+    value = _ESCAPE.sub(replace, text[1:-1])
+    if text[0] == "'" and len(value) != 1:
+        fail(f"{text[:40]} is not one character", line)
     return ord(value) if text[0] == "'" else value
 
 
