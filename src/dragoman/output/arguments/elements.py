@@ -141,6 +141,9 @@ def element_to_json(
         return EMPTY_VALUES[types]
     if not children or rest.strip():
         return cast(text, types) if types else untyped_to_json(text)
+    children = [child for child in children if child[0]]
+    if not children:
+        return "{}"
     items_only = all(key == body.item for key, _, _ in children)
     if types == frozenset({"array"}) or (items_only and (not types or "array" in types)):
         items = (
@@ -191,4 +194,6 @@ def _iterate_children(body: NestedElements, text: str) -> Iterator[ChildElement]
                 break
         else:
             pos = len(text)
+            if not text[content_start:].strip():
+                key = ""  # a key without a value is left out
         yield key, text[content_start:close], (start, pos)
