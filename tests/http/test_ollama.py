@@ -211,7 +211,7 @@ INVALID: list[tuple[str, dict[str, Any], str]] = [
     ("chat", {"messages": [{"role": "king", "content": "a"}]}, "`messages[0].role`"),
     ("chat", {"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages"),
     ("chat", {"messages": [{"role": "user", "content": "a", "images": ["?"]}]}, "images[0]"),
-    ("chat", {"tools": [{"type": "function"}]}, "`tools[0]`"),
+    ("chat", {"tools": [{"type": "function"}]}, "`tools[0].function`"),
     ("chat", {"_debug_render_only": True}, "`_debug_render_only`"),
     ("generate", {"raw": True, "system": "a"}, "`system`"),
     ("generate", {"raw": True, "template": "a"}, "`template`"),

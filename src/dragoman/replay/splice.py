@@ -119,7 +119,7 @@ class TurnSplicer:
         copy = replace(message, replay=replace(replay))
         if self._boundaries.can_replace(shape):
             return copy
-        only_calls = replace(shape, text=False, reasoning=False)
+        only_calls = replace(shape, has_text=False, has_reasoning=False)
         if not message.tool_calls or not self._boundaries.can_replace(only_calls):
             return None
         return replace(copy, content=(), reasoning=None)
