@@ -30,7 +30,7 @@ serve: $(VENV)/.serve ## set up, fetch the default model if needed, and serve it
 check: $(VENV)/.test ## set up, then run linters, types and the fast tests (four minutes)
 	@$(MAKE) --no-print-directory -j2 --output-sync=target lint types test-fast
 
-test: $(VENV)/.test ## set up, then run every check and every test (twenty minutes)
+test: $(VENV)/.test ## set up, then run every check and every test (seventeen minutes)
 	@$(MAKE) --no-print-directory lint types
 	$(BIN)/dragoman pull smollm2-135m
 	$(BIN)/pytest -q -n 2 --dist worksteal

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import gc
 import logging
 import os
@@ -10,6 +11,7 @@ import sys
 from collections.abc import Generator, Iterator
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -18,6 +20,7 @@ from hypothesis import HealthCheck, settings
 from dragoman import config
 from dragoman.http.network.process_memory import COLLECTOR_THRESHOLDS
 from dragoman.models.pull import DEFAULT_ALIASES, ProgressBar, pull
+from dragoman.prompt.template import filters
 from tests.support.timing import freeze_objects
 
 # Examples are the same in each run, and a slow machine fails none of them.
@@ -70,6 +73,14 @@ def _isolate_settings(monkeypatch: pytest.MonkeyPatch) -> None:
         if name.startswith(config.PREFIX) and name != f"{config.PREFIX}MODELS_DIR":
             monkeypatch.delenv(name)
     monkeypatch.setenv(f"{config.PREFIX}STORE", "sqlite://")  # in memory
+
+
+@pytest.fixture(autouse=True)
+def _stop_template_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give templates one time for each test: some write it to the second into every prompt."""
+    moment = datetime.datetime.now()
+    clock = SimpleNamespace(datetime=SimpleNamespace(now=lambda: moment))
+    monkeypatch.setattr(filters, "datetime", clock)
 
 
 @pytest.fixture(autouse=True)

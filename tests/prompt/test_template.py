@@ -19,6 +19,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from dragoman.errors import BadRequest, ModelBroken, TemplateRejected, Unsupported
 from dragoman.prompt.renderer import PromptRenderer
+from dragoman.prompt.template import filters
 from dragoman.prompt.template.budget import RenderBudget, RenderLimits
 from dragoman.prompt.template.template import (
     RESERVED_VARIABLES,
@@ -59,7 +60,7 @@ def make_reference_environment() -> ImmutableSandboxedEnvironment:
     )
     environment.filters |= {"tojson": to_json, "fromjson": json.loads, "from_json": json.loads}
     environment.globals["raise_exception"] = reject
-    environment.globals["strftime_now"] = lambda pattern: datetime.datetime.now().strftime(pattern)
+    environment.globals["strftime_now"] = filters.strftime_now  # at the same second
     return environment
 
 
