@@ -9,7 +9,8 @@ time at which it expires. The replayable turns of a response or chat completion 
 
 Every method deletes one batch in one transaction and returns the number of rows, so that other
 transactions do not wait long. Several servers may sweep at once: they proceed from old to new and
-skip rows that another one has locked.
+skip expired rows that another one has locked. Only one evicts at a time: what another one deletes
+meanwhile would be deleted twice over.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from sqlalchemy import (
     not_,
     or_,
     select,
+    text,
     tuple_,
 )
 
@@ -44,6 +46,7 @@ from dragoman.store.tables import (
 )
 
 BATCH = 200
+LOCK = 0x6472_6165  # key of the PostgreSQL advisory lock of those who evict
 
 Key: TypeAlias = tuple[str, ...]
 AgeColumn: TypeAlias = Column[float] | Column[int]
@@ -77,6 +80,8 @@ class MaintenanceRepository:
 
     def evict_oldest(self, limits: StoreLimits) -> int:
         """Delete the oldest rows of owners that store too much."""
+        if self._connection.dialect.name == "postgresql":  # SQLite has one writer anyway
+            self._connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
         count = 0
         for owner, excess in find_excess(self._sum_sizes(), limits).items():
             count += self._evict(owner, excess)
