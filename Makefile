@@ -27,7 +27,7 @@ help: ## show this list
 serve: $(VENV)/.serve ## set up, fetch the default model if needed, and serve it (MODEL=... for another)
 	$(BIN)/dragoman serve $(MODEL)
 
-check: $(VENV)/.test ## set up, then run linters, types and the fast tests (four minutes)
+check: $(VENV)/.test ## set up, then run linters, types and the fast tests (three minutes)
 	@$(MAKE) --no-print-directory -j2 --output-sync=target lint types test-fast
 
 test: $(VENV)/.test ## set up, then run every check and every test (seventeen minutes)
