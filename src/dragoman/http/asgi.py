@@ -140,21 +140,13 @@ class RequestContext:
         return {name: text for name, text in texts.items() if text is not None}
 
     @cached_property
-    def _query_fields(self) -> list[tuple[str, str]]:
-        text = self.scope.get("query_string", b"").decode("latin-1")
-        try:
-            return parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_QUERY_FIELDS)
-        except ValueError:
-            raise BadRequest("The query string is malformed.") from None
-
-    @property
     def query(self) -> dict[str, str]:
         """The fields of the query string; of a repeated field, the last value."""
-        return dict(self._query_fields)
-
-    def get_query_values(self, name: str) -> list[str]:
-        """All values of a field, written as `name=a&name=b` or as `name[]=a&name[]=b`."""
-        return [value for key, value in self._query_fields if key in (name, f"{name}[]")]
+        text = self.scope.get("query_string", b"").decode("latin-1")
+        try:
+            return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_QUERY_FIELDS))
+        except ValueError:
+            raise BadRequest("The query string is malformed.") from None
 
     async def read_body(
         self,

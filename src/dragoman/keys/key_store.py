@@ -140,11 +140,6 @@ class KeyStore:
         entry = self._table.by_owner.get(owner)
         return NO_LIMITS if entry is None else entry.limits
 
-    def find_name(self, owner: str) -> str:
-        """Return the name of an owner; "" if it has none."""
-        entry = self._table.by_owner.get(owner)
-        return "" if entry is None else entry.name
-
     def allows_model(self, owner: str, names: Iterable[str]) -> bool:
         """Whether an owner may use the model with these names."""
         entry = self._table.by_owner.get(owner)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from msgspec import Struct
 
 LOW_DETAIL = 512  # pixels of the longer side of a picture with `detail: low`
-MAX_SIDE_RATIO = 1 << 16  # of a picture's sides
 
 
 class MediaLimits(Struct, frozen=True, kw_only=True):

@@ -41,8 +41,6 @@ CONDITIONAL_KEYWORDS = frozenset({"not", "if", "then", "else"})
 APPLICATORS = frozenset({"$ref", "allOf", "anyOf", "oneOf", "if", "not"})
 ASSERTIONS = frozenset({"type", "enum", "const"}) | APPLICATORS | UNSUPPORTED_KEYWORDS.keys()
 ASSERTIONS |= frozenset().union(*KEYWORDS_BY_TYPE.values())
-# keywords about all properties of an object together
-PROPERTY_SET_KEYWORDS = frozenset({"minProperties", "maxProperties", "propertyNames"})
 MAX_BOUND = 10**17  # the greatest bound that llguidance enforces exactly
 
 

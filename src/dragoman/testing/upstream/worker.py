@@ -101,10 +101,6 @@ class ScriptedWorker:
     def accepted_connections(self) -> int:
         return self._server.accepted
 
-    @property
-    def open_connections(self) -> int:
-        return len(self._server.connections)
-
     async def __aenter__(self) -> ScriptedWorker:
         await self.start()
         return self

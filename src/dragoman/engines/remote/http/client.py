@@ -77,10 +77,6 @@ class UpstreamClient:
         self._all_lost.set()
 
     @property
-    def open_connections(self) -> int:
-        return len(self._open)
-
-    @property
     def idle_connections(self) -> int:
         return len(self._idle)
 
