@@ -141,6 +141,25 @@ def test_echo_with_logprobs(server: RunningServer) -> None:
     assert lists["text_offset"] == [0, 1, 2, 3]
 
 
+def test_every_choice_echoes_the_prompt_with_its_logprobs(server: RunningServer) -> None:
+    body: dict[str, Any] = {"prompt": ["one", "three"], "echo": True, "logprobs": 1, "n": 3}
+    choices = post(server, **body, max_tokens=1).json()["choices"]
+    assert [choice["text"][:-1] for choice in choices] == ["one"] * 3 + ["three"] * 3
+    for choice in choices:
+        lists = choice["logprobs"]
+        assert "".join(lists["tokens"]) == choice["text"]
+        assert len(lists["token_logprobs"]) == len(choice["text"])
+
+
+def test_choices_cannot_echo_a_prompt_without_end(server: RunningServer) -> None:
+    body: dict[str, Any] = {"prompt": ["one " * 500] * 4, "echo": True, "max_tokens": 1}
+    assert post(server, **body, n=5).status_code == 200
+    response = post(server, **body, n=51, logprobs=1)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "echo"
+    assert "fewer choices (`n`)" in response.json()["error"]["message"]
+
+
 def test_text_offsets_count_characters_not_tokens() -> None:
     with serve_scripted(ScriptedEngine("😀a日", tokens=True)) as server:
         whole = post(server, prompt="x", logprobs=0).json()["choices"][0]

@@ -28,6 +28,7 @@ from dragoman.pipeline.render import make_replay_scope
 from dragoman.replay import ReplayRecorder
 from dragoman.telemetry.record import Generation, get_record
 from dragoman.types import Step
+from dragoman.types.worker_threads import run_in_worker
 
 # Takes a delta; the awaitable it may return is awaited before the next delta.
 Deliver: TypeAlias = Callable[[Delta], Awaitable[None] | None]
@@ -100,7 +101,10 @@ class AnswerReader:
             try:
                 if not 0 <= step.choice < len(feeds):
                     raise EngineFailed("The engine answered with a choice that was not requested.")
-                if step.prompt_tokens is not None or step.prompt_logprobs or step.cached_tokens:
+                if step.prompt_logprobs:
+                    yield self._set_prompt_logprobs(step)
+                    step = replace(step, prompt_logprobs=[])
+                if step.prompt_tokens is not None or step.cached_tokens:
                     self._count_prompt(step)
                 deltas = feeds[step.choice](step)
             except STEP_ERRORS as error:
@@ -121,8 +125,31 @@ class AnswerReader:
 
     def _count_prompt(self, step: Step) -> None:
         self._generation.mark_first_step()
-        share_prompt_counts(step, self._readers, self._plan.jobs[0].n)
+        self._list_siblings(step)[0].count_prompt(step)
         self._runner.count_prompt(step)
+
+    async def _set_prompt_logprobs(self, step: Step) -> None:
+        """Set the logprobs that all choices of a prompt send with its echo.
+
+        They are as many as the prompt has tokens, so a worker thread converts them, once.
+        """
+        self._generation.mark_first_step()
+        siblings = self._list_siblings(step)
+        if siblings[0].prompt_logprobs:  # the engine repeats them with each choice
+            return
+        try:
+            tokens = await run_in_worker(siblings[0].make_tokens, step.prompt_logprobs)
+        except STEP_ERRORS as error:
+            explain_step_error(error, self._plan.model, step, len(self._readers))
+            raise
+        for reader in siblings:
+            reader.prompt_logprobs = tokens
+
+    def _list_siblings(self, step: Step) -> list[Reader]:
+        """List the readers of all choices of the prompt that a step belongs to."""
+        choices = self._plan.jobs[0].n
+        first = step.choice - step.choice % choices
+        return self._readers[first : first + choices]
 
 
 class RestOfSteps:
@@ -180,11 +207,3 @@ def add_context(delta: Delta, readers: list[Reader], plan: Plan) -> Delta:
     end = [delta.stop] if isinstance(delta.stop, int) else []
     text = [token for token in prompt if token >= 0]  # media cannot be sent back as ids
     return replace(delta, context=[*text, *answer, *end])
-
-
-def share_prompt_counts(step: Step, readers: list[Reader], choices: int) -> None:
-    """Hand the prompt's counts and logprobs, sent with any choice, to all choices of the prompt."""
-    first = step.choice - step.choice % choices
-    readers[first].count_prompt(step)
-    for reader in readers[first : first + choices]:
-        reader.set_prompt_logprobs(step.prompt_logprobs)

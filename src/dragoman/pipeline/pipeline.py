@@ -60,6 +60,7 @@ from dragoman.pipeline.sampling import resolve_tokens, warn_about_unused
 from dragoman.pipeline.services import Services
 from dragoman.pipeline.validate import (
     check_context_length,
+    check_echo_length,
     check_total_length,
     get_reasoning_budget,
     validate_chat,
@@ -74,6 +75,7 @@ from dragoman.types import Chat, Job, Prompt, Request, Step
 from dragoman.types.cache_scope import set_cache_scope
 from dragoman.types.loop_share import LoopShare
 from dragoman.types.request_priority import get_priority
+from dragoman.types.worker_threads import run_in_worker
 
 PLAIN_TEXT = OutputFormat()
 
@@ -84,7 +86,7 @@ async def prepare(request: Request, services: Services, already_admitted: bool =
     With `already_admitted` the request continues an answer that has started, and a full queue does
     not reject it.
     """
-    record = get_record()
+    record, share = get_record(), LoopShare()
     priority = get_priority(request.priority)
     if priority != request.priority:
         request = replace(request, priority=priority)
@@ -112,6 +114,7 @@ async def prepare(request: Request, services: Services, already_admitted: bool =
         raise
     plan = Plan(request, lease, [], [], ticket, services.replay)
     try:
+        await share.give_way()
         await ticket.wait_until_open()
         plan.request = await load_request_media(request, model, services)
         try:
@@ -145,6 +148,7 @@ async def prepare_jobs(plan: Plan, sent: Request, services: Services) -> None:
         tokens_left = check_context_length(prepared.tokens, model, param)
         total += prepared.tokens or 0
         check_total_length(total, model, param)
+        check_echo_length(total, model, request)
         prepared.public_tokens = await count_public_tokens(prepared.content, model)
         job_id = make_job_id(request, len(plan.jobs))
         job = make_job(job_id, request, prepared, model, tokens_left)
@@ -180,7 +184,8 @@ async def render_prompt(
     if request.echo and isinstance(prompt.content, str) and request.logprobs is None:
         echo = prompt.content
     elif request.echo:
-        echo = content if isinstance(content, str) else make_detokenizer(model).decode(content)
+        decode = make_detokenizer(model).decode
+        echo = content if isinstance(content, str) else await run_in_worker(decode, content)
     return PreparedPrompt(content, echo, grammar=grammar, warnings=warnings)
 
 

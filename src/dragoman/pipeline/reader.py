@@ -50,7 +50,7 @@ class Reader:
         self._prompt = job.prompt
         self._counts_prompt = first
         self._echo = echo
-        self._prompt_logprobs: tuple[Token, ...] = ()  # for `echo`
+        self.prompt_logprobs: tuple[Token, ...] = ()  # for `echo`
         self._detokenizer = detokenizer
         self._is_plain = detokenizer.is_plain and not echo
         self._limit = math.inf if job.sampling.max_tokens is None else job.sampling.max_tokens
@@ -110,9 +110,9 @@ class Reader:
             return Delta(self._index, released.text, tokens=released.tokens)
         return None
 
-    def set_prompt_logprobs(self, logprobs: list[Logprob]) -> None:
-        """Set the logprobs that are sent with the echoed prompt."""
-        self._prompt_logprobs = tuple(map(self._detokenizer.make_token, logprobs))
+    def make_tokens(self, logprobs: list[Logprob]) -> tuple[Token, ...]:
+        """Make tokens as clients get them."""
+        return tuple(map(self._detokenizer.make_token, logprobs))
 
     def _finish(self, step: Step, released: ReleasedText) -> Delta:
         """Finish the choice. A stop string wins over any other reason to finish."""
@@ -132,7 +132,7 @@ class Reader:
     def _prepend_echo(self, released: ReleasedText) -> ReleasedText:
         """Put the echoed prompt before the first text."""
         echo, self._echo = self._echo, ""
-        tokens = self._prompt_logprobs + released.tokens
+        tokens = self.prompt_logprobs + released.tokens
         return ReleasedText(echo + released.text, tokens, released.stop)
 
     def count_prompt(self, step: Step) -> None:

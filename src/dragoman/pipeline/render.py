@@ -37,6 +37,7 @@ from dragoman.replay import NO_ROOM, REREAD, ReplayedPrompt, ReplayScope, Replay
 from dragoman.telemetry.record import get_record
 from dragoman.types import Chat, Json, Message, Prompt, Request, text_content
 from dragoman.types.common_prefix import count_common
+from dragoman.types.loop_share import LoopShare
 
 QUESTIONS = ("a", "2")  # two questions with different first tokens
 MAX_AGE = 60.0  # seconds that a public prefix is valid; chat templates may write the date
@@ -90,11 +91,13 @@ async def render_unanswered(
     """Render a conversation whose answer is not generated; with warnings."""
     if model.relays_chat:
         raise Unsupported("This model's server renders its prompts itself.", param="model")
-    limit = model.make_count_limit("messages")
+    limit, share = model.make_count_limit("messages"), LoopShare()
     limit.check_chat(chat)
     validate_media(chat, model, services.limiter.find_limits(owner))
+    await share.give_way()
     chat = await load_media(chat, model, services, owner, limit)
     chat, warnings = adapt_chat(chat, model)
+    await share.give_way()
     return await model.renderer.render(chat, limit=limit), warnings
 
 

@@ -129,6 +129,17 @@ def check_total_length(tokens: int, model: Model, param: str) -> None:
         )
 
 
+def check_echo_length(tokens: int, model: Model, request: Request) -> None:
+    """Reject an answer that would repeat its prompts too often."""
+    limit = max(MAX_REQUEST_TOKENS, model.capabilities.context or 0)
+    if request.echo and tokens * request.n > limit:
+        raise BadRequest(
+            f"`echo` would repeat more than {limit} tokens of the prompt, which each of the "
+            f"{request.n} choices begins with. Ask for fewer choices (`n`).",
+            param="echo",
+        )
+
+
 def get_reasoning_budget(chat: Chat, model: Model, request: Request) -> int | None:
     """Return the maximum number of reasoning tokens; None if the template itself enforces it."""
     if chat.thinking_budget is None or model.renderer.template_enforces_budget:

@@ -97,6 +97,24 @@ def test_a_request_of_many_prompts_gives_way(
     add_figures("loop lag", **{f"prompts as {case}": str(lag)})
 
 
+@measures_time
+def test_many_choices_that_echo_a_long_prompt(
+    server: RunningServer, add_figures: Callable[..., None]
+) -> None:
+    fields = {"prompt": SENTENCE * 420, "echo": True, "logprobs": 5, "max_tokens": 1}
+    content = json.dumps({"model": "scripted", "n": 8} | fields).encode()
+    with (
+        httpx.Client(base_url=server.url, timeout=120, headers=HEADERS) as client,
+        measure_thread_lag(server) as lag,
+    ):
+        response = client.post("/v1/completions", content=content)
+    assert response.status_code == 200, response.text[:300]
+    assert len(response.json()["choices"][7]["logprobs"]["tokens"]) > 7_000
+    print(f"\n8 choices that echo: {lag}")
+    assert lag.get_quantile(0.99) <= LAG_LIMIT, lag
+    add_figures("loop lag", **{"choices that echo": str(lag)})
+
+
 def check_lag_of_large_bodies(server: RunningServer, every: int) -> str:
     """Send each `every`-th of the bodies; return the lag of the loop in words."""
     with httpx.Client(base_url=server.url, timeout=60, headers=HEADERS) as client:
