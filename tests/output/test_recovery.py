@@ -112,6 +112,33 @@ DOUBTLESS = {
         '<tool_calls>[{"name": "book", "arguments": {"stays": [{"at": "Oslo"}, '
         '{"name": "resize", "arguments": {}}]}}]</tool_calls>',
     ),
+    "the next call instead of a value": (
+        "json_bare",
+        '{"name": "book", "arguments": {"days": 3, "place": {"label": "Oslo", "size": \n'
+        '{"name": "book", "arguments": {"days": 4}}\n{"name": "book", "arguments": {"days": 5}}',
+    ),
+    "the next call as the last instead of a value": (
+        "json_bare",
+        '{"name": "book", "arguments": {"days": 3, "place": \n'
+        '{"name": "book", "arguments": {"note": "}]"}}',
+    ),
+    "the next call instead of an element": (
+        "json_bare",
+        '{"name": "book", "arguments": {"stays": [\n{"name": "book", "arguments": {"days": 4}}\n',
+    ),
+    "the next call instead of a key": (
+        "json_bare",
+        '{"name": "book", "arguments": {"days": 3}}\n{"name": "book", "arguments": {\n'
+        '{"name": "book", "arguments": {"days": 4}}\n',
+    ),
+    "no damage, but a call as a value": (
+        "json_bare",
+        '{"name": "book", "arguments": {"place": {"name": "book", "arguments": {"days": 4}}}}',
+    ),
+    "a call as a value, without the last brackets": (
+        "json_bare",
+        '{"name": "book", "arguments": {"place": {"name": "book", "arguments": {"days": 4}}',
+    ),
     "an object in a string with other quotes": (
         "sarashina",
         "<|tool_calls|>[{'name': 'book', 'arguments': "
@@ -131,6 +158,18 @@ DOUBTLESS_CALLS: dict[str, list[dict[str, Any]]] = {
     "a list of objects before the next call": [{"stays": [{"at": "Oslo"}]}, {"days": 3}],
     "no damage, but an object like a call": [
         {"stays": [{"at": "Oslo"}, {"name": "resize", "arguments": {}}]}
+    ],
+    "the next call instead of a value": [
+        {"days": 3, "place": {"label": "Oslo"}},
+        {"days": 4},
+        {"days": 5},
+    ],
+    "the next call as the last instead of a value": [{"days": 3}, {"note": "}]"}],
+    "the next call instead of an element": [{"stays": []}, {"days": 4}],
+    "the next call instead of a key": [{"days": 3}, {"days": 4}],
+    "no damage, but a call as a value": [{"place": {"name": "book", "arguments": {"days": 4}}}],
+    "a call as a value, without the last brackets": [
+        {"place": {"name": "book", "arguments": {"days": 4}}}
     ],
     "an object in a string with other quotes": [{"note": '{"name": "a", "arguments": {}}'}],
     "an opening tag instead of a closing one": [{"days": 3}, {"tags": []}],
@@ -171,6 +210,17 @@ def test_markers_inside_a_closed_string_are_part_of_it(name: str) -> None:
         pieces = [text[start : start + size] for start in range(0, len(text), size)]
         output = fold_spans(parse_pieces(OutputParser(name, tools=TOOLS), pieces))
         assert output.calls == list(zip(NAMES[:2], arguments, strict=True))
+
+
+@pytest.mark.parametrize("gap", [16_000, 16_500, 21_000])
+def test_cuts_change_no_answer_whose_string_is_not_closed_for_long(gap: int) -> None:
+    text = '<tool_call>{"name": "book", "arguments": {"note": "a</tool_call>' + "x" * gap
+    text += '<tool_call>{"name": "book", "arguments": {"days": 3}}</tool_call>'
+    outputs = []
+    for size in (1, 1000, 4096, len(text)):
+        pieces = [text[start : start + size] for start in range(0, len(text), size)]
+        outputs.append(fold_spans(parse_pieces(OutputParser("hermes_json", tools=TOOLS), pieces)))
+    assert outputs.count(outputs[0]) == len(outputs)
 
 
 KEY_WITHOUT_VALUE = {

@@ -24,6 +24,8 @@ MAX_LOOKAHEAD = 1 << 14  # characters in which a string must be closed after a m
 
 _TEXTS = re.compile(rf"{QUOTE}([^\"'\\]+){QUOTE}")
 _FOLLOWER = re.compile(r"\s*(\S)?")
+_OBJECT_PARTS = re.compile(r"[\"'{}\[\]]")
+_STRING_PARTS = re.compile(r"[\"']|\\(?:.|\Z)", re.DOTALL)
 
 
 class EndMarkers:
@@ -238,12 +240,12 @@ def ends_string(buffer: TextBuffer, ends: EndMarkers, finder: Finder) -> ReadSte
     while True:
         is_closed, position = finder.find(buffer, buffer.pos + offset)
         offset = position - buffer.pos
+        if offset > MAX_LOOKAHEAD:  # first, so that it does not depend on how the text was cut
+            return False
         if is_closed is not None:
             return not is_closed
         if buffer.has_ended:
             return True
-        if offset > MAX_LOOKAHEAD:
-            return False
         yield
 
 
@@ -252,6 +254,50 @@ def starts_call(buffer: TextBuffer, ends: EndMarkers, names: Sequence[str]) -> R
     if not (yield from is_at_end(buffer, ends)):
         return False
     return ends.call_start is None or not names or ends.call_start.has_name(buffer, names)
+
+
+def is_next_call(
+    buffer: TextBuffer, ends: EndMarkers, names: Sequence[str], starts_line: bool
+) -> ReadSteps[bool]:
+    """Whether the object here, in the place of a value, is the next call: the value is missing.
+
+    It starts like a call of a declared tool, and what it would be a part of does not go on after
+    it. At the end of the text that may be cut off, so there a new line must separate the calls.
+    """
+    if ends.call_start is None or not (yield from starts_call(buffer, ends, names)):
+        return False
+    end = yield from _find_object_end(buffer)
+    while end >= 0:
+        match = _FOLLOWER.match(buffer.text, buffer.pos + end)
+        char = None if match is None else match[1]
+        if char is not None:
+            return char not in ",}])"
+        if buffer.has_ended:
+            return starts_line and not buffer.is_truncated
+        yield
+    return False
+
+
+def _find_object_end(buffer: TextBuffer) -> ReadSteps[int]:
+    """Return where the object here ends, relative to the position; -1 if that is not known."""
+    offset, depth, quote = 0, 0, ""
+    while True:
+        limit = buffer.pos + MAX_LOOKAHEAD
+        parts = _STRING_PARTS if quote else _OBJECT_PARTS
+        match = parts.search(buffer.text, buffer.pos + offset, limit)
+        if match is None or match[0] == "\\":
+            if buffer.has_ended or len(buffer.text) >= limit:
+                return -1
+            offset = (len(buffer.text) if match is None else match.start()) - buffer.pos
+            yield
+            continue
+        offset = match.end() - buffer.pos
+        if match[0] in ('"', "'"):
+            quote = "" if quote == match[0] else quote or match[0]
+        elif not quote:
+            depth += 1 if match[0] in "{[" else -1
+            if not depth:
+                return offset
 
 
 def is_plain_object(buffer: TextBuffer, ends: EndMarkers, names: Sequence[str]) -> ReadSteps[bool]:

@@ -34,6 +34,7 @@ from dragoman.output.arguments.end_markers import (
     NO_ENDS,
     ends_string,
     is_at_end,
+    is_next_call,
     is_plain_object,
     starts_call,
 )
@@ -127,11 +128,6 @@ class ValueReader:
             elif self.stack[-1] == "}":
                 yield from self._read_member()
             else:
-                may_be_call = char == "{" and len(self.stack) in self._plain_lists
-                if may_be_call and (
-                    yield from starts_call(self._buffer, self.ends, self.types.tools)
-                ):
-                    raise Mismatch
                 if "," not in self._pending:  # the comma is missing
                     self._pending = "," + (self._pending or " ")
                 yield from self._read_element(char)
@@ -145,7 +141,7 @@ class ValueReader:
             if buffer.pos < len(buffer.text):
                 char = buffer.text[buffer.pos]
                 if char not in " \t\r\n":
-                    if char in self.ends.first_chars and (yield from is_at_end(buffer, self.ends)):
+                    if char in self.ends.string_chars and (yield from self._is_over(char)):
                         raise Mismatch
                     if char in ODD_SPACES and (yield from skip_odd_space(buffer, self.stack)):
                         continue
@@ -159,6 +155,18 @@ class ValueReader:
                 raise UnexpectedEnd
             yield
 
+    def _is_over(self, char: str) -> ReadSteps[bool]:
+        """Whether a marker or the next call ends the value here, whatever is open."""
+        ends, names = self.ends, self.types.tools
+        if char != "{" or not self.types.may_be_object(self._key_name()):
+            return (yield from is_at_end(self._buffer, ends))
+        if not self.stack:
+            return False
+        if len(self.stack) in self._plain_lists:
+            return (yield from starts_call(self._buffer, ends, names))
+        starts_line = "\n" in self._pending.rpartition(":")[2]
+        return (yield from is_next_call(self._buffer, ends, names, starts_line))
+
     def _emit(self, text: str) -> None:
         """Emit the start of a value, preceded by everything held back for it."""
         lead, self._pending = self._pending_braces + self._pending, ""
@@ -171,10 +179,9 @@ class ValueReader:
         if "," in self._pending:
             self._pending = ""
         depth = len(self.stack)
-        is_set = depth in self._set_depths
+        closer = "}" if char == "}" and depth not in self._set_depths else "]"
         self._set_depths.discard(depth)
         self._plain_lists.discard(depth)
-        closer = "}" if char == "}" and not is_set else "]"
         if closer not in self.stack:
             self._pending = ""
             return
@@ -200,10 +207,6 @@ class ValueReader:
             yield from self._read_string(char)
         elif char in "{[(":
             if len(self.stack) >= MAX_DEPTH:
-                raise Mismatch
-            may_be_call = char == "{" and self._current_key is not None
-            may_be_call = may_be_call and not self.types.may_be_object(self._key_name())
-            if may_be_call and (yield from is_at_end(buffer, self.ends)):
                 raise Mismatch
             buffer.pos += 1
             yield from self._read_container(char)
@@ -236,8 +239,7 @@ class ValueReader:
     def _read_element(self, char: str) -> ReadSteps[None]:
         """Read an element of a list. A key shows that the list was not closed before it."""
         if char not in "{[(" or (
-            self.ends.call_start is not None
-            and (yield from is_plain_object(self._buffer, self.ends, self.types.tools))
+            yield from is_plain_object(self._buffer, self.ends, self.types.tools)
         ):
             self._plain_lists.add(len(self.stack))
         if char not in "\"'" or self.stack[-2:] != ["}", "]"]:
@@ -381,11 +383,9 @@ class ValueReader:
     def _read_bare_word(self) -> ReadSteps[None]:
         ends = self.ends
         pattern = ends.unquoted if self._unquoted else ends.word
-        word = yield from read_word(self._buffer, ends, pattern)
-        word = word.strip()
+        word = (yield from read_word(self._buffer, ends, pattern)).strip()
         if not word:
-            is_inside = bool(self.stack or self._pending_braces)
-            if is_inside and not self._buffer.has_more:
+            if (self.stack or self._pending_braces) and not self._buffer.has_more:
                 raise UnexpectedEnd
             raise Mismatch  # a character without meaning here
         following = self._buffer.text[self._buffer.pos : self._buffer.pos + 1]
