@@ -533,7 +533,7 @@ def test_session_receives_while_it_sends() -> None:
             for i in range(1000):
                 await session.send(str(i).encode())
 
-        with session.busy():
+        with session.mark_busy():
             task = asyncio.create_task(send_numbers())
             while await session.receive() != b"stop":
                 pass
@@ -622,7 +622,7 @@ def test_stopping_closes_idle_sessions_at_once_and_busy_ones_when_done() -> None
 
 def test_stopping_does_not_interrupt_a_busy_session_that_receives() -> None:
     async def serve(session: WebSocketSession) -> None:
-        with session.busy():
+        with session.mark_busy():
             await session.send(b"started")
             assert await session.receive() == b"finish"
             await session.send(b"done")

@@ -38,16 +38,16 @@ class GeneratedSteps:
         self._steps = steps
         self._count_tokens = count_tokens
 
-    def get_mark(self) -> tuple[int, object]:
+    def get_state(self) -> tuple[int, object]:
         """Return how many tokens came, and what the generator waits for."""
         return self._count_tokens(), getattr(self._steps, "ag_await", None)
 
-    def has_changed(self, mark: tuple[int, object]) -> bool:
+    def has_changed(self, state: tuple[int, object]) -> bool:
         """Whether it has yielded since: tokens came, or it waits for something else or its reader.
 
         If it waited for nothing, it may have just started.
         """
-        tokens, waits_for = mark
+        tokens, waits_for = state
         if not getattr(self._steps, "ag_running", False) or self._count_tokens() != tokens:
             return True
         return waits_for is not None and getattr(self._steps, "ag_await", None) is not waits_for

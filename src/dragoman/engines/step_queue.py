@@ -196,13 +196,13 @@ class StepQueue:
         """Call a function once the reader has taken all that waits."""
         self._on_taken.append(callback)
 
-    def get_mark(self) -> int:
+    def get_state(self) -> int:
         """Return the state of the queue, to find out later whether steps have arrived."""
         return self.arrivals
 
-    def has_changed(self, mark: int) -> bool:
-        """Whether steps have arrived since the mark."""
-        return self.arrivals != mark
+    def has_changed(self, state: int) -> bool:
+        """Whether steps have arrived since that state."""
+        return self.arrivals != state
 
     def _call(self, consumer: StepConsumer, steps: list[Step]) -> None:
         """Call a consumer where steps arrive; wake `deliver` if it has something to do."""

@@ -74,7 +74,7 @@ class RequestContext:
         self.dialect: Dialect[object] = DEFAULT_DIALECT  # the router chooses it
         self.access: Access = "key"  # likewise; unknown paths need a key, too
         self.route_name: RouteName | None = None  # likewise; None for unknown paths
-        self.takes_place = False  # likewise; it is one of the concurrent requests of its key
+        self.is_concurrent = False  # likewise; it is one of the concurrent requests of its key
         self.owner = ""  # whose data the request sees: a digest of the client's key, or of its name
         self.key_name = ""  # of the client's key, for logs; it has one only where keys are required
         self.is_admin = False  # it has an admin key, or needs none

@@ -86,7 +86,7 @@ class KeyGuard:
             request.owner, request.key_name = entry.owner, entry.name
             request.get_rate_limits = lambda: self._limiter.get_status(entry.owner)
         set_cache_scope(request.owner)
-        running = self._limiter.start_request(request.owner, takes_place=request.takes_place)
+        running = self._limiter.start_request(request.owner, is_concurrent=request.is_concurrent)
         try:
             request.is_admin = is_admin = self._is_admin(entries)
             if request.access == "admin" and not is_admin:

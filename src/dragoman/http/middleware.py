@@ -125,7 +125,7 @@ class RequestMiddleware:
             return
         status = request.dialect.get_error_status(error)
         if error.status in REJECTIONS:
-            name_path(error, request)
+            add_path(error, request)
         body = request.dialect.encode_error(error, request.request_id)
         try:
             await request.send_response(status, body, headers=make_retry_headers(error))
@@ -150,7 +150,7 @@ class RequestMiddleware:
             metrics.errors[request.error_code] += 1
 
 
-def name_path(error: DragomanError, request: RequestContext) -> None:
+def add_path(error: DragomanError, request: RequestContext) -> None:
     """Name the path in an error: often, the client has the wrong address."""
     path = escape_text(request.path)
     if path not in error.message:

@@ -48,7 +48,7 @@ class Route(Struct, frozen=True, kw_only=True):
     is_work: bool = True  # a POST that is one of the concurrent requests of a key
 
     @property
-    def takes_place(self) -> bool:
+    def is_concurrent(self) -> bool:
         """Whether its requests count as concurrent ones: reading and deleting never does."""
         return self.is_work and self.method in ("POST", WEBSOCKET)
 
@@ -209,7 +209,7 @@ class Router:
         if route is not None:
             request.access = route.access
             request.route_name = route.name
-            request.takes_place = route.takes_place
+            request.is_concurrent = route.is_concurrent
 
     async def dispatch(self, request: RequestContext) -> None:
         match = self.find(request.path)

@@ -130,7 +130,7 @@ class WebSocketSession:
         await self._closed.wait()
 
     @contextmanager
-    def busy(self) -> Iterator[None]:
+    def mark_busy(self) -> Iterator[None]:
         """Mark the session as busy: it is not idle even if its handler waits for messages."""
         self._busy += 1
         try:

@@ -211,23 +211,23 @@ class RateLimiter:
     def find_limits(self, owner: str) -> KeyLimits:
         return self._find_limits(owner)
 
-    def start_request(self, owner: str, *, takes_place: bool = True) -> RunningRequest:
+    def start_request(self, owner: str, *, is_concurrent: bool = True) -> RunningRequest:
         """Count a request, or raise `Overloaded`.
 
-        It is one of the concurrent requests, if it `takes_place` among them, until the block of
+        If it `is_concurrent`, it counts as one of the concurrent requests until the block of
         the returned context manager ends.
         """
-        return RunningRequest(self._charge(owner, takes_place))
+        return RunningRequest(self._charge(owner, is_concurrent))
 
-    def _charge(self, owner: str, takes_place: bool) -> Charge:
+    def _charge(self, owner: str, is_concurrent: bool) -> Charge:
         limits = self._find_limits(owner)
         usage = self._get_usage(owner, limits)
         if usage is None:
             return Charge(None)
         with usage.count_refusals():
-            self._check_requests(usage, limits.concurrent_requests if takes_place else None)
+            self._check_requests(usage, limits.concurrent_requests if is_concurrent else None)
         usage.total_requests += 1
-        return Charge(usage if takes_place else None)
+        return Charge(usage if is_concurrent else None)
 
     @staticmethod
     def _check_requests(usage: OwnerUsage, allowed: int | None) -> None:

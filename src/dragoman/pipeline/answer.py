@@ -81,13 +81,13 @@ class AnswerReader:
             return RestOfSteps(self, pending, rest)
         return None
 
-    def get_mark(self) -> int:
+    def get_state(self) -> int:
         """Return a state, to find out later whether the engine has made progress."""
         return self._arrivals
 
-    def has_changed(self, mark: int) -> bool:
-        """Whether steps have come since the mark; an engine does not hang if its client is slow."""
-        return self.is_waiting or self._arrivals != mark
+    def has_changed(self, state: int) -> bool:
+        """Whether steps have come since then; an engine does not hang if its client is slow."""
+        return self.is_waiting or self._arrivals != state
 
     def check_complete(self) -> None:
         """Fail if the engine has ended before all choices were finished."""

@@ -239,7 +239,7 @@ async def encode_raw_prompt(
 
 
 def prepend_context(context: tuple[int, ...], content: list[int] | str, model: Model) -> list[int]:
-    """Put the tokens of an earlier exchange before a prompt."""
+    """Put the tokens of earlier turns before a prompt."""
     tokenizer = model.tokenizer
     if isinstance(content, str) or tokenizer is None:
         raise Unsupported("`context` is not supported by this model's engine.", param="context")

@@ -127,7 +127,7 @@ class SubprocessEngine:
         async with self._suspects.try_call(job) as outcome:
             connection = await self._get_connection()
             with connection.open_queue(job) as (number, queue):
-                outcome.has_answered = partial(queue.has_changed, queue.get_mark())
+                outcome.has_answered = partial(queue.has_changed, queue.get_state())
                 await connection.send(messages.StartJob(number, job))
                 yield queue
             outcome.is_harmless = True

@@ -43,10 +43,10 @@ CANCELLED_CALLS = 64  # how many are remembered until the next sign of progress
 
 
 class ProgressSource(Protocol):
-    """Where steps arrive. The mark is a state of it, to find out later whether any have arrived."""
+    """Where steps arrive. Its state tells later whether any have arrived."""
 
-    def get_mark(self) -> Any: ...
-    def has_changed(self, mark: Any) -> bool: ...
+    def get_state(self) -> Any: ...
+    def has_changed(self, state: Any) -> bool: ...
 
 
 class RunningCall(Struct, eq=False):
@@ -57,7 +57,7 @@ class RunningCall(Struct, eq=False):
     size: int  # tokens that it may process before the first step or the result
     source: ProgressSource | None = None  # of the steps of a job
     content: CallContent | None = None
-    mark: Any = None  # of the source, at the last tick
+    last_state: Any = None  # of the source, at the last tick
     has_stepped: bool = False
     idle: float = 0.0  # seconds since its last step
     age: float = 0.0
@@ -125,7 +125,7 @@ class ProgressWatch:
         return [*self.calls.values(), *self._cancelled]
 
     def add(self, call: RunningCall) -> None:
-        call.mark = None if call.source is None else call.source.get_mark()
+        call.last_state = None if call.source is None else call.source.get_state()
         self.calls[call.number] = call
 
     def remove(self, number: int, *, is_cancelled: bool) -> None:
@@ -134,7 +134,7 @@ class ProgressWatch:
         if call is None:
             return
         # else clients that cancel after the first token would make a busy engine look hung
-        has_new_steps = call.source is not None and call.source.has_changed(call.mark)
+        has_new_steps = call.source is not None and call.source.has_changed(call.last_state)
         if is_cancelled and not has_new_steps:
             self.give_up(number)
         else:
@@ -151,7 +151,7 @@ class ProgressWatch:
     def _forget(self, number: int) -> RunningCall | None:
         call = self.calls.pop(number, None)
         if call is not None:
-            call.source = call.mark = None
+            call.source = call.last_state = None
         return call
 
     def start_probe(self) -> bool:
@@ -211,8 +211,8 @@ class ProgressWatch:
         call.idle += seconds
         if call.source is None:
             return False
-        has_changed = call.source.has_changed(call.mark)
-        call.mark = call.source.get_mark()
+        has_changed = call.source.has_changed(call.last_state)
+        call.last_state = call.source.get_state()
         if not has_changed:
             return False
         call.idle = 0.0

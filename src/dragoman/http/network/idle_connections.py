@@ -26,7 +26,7 @@ class IdleConnection(Protocol):
     def is_idle(self) -> bool: ...
 
 
-class Restricted(Struct, eq=False):
+class RestrictedConnection(Struct, eq=False):
     """A connection that was accepted for a health check alone."""
 
     accepted: socket.socket
@@ -48,17 +48,17 @@ class IdleConnections:
         self._connections = connections
         self._loop = asyncio.get_running_loop()
         self._closed_at = 0.0
-        self._restricted: list[Restricted] = []  # oldest first
-        self._replaced: Restricted | None = None
+        self._restricted: list[RestrictedConnection] = []  # oldest first
+        self._replaced: RestrictedConnection | None = None
         self.starting: set[asyncio.Task[None]] = set()  # connections that are not made yet
 
     def count_open(self) -> int:
         return len(self._connections) + len(self.starting)
 
-    def restrict(self, accepted: socket.socket) -> Restricted:
+    def restrict(self, accepted: socket.socket) -> RestrictedConnection:
         """Remember a connection that was accepted for a health check."""
         self._restricted = [each for each in self._restricted if each.is_open]
-        self._restricted.append(Restricted(accepted))
+        self._restricted.append(RestrictedConnection(accepted))
         return self._restricted[-1]
 
     @property

@@ -23,7 +23,7 @@ from dragoman.errors import DragomanError, InvalidHttp, TooManyConnections
 from dragoman.http.closing import encode_rejection
 from dragoman.http.connection import Connection
 from dragoman.http.network.descriptors import DescriptorReserve
-from dragoman.http.network.idle_connections import IdleConnections, Restricted
+from dragoman.http.network.idle_connections import IdleConnections, RestrictedConnection
 from dragoman.http.network.tls import TlsCertificate
 
 log = logging.getLogger("dragoman.server")
@@ -125,7 +125,9 @@ class Listener:
                 if hasattr(socket, name):  # else, another system than Linux
                     connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
-    async def _connect(self, accepted: socket.socket, restricted: Restricted | None) -> None:
+    async def _connect(
+        self, accepted: socket.socket, restricted: RestrictedConnection | None
+    ) -> None:
         options, loop = self._options, self._loop
 
         def make_connection() -> Connection:

@@ -116,7 +116,7 @@ class ResponseHandlers:
             local: ConnectionHistory = {}
             while True:
                 text = await session.receive()
-                with session.busy(), self._context.observer.observe_child(WEBSOCKET) as record:
+                with session.mark_busy(), self._context.observer.observe_child(WEBSOCKET) as record:
                     await WebSocketResponse(self._context, request, session).serve(text, local)
                     record.status = record.status or 200
 

@@ -1,6 +1,6 @@
 """Requests that are answered with vectors or scores instead of text.
 
-turns   slices of inputs, which take turns with the requests of others
+slices  slices of inputs, between which requests of others run
 embed   vectors of texts
 score   relevance of documents, for reranking
 """

@@ -14,7 +14,7 @@ from dragoman.errors import ContextOverflow
 from dragoman.events import Usage
 from dragoman.models.model import Model
 from dragoman.pipeline.plan import estimate_tokens
-from dragoman.pipeline.pooling.turns import lease_model, take_turns
+from dragoman.pipeline.pooling.slices import lease_model, queue_slices
 from dragoman.pipeline.services import Services
 from dragoman.pipeline.validate import (
     check_total_length,
@@ -115,6 +115,6 @@ async def embed(
             await deliver(await embed_slice(inputs, model))
 
         tokens = count_tokens(prompts)
-        with take_turns(lease, services, task.owner, tokens, "embed") as turns:
-            await turns.run(prompts, estimate_tokens, compute)
+        with queue_slices(lease, services, task.owner, tokens, "embed") as slices:
+            await slices.run(prompts, estimate_tokens, compute)
     return lease.model_name, Usage(prompt=tokens)

@@ -24,7 +24,7 @@ from dragoman.pipeline.pooling.embed import (
     encode_first_tokens,
     encode_plain,
 )
-from dragoman.pipeline.pooling.turns import lease_model, take_turns
+from dragoman.pipeline.pooling.slices import lease_model, queue_slices
 from dragoman.pipeline.services import Services
 from dragoman.pipeline.validate import check_total_length
 from dragoman.pipeline.watch import watch_call
@@ -60,12 +60,12 @@ async def score(task: ScoreTask, services: Services) -> ScoreResult:
         with get_record().measure("render"):
             reader = PairReader(task, model)
             encoded = await reader.encode_all()
-        with take_turns(lease, services, task.owner, reader.tokens, "score") as turns:
+        with queue_slices(lease, services, task.owner, reader.tokens, "score") as slices:
             scores = ScoreList(model, len(task.pairs))
             if model.capabilities.scores:
-                await turns.run(cast("list[TextPair]", encoded), measure_pair, scores.add_pairs)
+                await slices.run(cast("list[TextPair]", encoded), measure_pair, scores.add_pairs)
             else:
-                await turns.run(
+                await slices.run(
                     cast("list[EmbeddedText]", encoded), measure_text, scores.add_vectors
                 )
     return ScoreResult(

@@ -164,7 +164,7 @@ def _decode_chat(
         forces_named_tool=choice.forces_named_tool,
         result_params=decoder.result_params,
         results_follow_calls=True,
-        response_format=_to_template_format(constraint),
+        response_format=response_format.make_template_format(constraint),
         reasoning_effort=reasoning.effort,
         thinking_budget=reasoning.budget,
         add_generation_prompt=not continues,
@@ -229,13 +229,6 @@ def _decode_constraint(fields: CountTokensRequest) -> Constraint | None:
     if output_format.schema is None:
         raise make_missing_field_error(f"{path}.schema")
     return response_format.make_json_constraint(output_format.schema, None, f"{path}.schema")
-
-
-def _to_template_format(constraint: Constraint | None) -> dict[str, Json] | None:
-    """Return the constraint as a `response_format`, which templates know."""
-    if constraint is None:
-        return None
-    return response_format.make_template_format("answer", constraint.value)
 
 
 def _warn_about_ignored(fields: CountTokensRequest) -> list[str]:

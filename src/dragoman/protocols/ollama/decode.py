@@ -111,7 +111,7 @@ def decode_chat(body: bytes, strict: bool = False) -> OllamaRequest:
         add_generation_prompt=not continues,
         continue_final_message=continues,
         **_decode_think(fields.think, {"continue_final_message": path}),
-        response_format=_to_template_format(constraint),
+        response_format=response_format.make_template_format(constraint),
     )
     truncates = fields.truncate is not False
     return _make_request(fields, strict, chat, constraint=constraint, truncates=truncates)
@@ -132,7 +132,7 @@ def decode_generate(body: bytes, strict: bool = False) -> OllamaRequest:
         context=tuple(fields.context or ()),
         template=fields.template or None,
         **_decode_think(fields.think),
-        response_format=_to_template_format(constraint),
+        response_format=response_format.make_template_format(constraint),
     )
     return _make_request(fields, strict, chat, constraint=constraint, returns_context=True)
 
@@ -209,14 +209,6 @@ def _decode_format(value: str | dict[str, Json] | None) -> Constraint | None:
             raise InvalidValue("`format` must be `json` or a JSON schema.", param="format")
         return response_format.make_json_constraint(None, None, "format")
     return response_format.make_json_constraint(value, None, "format")
-
-
-def _to_template_format(constraint: Constraint | None) -> dict[str, Json] | None:
-    if constraint is None:
-        return None
-    if constraint.value is None:
-        return {"type": "json_object"}
-    return response_format.make_template_format("answer", constraint.value)
 
 
 def _decode_think(think: bool | str | None, names: dict[str, str] | None = None) -> dict[str, Any]:

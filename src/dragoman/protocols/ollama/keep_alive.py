@@ -1,7 +1,7 @@
 """How long a model stays loaded after a request: `keep_alive`.
 
-A number is seconds, a string is a duration of Go with a unit (`300ms`, `5m`, `1h30m`, `-1m`). Less
-than nothing is forever, nothing unloads the model when the request has ended.
+A number is seconds, a string is a duration of Go with a unit (`300ms`, `5m`, `1h30m`, `-1m`). A
+negative one keeps the model loaded for ever, 0 unloads it when the request has ended.
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ GrammarText: TypeAlias = Annotated[str, Meta(min_length=1, max_length=1_000_000)
 Choices: TypeAlias = Annotated[
     list[Annotated[str, Meta(min_length=1)]], Meta(min_length=1, max_length=1000)
 ]
+DEFAULT_SCHEMA_NAME = "answer"
 _SCHEMA_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -135,7 +136,9 @@ def to_template_format(response_format: ResponseFormat | None) -> dict[str, Json
     if response_format is None or response_format.type == "text":
         return None
     if response_format.schema is not None:
-        return make_template_format(response_format.name or "answer", response_format.schema)
+        return _make_schema_format(
+            response_format.name or DEFAULT_SCHEMA_NAME, response_format.schema
+        )
     plain: dict[str, Json] = msgspec.to_builtins(response_format)
     schema = plain["json_schema"]
     if schema is None:
@@ -144,7 +147,16 @@ def to_template_format(response_format: ResponseFormat | None) -> dict[str, Json
     return {"type": response_format.type, "json_schema": present_fields}
 
 
-def make_template_format(name: str, schema: Schema) -> dict[str, Json]:
+def make_template_format(constraint: Constraint | None) -> dict[str, Json] | None:
+    """Return a constraint to JSON as a `response_format`, which templates know."""
+    if constraint is None:
+        return None
+    if constraint.value is None:
+        return {"type": "json_object"}
+    return _make_schema_format(DEFAULT_SCHEMA_NAME, constraint.value)
+
+
+def _make_schema_format(name: str, schema: Schema) -> dict[str, Json]:
     return {"type": "json_schema", "json_schema": {"name": name, "schema": schema}}
 
 

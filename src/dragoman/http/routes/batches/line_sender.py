@@ -49,7 +49,7 @@ class OwnerGuard:
         self._check_spare(request.owner)
         set_cache_scope(request.owner)
         limit_priority("batch")
-        with self._limiter.start_request(request.owner, takes_place=request.takes_place):
+        with self._limiter.start_request(request.owner, is_concurrent=request.is_concurrent):
             await self._dispatch(request)
 
     def _check_key(self, request: RequestContext) -> None:

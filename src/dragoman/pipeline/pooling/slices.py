@@ -1,7 +1,8 @@
-"""Runs the inputs of one request in slices, each in its turn.
+"""Computes the inputs of one request in slices, each of which waits in the queue of the model.
 
-A request may have thousands of inputs to embed or score. They are computed in slices, and between
-two slices others take their turns (`admission`). So it has its share of the engine and no more.
+A request may have thousands of inputs to embed or score. They are computed in slices, and
+requests of others run between two slices (`admission`). So it has its share of the engine and no
+more.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dragoman.telemetry.record import get_record
 from dragoman.types.request_priority import get_priority
 
 T = TypeVar("T")
-SLICE_INPUTS, SLICE_TOKENS = 32, 4096  # that are computed in one turn
+SLICE_INPUTS, SLICE_TOKENS = 32, 4096  # the most that one slice has
 
 
 @asynccontextmanager
@@ -34,7 +35,7 @@ async def lease_model(
         yield lease
 
 
-class TurnTaker:
+class SliceRunner:
     """Computes inputs of one request in slices."""
 
     def __init__(self, ticket: Ticket, stage: str) -> None:
@@ -57,7 +58,7 @@ class TurnTaker:
                 await compute(part)
 
     async def _acquire(self, count: int, tokens: int) -> None:
-        """Wait for a turn. An input costs a step of the engine, as a generated token."""
+        """Wait for a slot. An input costs a step of the engine, as a generated token."""
         self._claim = await self._ticket.acquire(
             prompt_tokens=tokens, max_tokens=count, after=self._claim
         )
@@ -65,19 +66,19 @@ class TurnTaker:
 
 
 @contextmanager
-def take_turns(
+def queue_slices(
     lease: Lease, services: Services, owner: str, tokens: int, stage: str
-) -> Iterator[TurnTaker]:
+) -> Iterator[SliceRunner]:
     """Take a place in the queue of the model, for a request with so many tokens."""
     with (
         services.limiter.reserve_tokens(owner, tokens, 0),
         services.admission.get_gate(lease.model).enter(owner, get_priority()) as ticket,
     ):
-        yield TurnTaker(ticket, stage)
+        yield SliceRunner(ticket, stage)
 
 
 def split_items(items: Sequence[T], measure: Callable[[T], int]) -> list[list[T]]:
-    """Split items into slices, each of which is computed in one turn."""
+    """Split items into slices of at most `SLICE_INPUTS` items and `SLICE_TOKENS` tokens."""
     slices: list[list[T]] = []
     tokens = 0
     for item in items:

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from dragoman.pipeline.pooling.turns import SLICE_INPUTS, SLICE_TOKENS, split_items
+from dragoman.pipeline.pooling.slices import SLICE_INPUTS, SLICE_TOKENS, split_items
 from dragoman.types import Capabilities, Job, Step
 from dragoman.types.text_pair import TextPair
 from tests.support.serving import RunningServer, poll_until, serve_scripted
