@@ -9,7 +9,6 @@ import os
 import ssl
 import sys
 from collections.abc import Generator, Iterator
-from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -33,14 +32,17 @@ settings.load_profile("repeatable")
 def pytest_configure() -> None:
     """Load the usual certificates once: every HTTP client would spend 30 ms on them."""
     create, names = httpx.create_ssl_context, ("SSL_CERT_FILE", "SSL_CERT_DIR")
-    create_default = cache(create)
+    contexts: dict[tuple[str | None, ...], ssl.SSLContext] = {}
 
     def create_ssl_context(
         verify: ssl.SSLContext | str | bool = True, cert: object = None, trust_env: bool = True
     ) -> ssl.SSLContext:
-        if verify is True and not cert and not any(map(os.environ.get, names)):
-            return create_default()
-        return create(verify, cert, trust_env)  # type: ignore[arg-type]
+        if verify is not True or cert:
+            return create(verify, cert, trust_env)  # type: ignore[arg-type]
+        files = tuple(map(os.environ.get, names)) if trust_env else ()
+        if files not in contexts:
+            contexts[files] = create(trust_env=trust_env)
+        return contexts[files]
 
     httpx._transports.default.create_ssl_context = create_ssl_context  # type: ignore[attr-defined]
 
