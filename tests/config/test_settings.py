@@ -35,7 +35,8 @@ def test_number_out_of_range_is_named(field: OptionField) -> None:
                 config.load(flags, environment)
             where = config.name_variable(field) if environment else config.name_flag(field)
             assert str(caught.value).startswith(f"{where}: ")
-            assert str(caught.value).endswith(f"got {number}")
+            problem = str(caught.value).partition(" bytes; write the unit")[0]
+            assert problem.endswith(f"got {number}")
 
 
 @pytest.mark.parametrize("field", NUMBERS, ids=get_name)
@@ -88,7 +89,8 @@ def make_text(field: OptionField) -> str:
     if field.kind is bool:
         return "yes"
     if field.kind in (int, float):
-        return "1,1" if field.is_list else "1"
+        number = "2MiB" if field.setting.unit == "bytes" else "1"
+        return "1,1" if field.is_list else number
     return "text"
 
 

@@ -38,7 +38,7 @@ class MediaSettings(ApiKeySettings, frozen=True, kw_only=True):
             help="maximum size of a picture, sound or file, as it is sent or fetched",
             group="media",
             unit="bytes",
-            minimum=1,
+            minimum=1024,
         ),
     ] = 20 << 20
     media_pixels: Annotated[

@@ -217,6 +217,7 @@ class Settings(StateSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
             group="limits",
             unit="bytes",
             minimum=0,
+            smallest=1 << 20,
             default="90 % of what is available",
         ),
     ] = 0
@@ -235,7 +236,7 @@ class Settings(StateSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
             help="largest request body",
             group="limits",
             unit="bytes",
-            minimum=1,
+            minimum=100,
             default="from the context: 8MiB to 24MiB",
             is_live=True,
         ),
@@ -246,13 +247,13 @@ class Settings(StateSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
             help="largest file that clients upload to create a model",
             group="limits",
             unit="bytes",
-            minimum=1,
+            minimum=1024,
         ),
     ] = 64 << 30
     header_limit: Annotated[
         int,
         Setting(
-            help="largest request header", group="limits", unit="bytes", minimum=1, is_live=True
+            help="largest request header", group="limits", unit="bytes", minimum=256, is_live=True
         ),
     ] = 64 * 1024
     keep_alive: Annotated[

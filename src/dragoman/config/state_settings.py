@@ -38,6 +38,7 @@ class StateSettings(MediaSettings, frozen=True, kw_only=True):
             group="stored responses",
             unit="bytes",
             minimum=0,
+            smallest=64 << 10,
         ),
     ] = 1 << 30
     recall: Annotated[
@@ -54,7 +55,7 @@ class StateSettings(MediaSettings, frozen=True, kw_only=True):
             help="maximum size of an uploaded file",
             group="files and batches",
             unit="bytes",
-            minimum=1,
+            minimum=1024,
         ),
     ] = 200 << 20
     files_size: Annotated[
@@ -64,6 +65,7 @@ class StateSettings(MediaSettings, frozen=True, kw_only=True):
             group="files and batches",
             unit="bytes",
             minimum=0,
+            smallest=1024,
             key="size",
         ),
     ] = 512 << 20

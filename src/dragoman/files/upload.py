@@ -7,10 +7,12 @@ sweep deletes what was written.
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 
@@ -21,6 +23,8 @@ from dragoman.types.limits import FindLimits, find_no_limits
 if TYPE_CHECKING:
     from dragoman.store.store import Store
     from dragoman.store.transaction import Transaction
+
+T = TypeVar("T")
 
 CHUNK_BYTES = 256 << 10
 UPLOAD_SECONDS = 6 * 3600.0  # after which an upload that did not end is deleted
@@ -56,7 +60,7 @@ class Upload:
         self._limits = limits
         self._buffer = bytearray()
         self._written = 0  # chunks
-        self._may_be_stored = False  # also if nobody waited for the end of a transaction
+        self._last_write: asyncio.Task[Any] | None = None
         self._size = 0
 
     async def write(self, data: bytes) -> None:
@@ -68,8 +72,7 @@ class Upload:
         while len(self._buffer) >= CHUNK_BYTES:
             chunk = bytes(self._buffer[:CHUNK_BYTES])
             del self._buffer[:CHUNK_BYTES]
-            self._may_be_stored = True
-            await self._store.write(partial(self._append, data=chunk))
+            await self._write(partial(self._append, data=chunk))
             self._written += 1
 
     async def finish(self, filename: str, purpose: str, seconds: float | None) -> StoredFile:
@@ -84,16 +87,21 @@ class Upload:
                 self._owner, self.id, filename=filename, purpose=purpose, expires=expires
             )
 
-        self._may_be_stored = True
-        row = await self._store.write(complete)
+        row = await self._write(complete)
         if row is None:
             raise StoreUnavailable("The file was deleted while it was uploaded.")
         return row
 
     async def abort(self) -> None:
-        """Delete what was written."""
-        if self._may_be_stored:
+        """Delete what was written, and what is being written."""
+        if self._last_write is not None:
+            await asyncio.gather(self._last_write, return_exceptions=True)
             await delete_file(self._store, self._owner, self.id)
+
+    async def _write(self, operation: Callable[[Transaction], T]) -> T:
+        """Run a transaction; it goes on if nobody waits for it any more, and `abort` does then."""
+        self._last_write = write = asyncio.create_task(self._store.write(operation))
+        return await asyncio.shield(write)
 
     def _append(self, tx: Transaction, data: bytes) -> None:
         self._check_quota(tx, len(data))

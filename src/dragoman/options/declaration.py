@@ -25,6 +25,7 @@ class Setting(Struct, frozen=True, kw_only=True):
     metavar: str = ""  # what a value looks like in `--help`; "" is derived; NAME=X takes a mapping
     unit: Unit = ""  # `bytes`, `seconds` and `tokens` read values such as 4GB, 5m and 8k
     minimum: float | None = None
+    smallest: int | None = None  # the least that is not 0, where 0 has a meaning of its own
     maximum: float | None = None
     above: float | None = None  # the value must be greater
     can_be_forever: bool = False  # a duration that may be -1 or `forever`

@@ -22,6 +22,7 @@ TRUE, FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
 MAX_SHOWN = 80  # characters of a wrong value in a message
 MAX_COUNT = 2**31 - 1  # what engines store in 32 bits
 MAX_BYTES = 2**62
+FEW_BYTES = 1024  # of which fewer are meant in another unit
 TYPE_NAMES: dict[object, str] = {
     int: "a whole number",
     float: "a number",
@@ -131,12 +132,21 @@ def _check_range(field: OptionField, number: float) -> None:
         rule = f"at least {field.format_value(low if field.kind is float else int(low))}"
         if low == 0:
             rule = "0 or more"
+    elif setting.smallest is not None and 0 < number < setting.smallest:
+        rule = f"at least {field.format_value(setting.smallest)}"
     elif high is not None and number > high:
         rule = f"at most {field.format_value(high if field.kind is float else int(high))}"
     else:
         return
     more = ", or forever" if setting.can_be_forever else ""
-    raise InvalidOption(f"must be {rule}{more}, got {number:g}")
+    raise InvalidOption(f"must be {rule}{more}, got {number:g}{_explain_unit(field, number)}")
+
+
+def _explain_unit(field: OptionField, number: float) -> str:
+    """Say how to write a size that is so small that its unit is probably missing."""
+    if field.setting.unit != "bytes" or not 0 < number < FEW_BYTES:
+        return ""
+    return f" bytes; write the unit, as in {number:g}MiB or {number:g}GiB"
 
 
 def _convert(field: OptionField, value: object) -> object:
