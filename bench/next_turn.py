@@ -23,7 +23,7 @@ from dragoman.prompt.conversation import flatten_content
 from dragoman.prompt.renderer import PromptRenderer
 from dragoman.tokenizers.from_gguf import backend_from_gguf
 from dragoman.tokenizers.tokenizer import tokenizer_from_gguf
-from dragoman.types import Chat, Message, Role, text_content
+from dragoman.types import Chat, Message, Role, make_text_content
 
 TURNS = 41
 WORDS = str.split(
@@ -43,7 +43,7 @@ def make_conversation(random_source: random.Random, turns: int) -> list[Message]
             mark = random_source.choice(".,;:")
             words[index] += mark + random_source.choice(["", "", "\n\n", number])
         role: Role = "assistant" if turn % 2 else "user"
-        messages.append(Message(role=role, content=text_content(" ".join(words))))
+        messages.append(Message(role=role, content=make_text_content(" ".join(words))))
     return messages
 
 

@@ -32,7 +32,7 @@ from bench.model_output import (
     make_plain_words,
 )
 from bench.report import BenchOptions, Table, Tables
-from dragoman.formats import find_reasoning, find_tools, tool_formats
+from dragoman.formats import find_reasoning, find_tools, get_tool_formats
 from dragoman.output.library import OutputParser, collect_markers
 from dragoman.output.spec import GAP, ToolFormat
 
@@ -226,7 +226,7 @@ def measure_hostile_growth() -> Table:
     worst: dict[str, tuple[float, str, int]] = {}
     failures: dict[tuple[str, str], str] = {}  # one line for each format and repetition
     with disable_gc():
-        for tools in tool_formats().values():
+        for tools in get_tool_formats().values():
             cases = [(text, size) for text in make_repetitions(tools) for size in HOSTILE_LENGTHS]
             cases += [(text, 1) for text in make_filled_prefixes(tools)]
             for text, size in cases:
@@ -250,7 +250,7 @@ def measure_hostile_growth() -> Table:
     verdict = f"{len(failures)} are not linear, or raised:" if failures else "All are below that."
     short, long = HOSTILE_LENGTHS[1], HOSTILE_LENGTHS[MEGABYTE]
     return Table(
-        f"(e) Twice as much of a hostile text, {len(tool_formats())} formats",
+        f"(e) Twice as much of a hostile text, {len(get_tool_formats())} formats",
         ["repeated text", "worst growth", "format", "pieces"],
         rows,
         [

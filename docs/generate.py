@@ -11,7 +11,7 @@ import yaml
 
 from dragoman import config
 from dragoman.errors import ERROR_CLASSES, DragomanError
-from dragoman.formats import reasoning_formats, tool_formats
+from dragoman.formats import get_reasoning_formats, get_tool_formats
 from dragoman.models.mapping import ModelOptions
 from dragoman.options import OptionField, list_fields
 from dragoman.output.spec import ReasoningFormat, ToolFormat
@@ -56,8 +56,8 @@ def make_formats_page() -> str:
     results = yaml.safe_load((PARTS / "misses.yaml").read_text(encoding="utf-8"))
     prose = (PARTS / "formats.md").read_text(encoding="utf-8")
     return prose.format(
-        tools=make_table(tool_formats().values()),
-        reasoning=make_table(reasoning_formats().values()),
+        tools=make_table(get_tool_formats().values()),
+        reasoning=make_table(get_reasoning_formats().values()),
         cases=results["score"],
         consensus=make_misses_table(results["consensus"]),
         single=make_misses_table(results["single"]),

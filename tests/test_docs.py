@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 from dragoman import config
-from dragoman.formats import reasoning_formats, tool_formats
+from dragoman.formats import get_reasoning_formats, get_tool_formats
 from tests.support.paths import ROOT
 from tests.support.serving import make_scripted_app
 
@@ -80,5 +80,7 @@ def test_every_setting_is_in_the_help() -> None:
 
 
 def test_readme_counts_the_formats() -> None:
-    counts = f"{len(tool_formats())} tool formats, {len(reasoning_formats())} reasoning formats"
+    counts = (
+        f"{len(get_tool_formats())} tool formats, {len(get_reasoning_formats())} reasoning formats"
+    )
     assert counts in (ROOT / "README.md").read_text(encoding="utf-8")

@@ -31,7 +31,7 @@ class Signer:
 
     def sign(self, owner: str, purpose: str, data: bytes) -> str:
         """A signature that is sent beside the data."""
-        return base64.b64encode(self._mac(owner, purpose, data)).decode()
+        return base64.b64encode(self._compute_mac(owner, purpose, data)).decode()
 
     def verify(self, owner: str, purpose: str, data: bytes, signature: str) -> bool:
         expected = self.sign(owner, purpose, data)
@@ -40,7 +40,7 @@ class Signer:
     def pack(self, owner: str, purpose: str, data: bytes) -> str:
         """The data and its signature as one text, for `unpack`."""
         compressed = zlib.compress(data)
-        return base64.b64encode(self._mac(owner, purpose, compressed) + compressed).decode()
+        return base64.b64encode(self._compute_mac(owner, purpose, compressed) + compressed).decode()
 
     def unpack(self, owner: str, purpose: str, text: str) -> bytes | None:
         """The packed data; None if this server did not pack it for this owner and purpose."""
@@ -49,13 +49,13 @@ class Signer:
         except ValueError:
             return None
         mac, compressed = raw[:MAC_SIZE], raw[MAC_SIZE:]
-        if not hmac.compare_digest(mac, self._mac(owner, purpose, compressed)):
+        if not hmac.compare_digest(mac, self._compute_mac(owner, purpose, compressed)):
             return None
         decompressor = zlib.decompressobj()
         data = decompressor.decompress(compressed, MAX_UNPACKED)
         return None if decompressor.unconsumed_tail else data
 
-    def _mac(self, owner: str, purpose: str, data: bytes) -> bytes:
+    def _compute_mac(self, owner: str, purpose: str, data: bytes) -> bytes:
         message = f"{purpose}\0{owner}\0".encode() + data
         return hmac.new(self._key, message, hashlib.sha256).digest()[:MAC_SIZE]
 

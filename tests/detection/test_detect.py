@@ -20,7 +20,7 @@ from dragoman.detection import (
 )
 from dragoman.detection.round_trip import parse_answer
 from dragoman.errors import ModelBroken
-from dragoman.formats import tool_formats
+from dragoman.formats import get_tool_formats
 from dragoman.output.library import OutputParser
 from dragoman.prompt.template.template import compile_template
 from tests.support.paths import TEMPLATES
@@ -272,7 +272,7 @@ def test_a_hostile_template_times_out(name: str) -> None:
     assert time.thread_time() - started < 10
 
 
-ALL_EXAMPLES = "".join(entry.example for entry in tool_formats().values())
+ALL_EXAMPLES = "".join(entry.example for entry in get_tool_formats().values())
 CONDITIONS = [f"{{% if thinking_{index} %}}{index}{{% endif %}}" for index in range(1000)]
 COSTLY_TEMPLATES = {
     "many variables": "".join(CONDITIONS) + make_template(HERMES),

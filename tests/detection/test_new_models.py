@@ -11,7 +11,7 @@ from openai import OpenAI
 
 from dragoman import OutputParser
 from dragoman.detection import detect
-from dragoman.formats import find_reasoning, find_tools, reasoning_formats, tool_formats
+from dragoman.formats import find_reasoning, find_tools, get_reasoning_formats, get_tool_formats
 from dragoman.grammar.compiler.compile import compile_grammar
 from dragoman.grammar.grammar_spec import GrammarSpec
 from dragoman.output.spec import ReasoningFormat, ToolFormat
@@ -42,8 +42,8 @@ def test_formats_of_new_models_are_detected(name: str) -> None:
 
 
 def test_every_format_without_tested_cases_says_how_it_is_known() -> None:
-    entries: list[ToolFormat | ReasoningFormat] = [*tool_formats().values()]
-    entries += reasoning_formats().values()
+    entries: list[ToolFormat | ReasoningFormat] = [*get_tool_formats().values()]
+    entries += get_reasoning_formats().values()
     assert {entry.name for entry in entries if entry.evidence != "tested"}
     assert all(entry.sources for entry in entries if entry.evidence != "tested")
 

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.formats import reasoning_formats, tool_formats
+from dragoman.formats import get_reasoning_formats, get_tool_formats
 from dragoman.output.library import OutputParser, ParserPolicy
 from dragoman.testing import check_format
 from dragoman.testing.format_checks import ParsedOutput, fold_spans, parse_pieces
@@ -103,15 +103,15 @@ def test_text_after_a_case_does_not_change_its_calls(case: dict[str, Any]) -> No
 def test_every_format_has_cases() -> None:
     names = {case["format"] for file in FILES for case in cases(file)}
     reasoning = {case["reasoning"] for file in FILES for case in cases(file)}
-    assert set(tool_formats()) <= names
-    assert set(reasoning_formats()) <= reasoning
-    assert {file.stem for file in FILES} == {*tool_formats(), *reasoning_formats()}
+    assert set(get_tool_formats()) <= names
+    assert set(get_reasoning_formats()) <= reasoning
+    assert {file.stem for file in FILES} == {*get_tool_formats(), *get_reasoning_formats()}
 
 
-@pytest.mark.parametrize("name", [*tool_formats(), *reasoning_formats()])
+@pytest.mark.parametrize("name", [*get_tool_formats(), *get_reasoning_formats()])
 def test_random_text_never_raises(name: str) -> None:
     """Markers of the format in any order, as a whole and in pieces."""
-    tools, reasoning = tool_formats().get(name), reasoning_formats().get(name)
+    tools, reasoning = get_tool_formats().get(name), get_reasoning_formats().get(name)
     texts = [spec.example for spec in (tools, reasoning) if spec is not None]
     bits = [*"".join(texts).split("<")[:40], *"{}[]()\"'\\,:=<>| \n", "f", "a", "1", *texts]
     noise = random.Random(name)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.formats import find_reasoning, find_tools, reasoning_formats, tool_formats
+from dragoman.formats import find_reasoning, find_tools, get_reasoning_formats, get_tool_formats
 from dragoman.output.library import (
     OutputParser,
     parse_reasoning_complete,
@@ -80,11 +80,13 @@ def test_every_writing_of_the_table_is_used() -> None:
 
 
 def test_names_of_formats_and_aliases_are_unique() -> None:
-    tools = [(alias, entry.name) for entry in tool_formats().values() for alias in entry.aliases]
+    tools = [
+        (alias, entry.name) for entry in get_tool_formats().values() for alias in entry.aliases
+    ]
     assert len(dict(tools)) == len(tools)
-    assert not set(dict(tools)) & set(tool_formats())
+    assert not set(dict(tools)) & set(get_tool_formats())
     reasoning = [
-        (alias, entry.name) for entry in reasoning_formats().values() for alias in entry.aliases
+        (alias, entry.name) for entry in get_reasoning_formats().values() for alias in entry.aliases
     ]
     assert len(dict(reasoning)) == len(reasoning)
 

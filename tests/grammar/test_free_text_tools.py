@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from dragoman.errors import BadRequest
-from dragoman.formats import tool_formats
+from dragoman.formats import get_tool_formats
 from dragoman.grammar.compiler.compile import compile_grammar
 from dragoman.grammar.compiler.compiler_pool import CompilerPool
 from dragoman.grammar.grammar_spec import CompiledGrammar, GrammarSpec
@@ -35,10 +35,10 @@ from tests.support.serving import serve_scripted
 
 pytestmark = pytest.mark.slow
 
-NAMES = list(tool_formats())
+NAMES = list(get_tool_formats())
 TRIMMED = {
     name
-    for name, tool_format in tool_formats().items()
+    for name, tool_format in get_tool_formats().items()
     for body in tool_format.bodies
     if isinstance(body, TaggedArguments) and body.trim == "newline"
 }

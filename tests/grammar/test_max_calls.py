@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from dragoman.formats import tool_formats
+from dragoman.formats import get_tool_formats
 from tests.support.grammars import FormatPair, make_object
 
 NUMBER = {"type": "integer"}
@@ -17,7 +17,7 @@ ONE_CALL = ("glm4_legacy",)  # formats that cannot write more than one call
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", list(tool_formats()))
+@pytest.mark.parametrize("name", list(get_tool_formats()))
 def test_no_answer_has_more_calls_than_the_limit(name: str) -> None:
     chance, pair = random.Random(name), FormatPair(name, TOOLS, "none")
     limited = pair.compile(tool_choice="required", max_calls=LIMIT)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.formats import find_reasoning, find_tools, reasoning_formats, tool_formats
+from dragoman.formats import find_reasoning, find_tools, get_reasoning_formats, get_tool_formats
 from dragoman.testing import ScriptedEngine
 from dragoman.testing.grammars import match_grammar
 from tests.pipeline.test_constrain import CALL, ROME, SCHEMA, THINKER, TOOLS, post
@@ -28,8 +28,8 @@ SPECS: dict[str, dict[str, Any]] = {
     "constrained": {"constraint": CONTENT},
 }
 # a reasoning format with headers is used with no other tool format
-PAIRS = [(name, get_reasoning_format(name)) for name in tool_formats()] + [
-    ("hermes_json", name) for name, entry in reasoning_formats().items() if entry.header is None
+PAIRS = [(name, get_reasoning_format(name)) for name in get_tool_formats()] + [
+    ("hermes_json", name) for name, entry in get_reasoning_formats().items() if entry.header is None
 ]
 
 

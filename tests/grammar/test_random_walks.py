@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from dragoman.formats import tool_formats
+from dragoman.formats import get_tool_formats
 from tests.support.grammars import FormatPair, make_object
 
 pytestmark = pytest.mark.slow
 
-NAMES = list(tool_formats())
+NAMES = list(get_tool_formats())
 NUMBER, TEXT = {"type": "integer"}, {"type": "string"}
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from dragoman.errors import BadRequest
-from dragoman.formats import tool_formats
+from dragoman.formats import get_tool_formats
 from dragoman.testing.grammars import match_grammar
 from dragoman.types import Constraint
 from tests.support.grammars import FormatPair, compile_spec, make_object
@@ -141,7 +141,7 @@ def test_constrained_content_without_tools(written: WrittenFormat) -> None:
 # one call, or several
 
 
-@pytest.mark.parametrize("name", list(tool_formats()))
+@pytest.mark.parametrize("name", list(get_tool_formats()))
 def test_at_most_one_call_without_parallel_calls(name: str) -> None:
     chance = random.Random(name)
     pair = FormatPair(name, {"f": make_object("a", a=NUMBER), "g": make_object()}, "none")
@@ -163,7 +163,7 @@ def test_at_most_one_call_without_parallel_calls(name: str) -> None:
     raise AssertionError(f"{name}: only answers with {seen} calls came up")
 
 
-UNMARKED = {name for name, entry in tool_formats().items() if entry.unmarked_starts}
+UNMARKED = {name for name, entry in get_tool_formats().items() if entry.unmarked_starts}
 
 # schemas and the values that they allow
 

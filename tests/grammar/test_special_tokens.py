@@ -13,7 +13,7 @@ import pytest
 
 from dragoman.engines.token_mask import TokenMasker
 from dragoman.errors import BadRequest
-from dragoman.formats import reasoning_formats, tool_formats
+from dragoman.formats import get_reasoning_formats, get_tool_formats
 from dragoman.testing import ByteTokenizer
 from dragoman.testing.grammars import BYTE_PIECES
 from dragoman.types import Constraint
@@ -128,7 +128,7 @@ def encode_bytes(text: str) -> list[int]:
 @pytest.mark.parametrize(("name", "reasoning"), PAIRS)
 def test_markers_are_special_tokens_and_not_text(name: str, reasoning: str) -> None:
     model = SpecialTokenModel(name, reasoning)
-    call, reasoned = tool_formats()[name].example, reasoning_formats()[reasoning].example
+    call, reasoned = get_tool_formats()[name].example, get_reasoning_formats()[reasoning].example
     forced, free = model.compile(tool_choice="required"), model.compile()
     for source in (forced, free):
         assert model.allows(source, model.encode(call))
@@ -147,7 +147,7 @@ def test_text_cannot_spell_a_marker(name: str, reasoning: str) -> None:
     model = SpecialTokenModel(name, reasoning)
     constraint = Constraint(kind="json", value=None, param="response_format")
     free, constrained = model.compile(), model.compile(constraint=constraint)
-    example = reasoning_formats()[reasoning].example
+    example = get_reasoning_formats()[reasoning].example
     before, between, after = (
         model.encode(part) for part in example.replace("answer", "reasoning").split("reasoning")
     )

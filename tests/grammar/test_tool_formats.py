@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.formats import find_reasoning, tool_formats
+from dragoman.formats import find_reasoning, get_tool_formats
 from dragoman.output.library import combine_formats
 from dragoman.testing.grammars import match_grammar
 from tests.formats.test_formats import ALL, TOOLS, parser
@@ -20,7 +20,7 @@ from tests.support.grammars import FormatPair, Schemas, compile_spec, make_objec
 
 pytestmark = pytest.mark.slow
 
-NAMES = list(tool_formats())
+NAMES = list(get_tool_formats())
 # an answer without a header cannot be distinguished from a header in plain text
 PLAIN_HEADERS = {"beam", "functionary_v32", "harmony", "muse_glimmer"}
 
@@ -47,7 +47,7 @@ EXAMPLES: dict[str, Any] = {
 @pytest.mark.parametrize("choice", ["auto", "required"])
 @pytest.mark.parametrize("name", NAMES)
 def test_the_example_of_a_format_is_allowed(name: str, choice: str) -> None:
-    example = tool_formats()[name].example
+    example = get_tool_formats()[name].example
     tools = {"f": EXAMPLES.get(name, make_object("a", a=ANY_NUMBER)), "g": make_object()}
     source = compile_spec(tools, tool_format=name, tool_choice=choice)
     assert match_grammar(source, example)[0]
@@ -68,7 +68,7 @@ def get_reasoning_markers(name: str) -> tuple[str, str, str]:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in PLAIN_HEADERS])
 def test_reasoning_and_text_come_before_a_call(name: str) -> None:
-    example = tool_formats()[name].example
+    example = get_tool_formats()[name].example
     pair = FormatPair(
         name, {"f": EXAMPLES.get(name, make_object("a", a=ANY_NUMBER))}, REASONING_FORMATS.get(name)
     )
@@ -112,7 +112,7 @@ INVALID: dict[str, Schemas] = {
 # in formats without markers, calls of undeclared tools are text
 UNMARKED = {
     name
-    for name, entry in tool_formats().items()
+    for name, entry in get_tool_formats().items()
     if entry.unmarked_starts or entry.unmarked_at_start
 }
 

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from dragoman.cli.main import main
-from dragoman.formats import tool_formats
+from dragoman.formats import get_tool_formats
 from tests.support.paths import ROOT, TESTS
 from tests.support.yaml_files import read_yaml
 
@@ -46,13 +46,13 @@ USE_FORMATS = """
 import json, sys
 import dragoman.formats
 dragoman.formats.__path__.append(sys.argv[1])
-from dragoman.formats import tool_formats
+from dragoman.formats import get_tool_formats
 from dragoman.output.library import parse_tool_call_complete
 from dragoman.testing.grammars import match_grammar
 from tests.support.grammars import compile_spec, make_object
 tools = {"f": make_object("a", a={"type": "integer"})}
 for name in sys.argv[2:]:
-    example = tool_formats()[name].example
+    example = get_tool_formats()[name].example
     grammar = compile_spec(tools, tool_format=name, tool_choice="required")
     texts = (example, "Hello.", example[: len(example) // 2])
     print(json.dumps([name, example, [match_grammar(grammar, text)[0] for text in texts]]))
@@ -163,11 +163,11 @@ def test_a_new_format_drives_the_grammar(
 # answers that a known format reads
 
 
-@pytest.mark.parametrize("name", tool_formats())
+@pytest.mark.parametrize("name", get_tool_formats())
 def test_the_format_of_a_known_example_is_named(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    entry = {"name": "new_one", "answer": tool_formats()[name].example}
+    entry = {"name": "new_one", "answer": get_tool_formats()[name].example}
     output = run_command(capsys, tmp_path, entry, "--into", str(tmp_path))
     first, *_ = output.splitlines()
     assert first.endswith("already reads the answer:")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.formats import find_reasoning, tool_formats
+from dragoman.formats import find_reasoning, get_tool_formats
 from dragoman.output.library import OutputParser, ParserPolicy
 from dragoman.testing.format_checks import ParsedOutput, fold_spans
 from tests.support.answers import AnswerWriter
@@ -30,7 +30,7 @@ ONLY_CALLS = ParserPolicy(only_calls=True)
 
 def write_answer(name: str) -> str:
     """Write an answer of two calls as a model of this format writes them."""
-    writer = AnswerWriter(tool_formats()[name])
+    writer = AnswerWriter(get_tool_formats()[name])
     calls = [writer.write_call(*call, number) for number, call in enumerate(CALLS)]
     text = writer.separator.join(call.text for call in calls)
     if not writer.has_sections:
@@ -39,14 +39,14 @@ def write_answer(name: str) -> str:
 
 
 def parse(name: str, text: str, *, truncated: bool, policy: ParserPolicy) -> ParsedOutput:
-    reasoning = tool_formats()[name].default_reasoning or "none"
+    reasoning = get_tool_formats()[name].default_reasoning or "none"
     parser = OutputParser(name, reasoning, tools=TOOLS, policy=policy)
     return fold_spans([*parser.feed(text), *parser.close(truncated=truncated)])
 
 
-@pytest.mark.parametrize("name", list(tool_formats()))
+@pytest.mark.parametrize("name", list(get_tool_formats()))
 def test_a_cut_answer_has_no_text(name: str) -> None:
-    tool_format = tool_formats()[name]
+    tool_format = get_tool_formats()[name]
     for answer in (write_answer(name), tool_format.example):
         calls = parse(name, answer, truncated=False, policy=ONLY_CALLS).raw_calls
         for end in range(len(answer) + 1):
@@ -57,9 +57,9 @@ def test_a_cut_answer_has_no_text(name: str) -> None:
                 assert complete.startswith(arguments), answer[:end]
 
 
-@pytest.mark.parametrize("name", list(tool_formats()))
+@pytest.mark.parametrize("name", list(get_tool_formats()))
 def test_reasoning_before_the_calls_stays(name: str) -> None:
-    tool_format = tool_formats()[name]
+    tool_format = get_tool_formats()[name]
     reasoning = find_reasoning(tool_format.default_reasoning or "think")
     if not reasoning.open or reasoning.channels or reasoning.header is not None:
         pytest.skip("a header decides what is reasoning")
@@ -72,7 +72,7 @@ def test_reasoning_before_the_calls_stays(name: str) -> None:
 
 
 def test_reasoning_that_keeps_its_markers_is_text_and_calls_are_not() -> None:
-    answer = "<think>So be it.</think>" + tool_formats()["minimax_m2"].example
+    answer = "<think>So be it.</think>" + get_tool_formats()["minimax_m2"].example
     kept = "<think>So be it.</think>"
     for end in range(len(answer) + 1):
         parser = OutputParser("minimax_m2", "think_append", policy=ONLY_CALLS)
@@ -82,7 +82,7 @@ def test_reasoning_that_keeps_its_markers_is_text_and_calls_are_not() -> None:
 
 def test_text_of_an_answer_that_ended_by_itself_is_not_lost() -> None:
     """An engine may not honour the grammar that allows nothing but calls."""
-    example = tool_formats()["hermes_json"].example
+    example = get_tool_formats()["hermes_json"].example
     output = parse(
         "hermes_json",
         f"I refuse. {example}",

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.formats import find_reasoning, find_tools, reasoning_formats, tool_formats
+from dragoman.formats import find_reasoning, find_tools, get_reasoning_formats, get_tool_formats
 from dragoman.output.library import (
     OutputParser,
     ParserPolicy,
@@ -92,12 +92,12 @@ def test_names_of_other_servers_are_aliases(alias: str, name: str) -> None:
 
 
 def test_an_alias_never_hides_a_name() -> None:
-    for entry in tool_formats().values():
+    for entry in get_tool_formats().values():
         assert all(
-            find_tools(alias).name == entry.name or alias in tool_formats()
+            find_tools(alias).name == entry.name or alias in get_tool_formats()
             for alias in entry.aliases
         )
-    assert all(find_reasoning(name).name == name for name in reasoning_formats())
+    assert all(find_reasoning(name).name == name for name in get_reasoning_formats())
 
 
 def test_the_prompt_decides_whether_an_answer_starts_in_reasoning() -> None:

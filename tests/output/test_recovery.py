@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.formats import find_tools, tool_formats
+from dragoman.formats import find_tools, get_tool_formats
 from dragoman.output.library import OutputParser
 from dragoman.testing.format_checks import fold_spans, parse_pieces
 from tests.support.answers import AnswerWriter
@@ -23,7 +23,7 @@ from tests.support.damage import (
 from tests.support.damage_catalogue import DAMAGES
 
 ANSWERS = 50  # of each format; `make exam` tries 2,000
-FORMATS = list(tool_formats())
+FORMATS = list(get_tool_formats())
 # Formats whose calls start with a name or a bracket: text that a limit cuts there is text.
 WORD_STARTS = UNMARKED | {"functools", "glm4_legacy", "json_bare"}
 MARKED = [name for name in FORMATS if find_tools(name).section.close]

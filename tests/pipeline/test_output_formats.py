@@ -17,7 +17,7 @@ from openai import OpenAI
 
 import dragoman
 from dragoman import config, runtime
-from dragoman.formats import reasoning_formats, tool_formats
+from dragoman.formats import get_reasoning_formats, get_tool_formats
 from dragoman.output.library import OutputParser
 from dragoman.testing import Reply, ScriptedEngine
 from tests.support.scripted_chats import (
@@ -370,9 +370,9 @@ def test_unknown_format_is_rejected_at_startup_with_the_choices(
 
 
 def list_examples() -> Iterator[tuple[str, str, str]]:
-    for tools in tool_formats().values():
+    for tools in get_tool_formats().values():
         yield tools.name, "none", tools.example
-    for reasoning in reasoning_formats().values():
+    for reasoning in get_reasoning_formats().values():
         yield "none", reasoning.name, reasoning.example
 
 

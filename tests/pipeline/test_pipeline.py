@@ -12,7 +12,15 @@ import pytest
 from dragoman.events import Completion, Delta
 from dragoman.pipeline import pipeline
 from dragoman.testing import ScriptedEngine
-from dragoman.types import DEFAULT_SAMPLING, Chat, Job, Message, Request, Sampling, text_content
+from dragoman.types import (
+    DEFAULT_SAMPLING,
+    Chat,
+    Job,
+    Message,
+    Request,
+    Sampling,
+    make_text_content,
+)
 from tests.protocols.test_decode import SAMPLING
 from tests.support.serving import RunningServer, make_chat, serve_scripted
 
@@ -90,7 +98,7 @@ def test_completion_of_a_streamed_answer_is_complete(server: RunningServer) -> N
         completion.add(delta)
 
     async def answer() -> None:
-        chat = Chat(messages=(Message(role="user", content=text_content("hi")),))
+        chat = Chat(messages=(Message(role="user", content=make_text_content("hi")),))
         request = Request(model="scripted", prompts=(chat,), stream=True)
         plan = await pipeline.prepare(request, services)
         try:

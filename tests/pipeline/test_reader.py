@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dragoman.engines.step_queue import merge_steps
 from dragoman.events import Choice, Completion, Token
-from dragoman.formats import reasoning_formats, tool_formats
+from dragoman.formats import get_reasoning_formats, get_tool_formats
 from dragoman.models.output_format import OutputFormat
 from dragoman.output.library import OutputParser
 from dragoman.pipeline.detokenize import Detokenizer
@@ -225,9 +225,9 @@ WIDE = (
 
 
 def list_examples() -> Iterator[tuple[str | None, str | None, str]]:
-    for tools in tool_formats().values():
+    for tools in get_tool_formats().values():
         yield tools.name, None, tools.example
-    for expected in reasoning_formats().values():
+    for expected in get_reasoning_formats().values():
         yield None, expected.name, expected.example
     yield "gemma4", None, WIDE
 

@@ -25,7 +25,7 @@ from dragoman.prompt.template.capabilities import (
 )
 from dragoman.prompt.template.template import ChatTemplate, compile_template
 from dragoman.prompt.turn import Turn
-from dragoman.types import Message, Role, Tool, ToolCall, text_content
+from dragoman.types import Message, Role, Tool, ToolCall, make_text_content
 from tests.support.paths import TESTS
 from tests.support.timing import measures_time
 
@@ -39,7 +39,7 @@ def source(name: str) -> str:
 
 
 def message(role: Role, content: str | None = None, **fields: Any) -> Message:
-    return Message(role=role, content=text_content(content), **fields)
+    return Message(role=role, content=make_text_content(content), **fields)
 
 
 def call(number: int, arguments: str | None = None) -> ToolCall:

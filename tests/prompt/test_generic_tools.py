@@ -11,7 +11,7 @@ import pytest
 from dragoman.prompt.renderer import PromptRenderer
 from dragoman.prompt.special_tokens import MixedText, join_texts, trust_text
 from dragoman.testing.byte_tokenizer import SPECIALS, ByteTokenizer
-from dragoman.types import Chat, Message, Tool, ToolCall, text_content
+from dragoman.types import Chat, Message, Tool, ToolCall, make_text_content
 from tests.support.paths import TEMPLATES
 
 TAGS = tuple(
@@ -26,12 +26,12 @@ def conversation(text: str) -> Chat:
     other = ToolCall(id="2", name="f", arguments=text)
     return Chat(
         messages=(
-            Message(role="system", content=text_content(text)),
-            Message(role="user", content=text_content(text)),
-            Message(role="assistant", content=text_content(text), tool_calls=(call, other)),
-            Message(role="tool", content=text_content(text), tool_call_id="1"),
-            Message(role="tool", content=text_content(text), tool_call_id="2"),
-            Message(role="user", content=text_content(text)),
+            Message(role="system", content=make_text_content(text)),
+            Message(role="user", content=make_text_content(text)),
+            Message(role="assistant", content=make_text_content(text), tool_calls=(call, other)),
+            Message(role="tool", content=make_text_content(text), tool_call_id="1"),
+            Message(role="tool", content=make_text_content(text), tool_call_id="2"),
+            Message(role="user", content=make_text_content(text)),
         ),
         tools=(Tool(name=text, description=text, parameters=schema),),
     )

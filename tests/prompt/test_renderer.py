@@ -19,7 +19,7 @@ from dragoman.prompt.renderer import PromptRenderer, RenderedPrompt
 from dragoman.prompt.tokens.token_cache import TokenCache
 from dragoman.testing import ByteTokenizer
 from dragoman.tokenizers.tokenizer import tokenizer_from_gguf
-from dragoman.types import Chat, Message, Prompt, Role, Tool, ToolCall, text_content
+from dragoman.types import Chat, Message, Prompt, Role, Tool, ToolCall, make_text_content
 from tests.support.bytes_tokenizer import FIRST_SPECIAL, BytesTokenizer
 from tests.support.paths import TESTS
 
@@ -32,7 +32,7 @@ def source(name: str) -> str:
 
 
 def message(role: Role, content: str | None = None, **fields: Any) -> Message:
-    return Message(role=role, content=text_content(content), **fields)
+    return Message(role=role, content=make_text_content(content), **fields)
 
 
 def make_chat(*messages: Message, **fields: Any) -> Chat:

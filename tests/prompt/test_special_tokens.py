@@ -22,7 +22,7 @@ from dragoman.prompt.special_tokens import (
     remove_breaks,
 )
 from dragoman.tokenizers import tokenizer
-from dragoman.types import Chat, Message, Tool, ToolCall, text_content
+from dragoman.types import Chat, Message, Tool, ToolCall, make_text_content
 from tests.support.bytes_tokenizer import FIRST_SPECIAL, BytesTokenizer
 from tests.support.paths import TESTS
 
@@ -36,7 +36,7 @@ def render(renderer: PromptRenderer, chat: Chat) -> RenderedPrompt:
 
 
 def user(text: str) -> Chat:
-    return Chat(messages=(Message(role="user", content=text_content(text)),))
+    return Chat(messages=(Message(role="user", content=make_text_content(text)),))
 
 
 def specials_of(rendered: RenderedPrompt) -> list[int]:
@@ -64,15 +64,15 @@ def conversation(**texts: str) -> Chat:
     answer, reasoning = get("assistant"), get("reasoning")
     return Chat(
         messages=(
-            Message(role="system", content=text_content(get("system"))),
-            Message(role="user", content=text_content(get("user")), name=get("name")),
+            Message(role="system", content=make_text_content(get("system"))),
+            Message(role="user", content=make_text_content(get("user")), name=get("name")),
             Message(
                 role="assistant",
-                content=text_content(answer),
+                content=make_text_content(answer),
                 reasoning=reasoning,
                 tool_calls=(call,),
             ),
-            Message(role="tool", content=text_content(get("result")), tool_call_id=get("id")),
+            Message(role="tool", content=make_text_content(get("result")), tool_call_id=get("id")),
         ),
         tools=(Tool(name=get("tool"), description=get("about"), parameters=schema),),
         template_kwargs={
@@ -175,8 +175,8 @@ def test_special_tokens_that_the_template_composes_are_still_read() -> None:
     )
     chat = Chat(
         messages=(
-            Message(role="user", content=text_content("user")),
-            Message(role="assistant", content=text_content("a"), name="user"),
+            Message(role="user", content=make_text_content("user")),
+            Message(role="assistant", content=make_text_content("a"), name="user"),
         )
     )
     rendered = render(PromptRenderer(template, tokens), chat)

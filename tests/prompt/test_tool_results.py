@@ -18,7 +18,7 @@ from dragoman.prompt.special_tokens import join_texts, trust_text
 from dragoman.prompt.template.capabilities import TemplateCapabilities
 from dragoman.prompt.tool_results import match_results
 from dragoman.prompt.turn import Turn
-from dragoman.types import Message, ReplayedTurn, Role, ToolCall, text_content
+from dragoman.types import Message, ReplayedTurn, Role, ToolCall, make_text_content
 from tests.support.work_counter import count_lines
 
 EVERYTHING = TemplateCapabilities(
@@ -47,7 +47,7 @@ def arrange(turns: Iterable[Turn], capabilities: TemplateCapabilities) -> list[T
     messages = [
         Message(
             role=turn.role,
-            content=text_content(turn.text),
+            content=make_text_content(turn.text),
             name=turn.name,
             reasoning=turn.reasoning,
             tool_calls=turn.tool_calls,

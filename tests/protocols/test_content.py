@@ -24,7 +24,7 @@ from dragoman.types import (
     FilePart,
     ImagePart,
     TextPart,
-    text_content,
+    make_text_content,
 )
 
 SIGNER = Signer(b"k" * 32).for_owner("me")
@@ -150,7 +150,7 @@ def test_media_fields_of_the_wrong_type_are_ignored() -> None:
 def test_neighbouring_texts_are_one_part_and_empty_text_is_none() -> None:
     texts = [ContentPartFields("text", text=text) for text in ("a", "", "b")]
     image = ContentPartFields("input_image")
-    assert decode_content(texts, "c") == text_content("ab")
+    assert decode_content(texts, "c") == make_text_content("ab")
     assert decode_content("", "c") == decode_content(None, "c") == decode_content([], "c") == ()
     first, _, last = decode_content([*texts, image, *texts], "c")
     assert first == last == TextPart("ab")
@@ -158,9 +158,11 @@ def test_neighbouring_texts_are_one_part_and_empty_text_is_none() -> None:
 
 def test_contents_are_joined_with_a_separator() -> None:
     image = ImagePart(wire_type="image", param="c")
-    joined = join_content([text_content("a"), (image,), text_content("b")], "\n\n")
+    joined = join_content([make_text_content("a"), (image,), make_text_content("b")], "\n\n")
     assert joined == (TextPart("a\n\n"), image, TextPart("\n\nb"))
-    assert join_content([text_content("a"), text_content("b")], "-") == text_content("a-b")
+    assert join_content([make_text_content("a"), make_text_content("b")], "-") == make_text_content(
+        "a-b"
+    )
 
 
 def make_model(*modalities: str) -> Model:

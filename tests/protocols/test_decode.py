@@ -13,7 +13,7 @@ from dragoman.errors import BadRequest, DragomanError, Unsupported
 from dragoman.prompt.conversation import flatten_content
 from dragoman.protocols import completions, embeddings, responses, tokenize
 from dragoman.protocols.chat import decode as chat
-from dragoman.types import Adapter, Chat, Prompt, Request, Sampling, text_content
+from dragoman.types import Adapter, Chat, Prompt, Request, Sampling, make_text_content
 from tests.support.text_model import check_media
 
 MINIMAL_CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -289,7 +289,7 @@ def test_content_may_be_parts_for_every_role() -> None:
     )
     conversation = request.prompts[0]
     assert isinstance(conversation, Chat)
-    assert [message.content for message in conversation.messages] == [text_content("ab")] * 5
+    assert [message.content for message in conversation.messages] == [make_text_content("ab")] * 5
 
 
 def test_an_earlier_call_with_null_content_is_decoded() -> None:
@@ -367,7 +367,7 @@ def test_text_fields_may_be_large() -> None:
     messages = [{"role": "user", "content": text}]
     [chat_prompt] = decode_chat(messages=messages, unknown="b" * 2_000_000).prompts
     assert isinstance(chat_prompt, Chat)
-    assert chat_prompt.messages[0].content == text_content(text)
+    assert chat_prompt.messages[0].content == make_text_content(text)
     assert completions.decode_request(make_completion_body(prompt=[text])).prompts[0] == Prompt(
         content=text
     )

@@ -42,7 +42,7 @@ from dragoman.protocols.responses.encode.replay import encode_stored_events
 from dragoman.protocols.responses.encode.resource import mark_failed
 from dragoman.protocols.responses.types import ResponseInfo, ToolOrigin
 from dragoman.signing import Signer
-from dragoman.types import Chat, Message, Request, text_content
+from dragoman.types import Chat, Message, Request, make_text_content
 from tests.support.event_order import check_chat, check_messages, check_responses
 
 pytestmark = pytest.mark.slow
@@ -151,7 +151,7 @@ def make_script(seed: int) -> RunScript:
     )
     request = Request(
         model="m",
-        prompts=(Chat(messages=(Message(role="user", content=text_content("?")),)),),
+        prompts=(Chat(messages=(Message(role="user", content=make_text_content("?")),)),),
         logprobs=rng.choice([None, None, 2]),
         obfuscate=rng.random() < 0.2,
         include_usage=rng.random() < 0.5,

@@ -15,7 +15,7 @@ from dragoman.prompt.conversation import flatten_content
 from dragoman.protocols.messages import reasoning
 from dragoman.protocols.messages.decode import decode_count_request, decode_request
 from dragoman.signing import Signer
-from dragoman.types import Chat, ImagePart, Message, Request, ToolCall, text_content
+from dragoman.types import Chat, ImagePart, Message, Request, ToolCall, make_text_content
 from tests.support.text_model import check_media
 
 SIGNER = Signer(b"k" * 32)
@@ -100,8 +100,10 @@ TOOL_USE = {"type": "tool_use", "id": "t1", "name": "look", "input": {"at": "x",
 )
 def test_the_system_prompt_drops_the_billing_header(system: Any, expected: str | None) -> None:
     messages = decode_messages(USER, system=system)
-    leading = [] if expected is None else [Message(role="system", content=text_content(expected))]
-    assert list(messages) == [*leading, Message(role="user", content=text_content("hi"))]
+    leading = (
+        [] if expected is None else [Message(role="system", content=make_text_content(expected))]
+    )
+    assert list(messages) == [*leading, Message(role="user", content=make_text_content("hi"))]
 
 
 def test_tool_results_precede_the_users_text() -> None:
@@ -117,13 +119,13 @@ def test_tool_results_precede_the_users_text() -> None:
     )
     call = ToolCall(id="t1", name="look", arguments='{"at": "x", "n": [1, 2.5]}')
     assert messages == (
-        Message(role="user", content=text_content("hi")),
-        Message(role="assistant", content=text_content("Let me look."), tool_calls=(call,)),
-        Message(role="tool", content=text_content("seen"), tool_call_id="t1"),
-        Message(role="user", content=text_content("first\n\nsecond")),
-        Message(role="system", content=text_content("Mind the time.")),
-        Message(role="user", content=text_content("and?")),
-        Message(role="user", content=text_content("well?")),
+        Message(role="user", content=make_text_content("hi")),
+        Message(role="assistant", content=make_text_content("Let me look."), tool_calls=(call,)),
+        Message(role="tool", content=make_text_content("seen"), tool_call_id="t1"),
+        Message(role="user", content=make_text_content("first\n\nsecond")),
+        Message(role="system", content=make_text_content("Mind the time.")),
+        Message(role="user", content=make_text_content("and?")),
+        Message(role="user", content=make_text_content("well?")),
     )
 
 
@@ -154,7 +156,7 @@ def test_tool_results_precede_the_users_text() -> None:
 )
 def test_tool_results_have_many_forms(content: Any, expected: str) -> None:
     assert decode_tool_result(content) == Message(
-        role="tool", content=text_content(expected), tool_call_id="t1"
+        role="tool", content=make_text_content(expected), tool_call_id="t1"
     )
 
 
@@ -164,7 +166,7 @@ def test_tool_results_have_many_forms(content: Any, expected: str) -> None:
 )
 def test_a_failed_tool_result_starts_with_error(content: str, expected: str) -> None:
     [message] = decode_messages(user_message(tool_result(content, is_error=True)))
-    assert message.content == text_content(expected)
+    assert message.content == make_text_content(expected)
 
 
 def test_an_image_in_a_tool_result_is_warned_about_not_rejected() -> None:
@@ -201,7 +203,7 @@ def test_text_documents_are_decoded() -> None:
     [message] = decode_messages(
         user_message({"type": "document", "source": inner}, text_block("What is it?"))
     )
-    assert message.content == text_content("a\n\nb\n\nWhat is it?")
+    assert message.content == make_text_content("a\n\nb\n\nWhat is it?")
 
 
 @pytest.mark.parametrize(
@@ -221,7 +223,7 @@ def test_blocks_of_the_vendors_servers_are_ignored(block: Any) -> None:
         request = decode(messages=messages)
         [chat_prompt] = request.prompts
         assert isinstance(chat_prompt, Chat)
-        assert chat_prompt.messages[0].content == text_content("so")
+        assert chat_prompt.messages[0].content == make_text_content("so")
         [warning] = request.warnings
         assert "messages[0].content[0]" in warning
 
@@ -260,7 +262,7 @@ def test_only_reasoning_signed_by_this_server_is_shown_to_the_model(
     assert isinstance(chat_prompt, Chat)
     assert (chat_prompt.messages[1].reasoning, chat_prompt.messages[1].content) == (
         expected,
-        text_content("So."),
+        make_text_content("So."),
     )
     assert len(request.warnings) == (expected is None)
 

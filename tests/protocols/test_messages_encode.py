@@ -44,7 +44,7 @@ from dragoman.protocols.dialect import AnswerInfo, DialectContext, Encoder
 from dragoman.protocols.messages import DIALECT, reasoning
 from dragoman.protocols.shared.partial_json import parse_partial_json
 from dragoman.signing import Signer
-from dragoman.types import Chat, Request, text_content
+from dragoman.types import Chat, Request, make_text_content
 from dragoman.types import Message as ChatMessage
 
 SIGNER = Signer(b"k" * 32).for_owner("me")
@@ -55,7 +55,7 @@ EVENTS: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
 
 
 def make_request(**fields: Any) -> Request:
-    chat = Chat(messages=(ChatMessage(role="user", content=text_content("hi")),))
+    chat = Chat(messages=(ChatMessage(role="user", content=make_text_content("hi")),))
     return Request(model="m", prompts=(chat,), **fields)
 
 

@@ -19,7 +19,16 @@ from dragoman.prompt.conversation import flatten_content
 from dragoman.protocols import responses
 from dragoman.protocols.responses import DecodedRequest, ToolOrigin
 from dragoman.protocols.responses.types import Item
-from dragoman.types import Adapter, Chat, Constraint, Message, Request, Tool, ToolCall, text_content
+from dragoman.types import (
+    Adapter,
+    Chat,
+    Constraint,
+    Message,
+    Request,
+    Tool,
+    ToolCall,
+    make_text_content,
+)
 from tests.support.text_model import check_media
 
 
@@ -73,23 +82,23 @@ def get_error(**fields: Any) -> BadRequest:
 
 
 def user_message(text: str) -> Message:
-    return Message(role="user", content=text_content(text))
+    return Message(role="user", content=make_text_content(text))
 
 
 def assistant_message(
     text: str | None = None, *calls: ToolCall, reasoning: str | None = None
 ) -> Message:
     return Message(
-        role="assistant", content=text_content(text), tool_calls=calls, reasoning=reasoning
+        role="assistant", content=make_text_content(text), tool_calls=calls, reasoning=reasoning
     )
 
 
 def tool_message(call_id: str | None, text: str) -> Message:
-    return Message(role="tool", tool_call_id=call_id, content=text_content(text))
+    return Message(role="tool", tool_call_id=call_id, content=make_text_content(text))
 
 
 def system_message(text: str) -> Message:
-    return Message(role="system", content=text_content(text))
+    return Message(role="system", content=make_text_content(text))
 
 
 def message_item(role: str, content: Any, **fields: Any) -> Item:
@@ -330,7 +339,7 @@ CONVERSATIONS: list[tuple[list[Item], list[Message]]] = [
         [message_item("user", "a"), message_item("developer", "D"), message_item("user", "b")],
         [
             user_message("a"),
-            Message(role="developer", content=text_content("D")),
+            Message(role="developer", content=make_text_content("D")),
             user_message("b"),
         ],
     ),

@@ -18,7 +18,7 @@ from dragoman.types import (
     Chat,
     Message,
     Sampling,
-    text_content,
+    make_text_content,
 )
 from tests.support.replay_client import (
     CALL,
@@ -38,7 +38,7 @@ from tests.support.replay_client import (
 
 EXAMPLE = (  # a turn that the model did not write
     user("Hello!"),
-    Message(role="assistant", content=text_content("Hi."), reasoning="Greet."),
+    Message(role="assistant", content=make_text_content("Hi."), reasoning="Greet."),
 )
 
 
@@ -88,11 +88,11 @@ def edit_call(message: Message, **fields: Any) -> Message:
 # what a client does to the turn, and whether it is replayed
 EDITS: dict[str, tuple[Callable[[Message], Message], bool]] = {
     "unchanged": (lambda turn: turn, True),
-    "white space": (lambda turn: edit(turn, content=text_content("  \n")), True),
-    "an empty text": (lambda turn: edit(turn, content=text_content("")), True),
+    "white space": (lambda turn: edit(turn, content=make_text_content("  \n")), True),
+    "an empty text": (lambda turn: edit(turn, content=make_text_content("")), True),
     "the reasoning": (lambda turn: edit(turn, reasoning=f"{REASONING}\n"), True),
     "other reasoning": (lambda turn: edit(turn, reasoning="Hm."), False),
-    "a text": (lambda turn: edit(turn, content=text_content("Well.")), False),
+    "a text": (lambda turn: edit(turn, content=make_text_content("Well.")), False),
     "another name": (lambda turn: edit_call(turn, name="now"), False),
     "other arguments": (lambda turn: edit_call(turn, arguments='{"city": "Rome"}'), False),
     "other numbers": (
@@ -106,7 +106,7 @@ EDITS: dict[str, tuple[Callable[[Message], Message], bool]] = {
     "no JSON": (lambda turn: edit_call(turn, arguments="{"), False),
     "another id": (lambda turn: edit_call(turn, id="call_1"), True),
     "two calls": (lambda turn: edit(turn, tool_calls=turn.tool_calls * 2), False),
-    "no call": (lambda turn: edit(turn, tool_calls=(), content=text_content("Yes.")), False),
+    "no call": (lambda turn: edit(turn, tool_calls=(), content=make_text_content("Yes.")), False),
 }
 
 
@@ -123,7 +123,7 @@ def test_a_turn_is_replayed_if_the_client_sends_what_it_received(name: str) -> N
         after = user("So?")
         if turn.tool_calls:
             after = Message(
-                role="tool", content=text_content("sunny"), tool_call_id=turn.tool_calls[0].id
+                role="tool", content=make_text_content("sunny"), tool_call_id=turn.tool_calls[0].id
             )
         await client.send(after)
         assert client.reuse.replayed_turns == same
@@ -139,7 +139,7 @@ def test_a_turn_is_replayed_if_the_client_sends_what_it_received(name: str) -> N
     asyncio.run(run())
 
 
-EARLIER = (user("My PIN is 4711."), Message(role="assistant", content=text_content("Noted.")))
+EARLIER = (user("My PIN is 4711."), Message(role="assistant", content=make_text_content("Noted.")))
 
 
 @pytest.mark.parametrize("change", ["owner", "last", "first", "before", "model", "adapter"])

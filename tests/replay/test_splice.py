@@ -25,7 +25,7 @@ from dragoman.types import (
     Message,
     ReplayedTurn,
     ToolCall,
-    text_content,
+    make_text_content,
 )
 from tests.support.paths import TESTS
 from tests.support.replay_client import (
@@ -70,7 +70,7 @@ def test_a_turn_without_clear_boundaries_stays_as_the_client_sent_it(content: st
         return
     ids = tuple(b"Hm. It is.")
     replay = ReplayedTurn(tuple((first.ids or [])[first.answer_start :]), ids)
-    turn = Message(role="assistant", content=text_content("It is."), replay=replay)
+    turn = Message(role="assistant", content=make_text_content("It is."), replay=replay)
     chat = Chat(messages=(QUESTION, turn, user("So?")))
     prompt = render(renderer, chat)
     plain = render(renderer, Chat(messages=(QUESTION, edit(turn, replay=None), user("So?"))))
@@ -113,7 +113,7 @@ SPECIALS = re.compile(
 
 def make_renderer(template: str) -> PromptRenderer:
     """Make a renderer with everything that looks like a special token in the template as one."""
-    turns = (QUESTION, Message(role="assistant", content=text_content("Yes.")), user("So?"))
+    turns = (QUESTION, Message(role="assistant", content=make_text_content("Yes.")), user("So?"))
     chats = [Chat(messages=turns[:count], tools=(WEATHER,)) for count in (1, 3)]
     plain = PromptRenderer(template, None)
     texts = [rendered.text for chat in chats if (rendered := render(plain, chat))]
@@ -124,29 +124,29 @@ def make_renderer(template: str) -> PromptRenderer:
 
 
 CONVERSATIONS: dict[str, tuple[Message, ...]] = {
-    "a text": (Message(role="assistant", content=text_content("It is.")), user("And now?")),
+    "a text": (Message(role="assistant", content=make_text_content("It is.")), user("And now?")),
     "a call": (
         Message(
             role="assistant",
             tool_calls=(ToolCall(id="call00001", name="weather", arguments=CALL),),
         ),
-        Message(role="tool", tool_call_id="call00001", content=text_content("It rains.")),
+        Message(role="tool", tool_call_id="call00001", content=make_text_content("It rains.")),
     ),
     "no arguments": (
         Message(
             role="assistant",
             tool_calls=(ToolCall(id="call00001", name="weather", arguments="{}"),),
         ),
-        Message(role="tool", tool_call_id="call00001", content=text_content("It rains.")),
+        Message(role="tool", tool_call_id="call00001", content=make_text_content("It rains.")),
     ),
     "reasoning, text and a call": (
         Message(
             role="assistant",
             reasoning="I must look.",
-            content=text_content("Wait."),
+            content=make_text_content("Wait."),
             tool_calls=(ToolCall(id="call00001", name="weather", arguments=CALL),),
         ),
-        Message(role="tool", tool_call_id="call00001", content=text_content("It rains.")),
+        Message(role="tool", tool_call_id="call00001", content=make_text_content("It rains.")),
     ),
 }
 
@@ -204,12 +204,14 @@ def test_a_long_conversation_continues_in_real_templates() -> None:
     call = CONVERSATIONS["a call"]
     steps: list[tuple[Message, ...]] = [
         call,
-        (Message(role="assistant", content=text_content("It is.")), user("Now?")),
+        (Message(role="assistant", content=make_text_content("It is.")), user("Now?")),
         (
-            Message(role="assistant", content=text_content("See."), tool_calls=call[0].tool_calls),
+            Message(
+                role="assistant", content=make_text_content("See."), tool_calls=call[0].tool_calls
+            ),
             call[1],
         ),
-        (Message(role="assistant", content=text_content("Yes.")), user("So?")),
+        (Message(role="assistant", content=make_text_content("Yes.")), user("So?")),
     ]
     results: Counter[str] = Counter()
     for path in real_templates():
@@ -255,7 +257,7 @@ class RandomConversation:
         calls = self._chance.choice([0, 0, 1, 1, 2])
         return Message(
             role="assistant",
-            content=text_content(self.make_word() if not calls or self.happens(0.5) else None),
+            content=make_text_content(self.make_word() if not calls or self.happens(0.5) else None),
             reasoning=self.make_word() if self.happens(0.4) else None,
             tool_calls=tuple(self._call() for _ in range(calls)),
         )
@@ -267,7 +269,7 @@ class RandomConversation:
 
     def make_following(self, turn: Message) -> list[Message]:
         results = [
-            Message(role="tool", content=text_content(self.make_word()), tool_call_id=call.id)
+            Message(role="tool", content=make_text_content(self.make_word()), tool_call_id=call.id)
             for call in turn.tool_calls
         ]
         if results and self.happens(0.6):

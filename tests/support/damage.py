@@ -26,7 +26,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from dragoman.formats import find_tools, tool_formats
+from dragoman.formats import find_tools, get_tool_formats
 from dragoman.output.library import OutputParser
 from dragoman.testing.format_checks import ParsedOutput, fold_spans, parse_pieces
 from tests.support.answers import AnswerWriter, WrittenCall
@@ -51,7 +51,7 @@ REASONING = "I look it up."
 # Without markers, an answer that does not start with a proper call is text.
 UNMARKED = frozenset(
     name
-    for name, entry in tool_formats().items()
+    for name, entry in get_tool_formats().items()
     if entry.unmarked_starts and not entry.section.close
 )
 
@@ -222,13 +222,13 @@ def list_leaves(value: Any) -> Iterator[Any]:
 def main(count: int) -> None:
     """Try so many answers per format; print and count those that break a law."""
     broken: Counter[str] = Counter()
-    for name in tool_formats():
+    for name in get_tool_formats():
         for seed in range(count):
             answer = make_answer(name, Random(f"{name}{seed}"))
             for law in find_violations(answer):
                 broken[name] += 1
                 print(f"{name} {seed}, {answer.damage}: {law}\n    {answer.text!r}")
-    print(f"{sum(broken.values())} violations in {count * len(tool_formats())} damaged answers")
+    print(f"{sum(broken.values())} violations in {count * len(get_tool_formats())} damaged answers")
     sys.exit(bool(broken))
 
 

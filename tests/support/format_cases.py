@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dragoman.formats import find_tools, reasoning_formats, tool_formats
+from dragoman.formats import find_tools, get_reasoning_formats, get_tool_formats
 from dragoman.output.library import OutputParser, ParserPolicy
 from dragoman.output.spec import ReasoningFormat, ToolFormat
 
@@ -85,7 +85,7 @@ def find_tagged_format(case: dict[str, Any]) -> ToolFormat | None:
     Several formats have the same markers; the first that reads a call there is meant.
     """
     marker = (case.get("request") or {}).get("tool_start")
-    for name in tool_formats():
+    for name in get_tool_formats():
         tool_format = find_tools(name)
         if marker in tool_format.section.open:
             parser = OutputParser(tool_format)
@@ -138,6 +138,6 @@ REJECTS_UNDECLARED = {
 }
 ALIASES = {  # of two spellings the one with underscores counts: these cases name vLLM's classes
     alias.replace("_", "").replace("-", ""): inside
-    for reasoning in reasoning_formats().values()
+    for reasoning in get_reasoning_formats().values()
     for alias, inside in sorted(reasoning.aliases.items(), key=lambda item: "_" in item[0])
 }

@@ -19,7 +19,7 @@ import msgspec
 
 from dragoman.engines.token_mask import TokenMasker
 from dragoman.errors import BadRequest
-from dragoman.formats import find_reasoning, find_tools, reasoning_formats
+from dragoman.formats import find_reasoning, find_tools, get_reasoning_formats
 from dragoman.grammar.compiler.compile import compile_grammar
 from dragoman.grammar.grammar_spec import GrammarSpec
 from dragoman.output.library import OutputParser, collect_markers
@@ -69,7 +69,9 @@ def _compile_encoded(spec: bytes) -> str:
 
 def get_reasoning_format(name: str) -> str:
     """A reasoning format that is used with a tool format."""
-    return name if name in reasoning_formats() else find_tools(name).default_reasoning or "think"
+    return (
+        name if name in get_reasoning_formats() else find_tools(name).default_reasoning or "think"
+    )
 
 
 @cache

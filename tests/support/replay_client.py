@@ -26,7 +26,7 @@ from dragoman.types import (
     Sampling,
     Tool,
     ToolCall,
-    text_content,
+    make_text_content,
 )
 from tests.support.paths import TESTS
 
@@ -43,11 +43,11 @@ WEATHER = Tool(
         "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
     },
 )
-QUESTION = Message(role="user", content=text_content("Is it sunny in Paris?"))
+QUESTION = Message(role="user", content=make_text_content("Is it sunny in Paris?"))
 
 
 def user(text: str) -> Message:
-    return Message(role="user", content=text_content(text))
+    return Message(role="user", content=make_text_content(text))
 
 
 class ModelStyle:
@@ -136,7 +136,7 @@ class ReplayClient:
         return [
             Message(
                 role="assistant",
-                content=text_content(choice.text or None),
+                content=make_text_content(choice.text or None),
                 tool_calls=tuple(
                     ToolCall(id=call.id, name=call.name, arguments=rewrite_json(call.arguments))
                     for call in choice.calls
@@ -161,7 +161,7 @@ class ReplayClient:
 
     def make_result(self, text: str = "sunny") -> Message:
         [call] = self.messages[-1].tool_calls
-        return Message(role="tool", content=text_content(text), tool_call_id=call.id)
+        return Message(role="tool", content=make_text_content(text), tool_call_id=call.id)
 
 
 def rewrite_json(arguments: str) -> str:

@@ -21,13 +21,13 @@ Group = tuple[str, ...]  # the spellings of one marker
 
 
 @lru_cache(maxsize=4096)
-def _pattern(marker: str) -> re.Pattern[str]:
+def _write_pattern(marker: str) -> re.Pattern[str]:
     return re.compile(r"\s*".join(map(re.escape, marker.split(GAP))))
 
 
 def contains_marker(marker: str, text: str) -> bool:
     """Whether the text contains the marker, with any white space that its gaps allow."""
-    return _pattern(marker).search(text) is not None if GAP in marker else marker in text
+    return _write_pattern(marker).search(text) is not None if GAP in marker else marker in text
 
 
 def contains_any_marker(markers: Iterable[str], text: str) -> bool:
@@ -47,7 +47,7 @@ def allows_unmarked_calls(tools: ToolFormat) -> bool:
     return bool(tools.unmarked_starts) or tools.unmarked_at_start or not get_call_openers(tools)
 
 
-def _body_markers(body: CallBody) -> list[Group]:
+def _list_body_markers(body: CallBody) -> list[Group]:
     if isinstance(body, NamedObject):
         return [body.name_ends, body.fence, body.string_markers]
     if isinstance(body, TaggedArguments):
@@ -56,7 +56,7 @@ def _body_markers(body: CallBody) -> list[Group]:
     return [(body.prefix,)] if isinstance(body, NestedElements) else []
 
 
-def _header_markers(header: MessageHeader | None) -> list[Group]:
+def _list_header_markers(header: MessageHeader | None) -> list[Group]:
     return [header.open, header.end, header.close] if header else []
 
 
@@ -90,7 +90,7 @@ def _group_markers(output_format: ToolFormat | ReasoningFormat) -> Sequence[tupl
                     output_format.dropped,
                     output_format.answer_wrapper.open,
                     output_format.answer_wrapper.close,
-                    *_header_markers(output_format.header),
+                    *_list_header_markers(output_format.header),
                 ]
             )
         ]
@@ -100,9 +100,9 @@ def _group_markers(output_format: ToolFormat | ReasoningFormat) -> Sequence[tupl
         output_format.call.open,
         output_format.call.close,
         output_format.dropped,
-        *_header_markers(output_format.header),
+        *_list_header_markers(output_format.header),
     ]
-    return [_drop_trivial([*frame, *_body_markers(body)]) for body in output_format.bodies]
+    return [_drop_trivial([*frame, *_list_body_markers(body)]) for body in output_format.bodies]
 
 
 def _measure_groups(groups: Iterable[Group], has: Callable[[str], bool]) -> tuple[int, int]:

@@ -34,7 +34,7 @@ from dragoman.detection.vocabulary import (
     match_reasoning_by_vocabulary,
     match_tools_by_vocabulary,
 )
-from dragoman.formats import list_reasoning_in, list_tools_in, reasoning_formats
+from dragoman.formats import get_reasoning_formats, list_reasoning_in, list_tools_in
 from dragoman.output.spec import ReasoningFormat, ToolFormat
 
 # the evidence for a reasoning format, strongest first
@@ -83,7 +83,7 @@ class FormatMatcher:
             for name in BASIC_TURNS
             for rendered in round_trip.get_renderings(name)
         )
-        self.instructions = _tool_instructions(self.probe)
+        self.instructions = _render_tool_instructions(self.probe)
         self.source = "\n".join(sorted(self.probe.facts.literals))
         self.all_text = "\n".join((self.turns, self.openings, self.instructions, self.source))
         self.tool_formats = list_tools_in(self.all_text)
@@ -128,7 +128,7 @@ class FormatMatcher:
             reasoning
             for reasoning in self.reasoning_formats
             if not reasoning.keeps_markers
-            and contains_any_marker(_reasoning_markers(reasoning), self.all_text)
+            and contains_any_marker(_list_reasoning_markers(reasoning), self.all_text)
         ]
 
     def _verifies_reasoning(self, tools: ToolFormat | None, reasoning: ReasoningFormat) -> bool:
@@ -162,7 +162,7 @@ class FormatMatcher:
 
     def _match_reasoning_by_vocabulary(self, tools: ToolFormat | None) -> ReasoningFormatChoice:
         """Choose a reasoning format for a template that never mentions reasoning."""
-        known = reasoning_formats()
+        known = get_reasoning_formats()
         choice = match_reasoning_by_vocabulary(self.vocabulary)
         if choice.format is not None:
             return ReasoningFormatChoice(choice.format, ARE_TOKENS)
@@ -219,7 +219,9 @@ class FormatMatcher:
         likely = [tools for tools in self.tool_formats if _may_match(tools, texts)]
         checks_by_name = {tools.name: self._best_checks(tools) for tools in likely}
         passed = [
-            tools for tools in likely if _status(checks_by_name[tools.name], ONE_CALL) == "proved"
+            tools
+            for tools in likely
+            if _get_status(checks_by_name[tools.name], ONE_CALL) == "proved"
         ]
         if not passed:
             marked = [
@@ -250,7 +252,10 @@ class FormatMatcher:
         """Return the checks with the best fitting reasoning format."""
         best: tuple[RoundTripCheck, ...] = ()
         for reasoning in [None, *self.likely_reasoning]:
-            if _status(self.round_trip.check(tools, reasoning, [ONE_CALL]), ONE_CALL) != "proved":
+            if (
+                _get_status(self.round_trip.check(tools, reasoning, [ONE_CALL]), ONE_CALL)
+                != "proved"
+            ):
                 continue
             checks = self.round_trip.check(tools, reasoning)
             if _score(checks) > _score(best):
@@ -331,12 +336,12 @@ class FormatMatcher:
         return ToolFormatChoice(None, FIT_SEVERAL + ", ".join(rivals) if rivals else "")
 
 
-def _reasoning_markers(reasoning: ReasoningFormat) -> tuple[str, ...]:
+def _list_reasoning_markers(reasoning: ReasoningFormat) -> tuple[str, ...]:
     header = reasoning.header.open + reasoning.header.end if reasoning.header else ()
     return (*reasoning.open, *reasoning.close, *header)
 
 
-def _tool_instructions(probe: RenderProbe) -> str:
+def _render_tool_instructions(probe: RenderProbe) -> str:
     """Return the instructions that the template adds when tools are declared."""
     plain = probe.render(None, TurnForm(), {}, add_generation_prompt=True) or ""
     with_tools = probe.render(None, TurnForm(has_tools=True), {}, add_generation_prompt=True) or ""
@@ -361,7 +366,7 @@ def _has_all_openers(tools: ToolFormat, text: str) -> bool:
     return is_distinctive and all(contains_any_marker(group, text) for group in required)
 
 
-def _status(checks: Iterable[RoundTripCheck], name: str) -> str:
+def _get_status(checks: Iterable[RoundTripCheck], name: str) -> str:
     return next((check.status for check in checks if check.name == name), "unwritten")
 
 

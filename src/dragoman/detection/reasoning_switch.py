@@ -57,7 +57,7 @@ class SwitchSettings:
                 self._try_values(name, (0, 512))
                 self.budget = self.budget or (name if _has_effect(self.tried[name]) else None)
             elif not EFFORT_VARIABLE.search(name) or not self._is_free_text(name):
-                self._try_values(name, _candidate_values(probe, name))
+                self._try_values(name, _list_candidate_values(probe, name))
 
     def _try_values(self, name: str, values: Iterable[Json]) -> None:
         settings = [self._render_setting({name: value}) for value in values]
@@ -135,10 +135,12 @@ class SwitchSettings:
                 return name, USUAL_EFFORTS
             on = {switch.name: switch.on for switch in switches[:1] if switch.name != name}
             values = [
-                value for value in _candidate_values(self._probe, name) if isinstance(value, str)
+                value
+                for value in _list_candidate_values(self._probe, name)
+                if isinstance(value, str)
             ]
             settings = [self._render_setting({**on, name: value}) for value in values]
-            unset, compared = self._render_setting(on), _compared_words(self._probe, name)
+            unset, compared = self._render_setting(on), _find_compared_words(self._probe, name)
             effective = [
                 setting.switches[name]
                 for setting in settings
@@ -194,7 +196,7 @@ def _switch_names(probe: RenderProbe) -> list[str]:
     return names[:MAX_NAMES]
 
 
-def _compared_words(probe: RenderProbe, name: str) -> list[str]:
+def _find_compared_words(probe: RenderProbe, name: str) -> list[str]:
     """Return the words that a template compares a variable with."""
     near = re.compile(rf"\b{re.escape(name)}\b[^\n%}}]{{0,40}}?(?:==|!=|\bin\b)([^\n%]{{0,120}})")
     return [
@@ -204,9 +206,9 @@ def _compared_words(probe: RenderProbe, name: str) -> list[str]:
     ]
 
 
-def _candidate_values(probe: RenderProbe, name: str) -> Sequence[Json]:
+def _list_candidate_values(probe: RenderProbe, name: str) -> Sequence[Json]:
     """Return values to try: true, false, and the words the template compares with."""
-    words = _compared_words(probe, name)
+    words = _find_compared_words(probe, name)
     if EFFORT_VARIABLE.search(name):
         return list(dict.fromkeys([*words, *EFFORTS]))[:MAX_VALUES]
     known = [mode for mode in MODES if mode in probe.facts.words]

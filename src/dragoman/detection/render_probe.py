@@ -208,7 +208,7 @@ class RenderProbe:
         full = full.split(QUESTION, count)[-1]
         if max(len(before), len(full)) > MAX_TURN:
             return None
-        shared, start = _common_prefix(before, full)
+        shared, start = _find_divergence(before, full)
         unwritten = before[shared:].strip()
         if unwritten:
             # no turn continues this prompt, so the common start of all turns is not part of one
@@ -223,7 +223,7 @@ class RenderProbe:
         """Return the length that a turn shares with the start of a plain turn."""
         plain = self.render(ProbeTurn(text=OTHER_ANSWER), form, switches)
         before, word, _ = (plain or "").rpartition(OTHER_ANSWER)
-        return _common_prefix(before.rpartition(QUESTION)[2][:MAX_TURN], full)[1] if word else 0
+        return _find_divergence(before.rpartition(QUESTION)[2][:MAX_TURN], full)[1] if word else 0
 
     def _plain_tail(self, form: TurnForm, switches: Switches) -> str:
         """Return the text after the words of a plain turn."""
@@ -326,7 +326,7 @@ def _make_call(call: ProbeCall, number: int, form: TurnForm) -> dict[str, Json]:
     }
 
 
-def _common_prefix(first: str, second: str) -> tuple[int, int]:
+def _find_divergence(first: str, second: str) -> tuple[int, int]:
     """Return where two texts diverge: not inside a tag, and ignoring white space."""
     steps = [(0, 0)]
     i, j = 0, 0
@@ -342,17 +342,17 @@ def _common_prefix(first: str, second: str) -> tuple[int, int]:
             break
     i, j = steps[-1]
     if i < len(first):
-        before_tag = _before_tag(first, i), _before_tag(second, j)
+        before_tag = _find_tag_start(first, i), _find_tag_start(second, j)
         i, j = max(step for step in steps if step[0] <= before_tag[0] and step[1] <= before_tag[1])
     return i, j
 
 
-def _before_tag(text: str, pos: int) -> int:
+def _find_tag_start(text: str, pos: int) -> int:
     """Return the start of the tag around a position, or the position itself."""
     return next((tag.start() for tag in TAG.finditer(text) if tag.start() < pos < tag.end()), pos)
 
 
-def _common_suffix(text: str, tail: str) -> str:
+def _find_common_end(text: str, tail: str) -> str:
     """Return the common end of two texts, without part of a tag."""
     start = len(tail)
     for first, second in zip(reversed(text), reversed(tail), strict=False):
@@ -365,7 +365,7 @@ def _common_suffix(text: str, tail: str) -> str:
 
 def _strip_endings(text: str, tail: str) -> tuple[str, ...]:
     """Return the turn without its end marker; several readings, the likeliest first."""
-    shared = _common_suffix(text, tail)
+    shared = _find_common_end(text, tail)
     without_shared = [text.removesuffix(shared)] if shared.strip() else []
     pieces = PIECE.findall(tail[:MAX_TAIL])[:MAX_PIECES]
     runs = {

@@ -32,7 +32,7 @@ from dragoman.detection.regex_markers import (
 )
 from dragoman.detection.result import ProbeTurn
 from dragoman.detection.round_trip import parse_answer
-from dragoman.formats import reasoning_formats, tool_formats
+from dragoman.formats import get_reasoning_formats, get_tool_formats
 from dragoman.output.library import OutputParser
 from dragoman.output.spec import (
     GAP,
@@ -76,20 +76,20 @@ def read_checkpoint_formats(config: Mapping[str, Json]) -> CheckpointFormats | N
 
 def _read_fields(fields: Mapping[str, Json]) -> CheckpointFormats:
     unsupported: list[str] = []
-    content_field = _field(fields, "content")
-    dropped = _try(unsupported, "content", lambda: _markers(content_field, "open")) or ()
+    content_field = _get_field(fields, "content")
+    dropped = _try(unsupported, "content", lambda: _read_markers(content_field, "open")) or ()
     if dropped:  # without an opening marker, the closing marker is the end of the turn
-        dropped += _try(unsupported, "content", lambda: _markers(content_field, "close")) or ()
+        dropped += _try(unsupported, "content", lambda: _read_markers(content_field, "close")) or ()
     reasoning_name = next((name for name in REASONING_FIELDS if name in fields), None)
     reasoning = None
     if reasoning_name is not None:
-        reasoning_field = _field(fields, reasoning_name)
+        reasoning_field = _get_field(fields, reasoning_name)
         reasoning = _try(
             unsupported, reasoning_name, lambda: _make_reasoning(reasoning_field, dropped)
         )
     tools = None
     if "tool_calls" in fields:
-        calls_field = _field(fields, "tool_calls")
+        calls_field = _get_field(fields, "tool_calls")
         tools = _try(unsupported, "tool_calls", lambda: _make_tools(calls_field, dropped))
     return CheckpointFormats(
         tools and _prefer_known_tools(tools),
@@ -107,7 +107,7 @@ def _try(unsupported: list[str], field_name: str, make: Callable[[], T]) -> T | 
         return None
 
 
-def _field(fields: Mapping[str, Json], name: str) -> dict[str, Json]:
+def _get_field(fields: Mapping[str, Json], name: str) -> dict[str, Json]:
     field = fields.get(name)
     return field if isinstance(field, dict) else {}
 
@@ -115,7 +115,7 @@ def _field(fields: Mapping[str, Json], name: str) -> dict[str, Json]:
 # markers
 
 
-def _marker_spellings(field: Mapping[str, Json], side: str) -> list[Pieces]:
+def _list_marker_spellings(field: Mapping[str, Json], side: str) -> list[Pieces]:
     """Return the spellings of a field's opening or closing marker."""
     value = field.get(side)
     if isinstance(value, str):
@@ -126,18 +126,18 @@ def _marker_spellings(field: Mapping[str, Json], side: str) -> list[Pieces]:
     return expand_pattern(pattern) if isinstance(pattern, str) else []
 
 
-def _markers(field: Mapping[str, Json], side: str) -> tuple[str, ...]:
-    markers = (join_literal(spelling) for spelling in _marker_spellings(field, side))
+def _read_markers(field: Mapping[str, Json], side: str) -> tuple[str, ...]:
+    markers = (join_literal(spelling) for spelling in _list_marker_spellings(field, side))
     return tuple(dict.fromkeys(marker for marker in markers if marker.replace(GAP, "").strip()))
 
 
 def _make_reasoning(field: Mapping[str, Json], dropped: tuple[str, ...]) -> ReasoningFormat:
-    openers, closers = _markers(field, "open"), _markers(field, "close")
+    openers, closers = _read_markers(field, "open"), _read_markers(field, "close")
     if not closers:
         raise UnsupportedPattern("there is no closing marker")
-    example = f"{_without_gaps(openers[0]) if openers else ''}reasoning{_without_gaps(closers[0])}"
+    example = f"{_remove_gaps(openers[0]) if openers else ''}reasoning{_remove_gaps(closers[0])}"
     example += (
-        f"{_without_gaps(dropped[0])}answer{_without_gaps(dropped[-1])}" if dropped else "answer"
+        f"{_remove_gaps(dropped[0])}answer{_remove_gaps(dropped[-1])}" if dropped else "answer"
     )
     return ReasoningFormat(
         name=NAME,
@@ -155,8 +155,8 @@ def _make_reasoning(field: Mapping[str, Json], dropped: tuple[str, ...]) -> Reas
 
 
 def _make_tools(field: Mapping[str, Json], dropped: tuple[str, ...]) -> ToolFormat:
-    openers = _marker_spellings(field, "open")
-    closers = tuple(marker.strip(SPACES) for marker in _markers(field, "close"))
+    openers = _list_marker_spellings(field, "open")
+    closers = tuple(marker.strip(SPACES) for marker in _read_markers(field, "close"))
     if not openers:
         raise UnsupportedPattern("there is no opening marker")
     splits = [_split_at_name(spelling) for spelling in openers]
@@ -165,9 +165,9 @@ def _make_tools(field: Mapping[str, Json], dropped: tuple[str, ...]) -> ToolForm
     has_name = any(name for _, name, _ in splits)
     kind, args = field.get("content", "text"), field.get("content_args") or {}
     if kind == "json":
-        body = _json_body(args, after) if has_name else _objects_body(field)
+        body = _describe_named_object(args, after) if has_name else _describe_objects(field)
     elif kind == "xml-inline" and has_name:
-        body = _tagged_body(args, after)
+        body = _describe_tagged_arguments(args, after)
     else:
         raise UnsupportedPattern(f"content {kind!r} contains no arguments")
     derived = ToolFormat(
@@ -189,7 +189,7 @@ def _split_at_name(pieces: Pieces) -> tuple[Pieces, bool, Pieces]:
     return pieces, False, []
 
 
-def _json_body(args: Mapping[str, Json], after: tuple[str, ...]) -> CallBody:
+def _describe_named_object(args: Mapping[str, Json], after: tuple[str, ...]) -> CallBody:
     """Describe arguments that are an object after a name."""
     delimiters = args.get("string_delims") or ()
     quotes = tuple(dict.fromkeys(pair[0] for pair in delimiters if pair and pair[0] == pair[-1]))
@@ -205,13 +205,13 @@ def _json_body(args: Mapping[str, Json], after: tuple[str, ...]) -> CallBody:
     )
 
 
-def _objects_body(field: Mapping[str, Json]) -> CallBody:
+def _describe_objects(field: Mapping[str, Json]) -> CallBody:
     """Describe objects that contain the name too; the transform gives the keys."""
     function = field.get("transform")
     function = function.get("function", function) if isinstance(function, dict) else function
     if isinstance(function, str) or function is None:
         return JsonObjects()
-    keys = {key: _placeholder_key(function.get(key)) for key in ("name", "arguments")}
+    keys = {key: _read_placeholder(function.get(key)) for key in ("name", "arguments")}
     default = JsonObjects()
     name, arguments = keys["name"], keys["arguments"]
     return JsonObjects(
@@ -220,13 +220,13 @@ def _objects_body(field: Mapping[str, Json]) -> CallBody:
     )
 
 
-def _placeholder_key(value: Json) -> str | None:
+def _read_placeholder(value: Json) -> str | None:
     """Return the key of a placeholder: `{content.args}` and `{args}` are `args`."""
     match = PLACEHOLDER.fullmatch(value) if isinstance(value, str) else None
     return match[1].rpartition(".")[2] if match else None
 
 
-def _tagged_body(args: Mapping[str, Json], after: tuple[str, ...]) -> CallBody:
+def _describe_tagged_arguments(args: Mapping[str, Json], after: tuple[str, ...]) -> CallBody:
     pattern = args.get("tag_pattern")
     if not isinstance(pattern, str):
         raise UnsupportedPattern("there is no tag pattern")
@@ -259,22 +259,22 @@ def _strip_marker(pieces: Pieces) -> str:
 # examples, and known formats
 
 
-def _without_gaps(marker: str) -> str:
+def _remove_gaps(marker: str) -> str:
     return marker.replace(GAP, "")
 
 
 def _make_example(tools: ToolFormat, body: CallBody) -> str:
-    opener = _without_gaps(tools.section.open[0])
-    closer = _without_gaps(tools.section.close[0]) if tools.section.close else ""
+    opener = _remove_gaps(tools.section.open[0])
+    closer = _remove_gaps(tools.section.close[0]) if tools.section.close else ""
     if isinstance(body, JsonObjects):
         inner = f'{{"{body.name[0]}": "f", "{body.arguments[0]}": {{"a": 1}}}}'
     elif isinstance(body, NamedObject):
-        inner = f"f{_without_gaps(body.name_ends[0]) if body.name_ends else ''}" + (
+        inner = f"f{_remove_gaps(body.name_ends[0]) if body.name_ends else ''}" + (
             "{a:1}" if body.unquoted_values else '{"a": 1}'
         )
     elif isinstance(body, TaggedArguments):
         key, value = body.key, body.value
-        inner = f"f{_without_gaps(body.name_ends[0])}{key.open[0]}a{key.close[0]}1{value.close[0]}"
+        inner = f"f{_remove_gaps(body.name_ends[0])}{key.open[0]}a{key.close[0]}1{value.close[0]}"
     else:
         inner = ""
     return f"{opener}{inner}{closer}"
@@ -285,7 +285,7 @@ def _prefer_known_tools(derived: ToolFormat) -> ToolFormat:
     expected = parse_answer(OutputParser(derived), derived.example)
     matches = [
         known
-        for known in tool_formats().values()
+        for known in get_tool_formats().values()
         if contains_any_marker(get_call_openers(known), derived.example)
         and parse_answer(OutputParser(known.name), derived.example) == expected
     ]
@@ -300,10 +300,10 @@ def _prefer_known_reasoning(derived: ReasoningFormat) -> ReasoningFormat:
     expected = parse_answer(OutputParser(reasoning=derived), derived.example)
     matches = [
         known
-        for known in reasoning_formats().values()
-        if contains_any_marker(_outer_markers(known), derived.example)
+        for known in get_reasoning_formats().values()
+        if contains_any_marker(_list_outer_markers(known), derived.example)
         and not known.keeps_markers
-        and _same_output(
+        and _have_same_output(
             parse_answer(OutputParser(reasoning=known.name), derived.example), expected
         )
     ]
@@ -314,11 +314,11 @@ def _prefer_known_reasoning(derived: ReasoningFormat) -> ReasoningFormat:
     )
 
 
-def _outer_markers(reasoning: ReasoningFormat) -> tuple[str, ...]:
+def _list_outer_markers(reasoning: ReasoningFormat) -> tuple[str, ...]:
     return reasoning.open or reasoning.close or (reasoning.header.open if reasoning.header else ())
 
 
-def _same_output(first: ProbeTurn, second: ProbeTurn) -> bool:
+def _have_same_output(first: ProbeTurn, second: ProbeTurn) -> bool:
     return (
         first.text.strip() == second.text.strip()
         and first.reasoning.strip() == second.reasoning.strip()
@@ -345,11 +345,11 @@ def _read_schema_fields(schema: Mapping[str, Json]) -> dict[str, Json]:
             opener, _, closer = re.sub(r"\(\?P<\w+>", "(", iterator).partition("(.*?)")
             fields[name] = {"open_pattern": opener, "close_pattern": closer, "content": "json"}
         elif name in REASONING_FIELDS:
-            fields[name] = dict(_tags_around(str(schema.get("x-regex", "")), name))
+            fields[name] = dict(_find_tags_around(str(schema.get("x-regex", "")), name))
     return fields
 
 
-def _tags_around(pattern: str, group: str) -> Iterator[tuple[str, str]]:
+def _find_tags_around(pattern: str, group: str) -> Iterator[tuple[str, str]]:
     """Yield the literal tags directly before and after a named group."""
     before, group_start, after = pattern.partition(f"(?P<{group}>")
     tag = r"(?:<[^<>()]+>|\[[^\[\]()]+\])"

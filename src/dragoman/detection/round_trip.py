@@ -107,7 +107,7 @@ def _load_arguments(arguments: str) -> Json:
 def _compare(name: str, text: str, prompt: str, parsed: ProbeTurn) -> RoundTripCheck:
     """Compare the parsed turn with the original; markers after it are allowed."""
     turn = PROBE_TURNS[name]
-    calls_match = _canonical_calls(turn.calls) == _canonical_calls(parsed.calls)
+    calls_match = _write_canonical_calls(turn.calls) == _write_canonical_calls(parsed.calls)
     same = calls_match and turn.reasoning.strip() == parsed.reasoning.strip()
     parsed_text, expected_text = parsed.text.strip(), turn.text.strip()
     end = parsed_text.removeprefix(expected_text).strip()
@@ -134,7 +134,7 @@ def _is_two_turns(text: str, prompt: str) -> bool:
     return max(OPENER.findall(prompt), key=len, default=text + prompt).strip() in text
 
 
-def _canonical_calls(calls: tuple[ProbeCall, ...]) -> list[str]:
+def _write_canonical_calls(calls: tuple[ProbeCall, ...]) -> list[str]:
     """Return calls as text, because 1 == True in Python."""
     return [json.dumps([call.name, call.arguments], sort_keys=True) for call in calls]
 
@@ -193,7 +193,7 @@ class RoundTrip:
         renderings = self.get_renderings(name) if not turn.calls or tools is not None else []
         for rendered in renderings:
             for text, prompt in (
-                () if self.probe.is_out_of_time else _candidate_texts(rendered, turn)
+                () if self.probe.is_out_of_time else _list_candidate_texts(rendered, turn)
             ):
                 check = _compare(name, text, prompt, parse_turn(text, prompt, tools, reasoning))
                 if check.status == "proved" and not check.end:
@@ -205,7 +205,7 @@ class RoundTrip:
         return best or RoundTripCheck(name=name, status="unwritten", expected=turn)
 
 
-def _candidate_texts(rendered: RenderedTurn, turn: ProbeTurn) -> list[tuple[str, str]]:
+def _list_candidate_texts(rendered: RenderedTurn, turn: ProbeTurn) -> list[tuple[str, str]]:
     prompts = [rendered.prompt]
     if rendered.unwritten_opening and turn.reasoning:
         # reasoning of earlier turns is rendered without its opening marker

@@ -18,7 +18,7 @@ from typing import Generic, TypeVar
 from dragoman.detection.examples import parse_example
 from dragoman.detection.markers import allows_unmarked_calls, get_call_openers
 from dragoman.detection.round_trip import parse_answer
-from dragoman.formats import reasoning_formats, tool_formats
+from dragoman.formats import get_reasoning_formats, get_tool_formats
 from dragoman.output.library import OutputParser, collect_markers
 from dragoman.output.spec import GAP, ReasoningFormat, ToolFormat
 
@@ -55,7 +55,7 @@ def match_tools_by_vocabulary(vocabulary: Container[str]) -> VocabularyChoice[To
     """Return the tool format whose markers are tokens of the model."""
     fits = [
         _measure_fit(tools, collect_markers(tools, None), vocabulary)
-        for tools in tool_formats().values()
+        for tools in get_tool_formats().values()
         if not allows_unmarked_calls(tools)
         and any(_is_in_vocabulary(marker, vocabulary) for marker in get_call_openers(tools))
     ]
@@ -69,7 +69,7 @@ def match_reasoning_by_vocabulary(vocabulary: Container[str]) -> VocabularyChoic
     """Return the reasoning format whose markers are tokens of the model."""
     fits = [
         _measure_fit(reasoning, collect_markers(None, reasoning), vocabulary)
-        for reasoning in reasoning_formats().values()
+        for reasoning in get_reasoning_formats().values()
         if not reasoning.keeps_markers
         and all(
             any(_is_in_vocabulary(marker, vocabulary) for marker in markers)

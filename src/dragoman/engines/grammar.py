@@ -16,10 +16,10 @@ from functools import lru_cache
 from dragoman.engines.token_mask import (
     GrammarState,
     TokenMasker,
-    dead_end_error,
     find_size_error,
     format_parse_error,
-    invalid_grammar_error,
+    make_dead_end_error,
+    make_invalid_grammar_error,
 )
 
 HEADER = "%llguidance"
@@ -43,13 +43,13 @@ async def check_grammar(grammar: str, masker: TokenMasker | None, scope: str = "
     """
     if not grammar.startswith(HEADER):
         message = f"The grammar of a job must begin with `{HEADER}`."
-        raise invalid_grammar_error(find_size_error(grammar) or message)
+        raise make_invalid_grammar_error(find_size_error(grammar) or message)
     if masker is not None:
         await asyncio.to_thread(masker.start_grammar, grammar, (), scope)
         return
     error = await asyncio.to_thread(_find_syntax_error, grammar, scope)
     if error is not None:
-        raise invalid_grammar_error(error)
+        raise make_invalid_grammar_error(error)
 
 
 @lru_cache(maxsize=32)
@@ -88,4 +88,4 @@ def check_tokens_allowed(state: GrammarState, ids: Sequence[int], stop_ids: froz
     end = next((index for index, token in enumerate(ids) if token in stop_ids), len(ids))
     state.advance(*ids[:end])
     if end < len(ids) and not state.can_end_with(ids[end]):
-        raise dead_end_error()
+        raise make_dead_end_error()

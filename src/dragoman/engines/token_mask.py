@@ -64,12 +64,12 @@ def format_parse_error(message: str) -> str:
     return f"The grammar is invalid: {lines[0][:200] if lines else 'it cannot be parsed.'}"
 
 
-def invalid_grammar_error(message: str) -> BadRequest:
+def make_invalid_grammar_error(message: str) -> BadRequest:
     return InvalidGrammar(message, param="grammar")
 
 
-def dead_end_error() -> BadRequest:
-    return invalid_grammar_error(
+def make_dead_end_error() -> BadRequest:
+    return make_invalid_grammar_error(
         "The grammar reaches a state in which no token is allowed, or is too complex to enforce."
     )
 
@@ -143,17 +143,17 @@ class TokenMasker:
 
         error = find_size_error(grammar)
         if error is not None:
-            raise invalid_grammar_error(error)
+            raise make_invalid_grammar_error(error)
         tokenizer = self._get_tokenizer()
         try:
             matcher = LLMatcher(tokenizer, grammar + NO_FORCING, log_level=0)
         except Exception as failure:  # such as text that is not valid Unicode
-            raise invalid_grammar_error(format_parse_error(str(failure))) from None
+            raise make_invalid_grammar_error(format_parse_error(str(failure))) from None
         if matcher.is_error():
-            raise invalid_grammar_error(format_parse_error(matcher.get_error()))
+            raise make_invalid_grammar_error(format_parse_error(matcher.get_error()))
         matcher.compute_bitmask()  # the costly part of the first mask is shared by all copies
         if matcher.is_error():
-            raise dead_end_error()
+            raise make_dead_end_error()
         return matcher
 
     def _get_tokenizer(self) -> LLTokenizer:
@@ -237,7 +237,7 @@ class GrammarState:
         matcher = self._wait_for_matcher()
         self._pending_mask, self._is_exhausted = None, False
         if not matcher.consume_tokens(list(tokens)):
-            raise dead_end_error()
+            raise make_dead_end_error()
 
     @property
     def is_accepting(self) -> bool:
@@ -265,7 +265,7 @@ class GrammarState:
         mask = bytearray(matcher.compute_bitmask())
         if matcher.is_error():
             self.on_broken()
-            raise dead_end_error()
+            raise make_dead_end_error()
         is_accepting = matcher.is_accepting()
         allowed_ends = []
         for end in self._end_ids:
@@ -277,7 +277,7 @@ class GrammarState:
         for index, bit in allowed_ends:
             mask[index] |= bit
         if mask.count(0) == len(mask):
-            raise dead_end_error()
+            raise make_dead_end_error()
         return bytes(mask)
 
     def _names_end(self, end: int) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from dragoman.formats import reasoning_formats, tool_formats
+from dragoman.formats import get_reasoning_formats, get_tool_formats
 from dragoman.output.spec import ReasoningFormat, ToolFormat
 
 EVIDENCE = {
@@ -18,10 +18,10 @@ EVIDENCE = {
 def format_table() -> str:
     """Return all formats, with their aliases and an example."""
     lines = ["TOOL FORMATS"]
-    for tools in tool_formats().values():
+    for tools in get_tool_formats().values():
         lines += _format_entry(tools)
     lines += ["", "REASONING FORMATS"]
-    for reasoning in reasoning_formats().values():
+    for reasoning in get_reasoning_formats().values():
         lines += _format_entry(reasoning)
     return "\n".join(lines)
 
@@ -29,8 +29,8 @@ def format_table() -> str:
 def describe_formats() -> dict[str, object]:
     """Return all formats as plain data."""
     return {
-        "tools": [_describe_format(entry) for entry in tool_formats().values()],
-        "reasoning": [_describe_format(entry) for entry in reasoning_formats().values()],
+        "tools": [_describe_format(entry) for entry in get_tool_formats().values()],
+        "reasoning": [_describe_format(entry) for entry in get_reasoning_formats().values()],
     }
 
 

@@ -22,36 +22,36 @@ DETECTED = frozenset({"auto", "hf", "response_template"})  # names that mean: de
 
 
 @cache
-def tool_formats() -> dict[str, ToolFormat]:
+def get_tool_formats() -> dict[str, ToolFormat]:
     """Return the tool formats by name, sorted by name."""
-    return {name: _fill_known_suffixes(entry) for name, entry in _described_tools().items()}
+    return {name: _fill_known_suffixes(entry) for name, entry in _read_tool_formats().items()}
 
 
 @cache
-def reasoning_formats() -> dict[str, ReasoningFormat]:
+def get_reasoning_formats() -> dict[str, ReasoningFormat]:
     """Return the reasoning formats by name, sorted by name."""
-    return {name: _fill_known_suffixes(entry) for name, entry in _described_reasoning().items()}
+    return {name: _fill_known_suffixes(entry) for name, entry in _read_reasoning_formats().items()}
 
 
 def find_tools(name: str) -> ToolFormat:
     """Return the tool format of that name or alias, or raise a `ValueError`."""
-    known = _tools_by_any_name()
+    known = _index_tool_formats()
     if name not in known:
         with_suffix = _find_tools_with_suffix(name)
         if with_suffix is not None:
             return with_suffix
-        raise _make_error("tool", name, tool_formats(), [*known, *UNPARSED, *DETECTED])
+        raise _make_error("tool", name, get_tool_formats(), [*known, *UNPARSED, *DETECTED])
     return known[name]
 
 
 def find_reasoning(name: str) -> ReasoningFormat:
     """Return the reasoning format of that name or alias, or raise a `ValueError`."""
-    known = _reasoning_by_any_name()
+    known = _index_reasoning_formats()
     if name not in known:
         with_suffix = _find_reasoning_with_suffix(name)
         if with_suffix is not None:
             return with_suffix
-        raise _make_error("reasoning", name, reasoning_formats(), [*known, *DETECTED])
+        raise _make_error("reasoning", name, get_reasoning_formats(), [*known, *DETECTED])
     return known[name]
 
 
@@ -66,12 +66,12 @@ def is_registered(entry: ToolFormat | ReasoningFormat) -> bool:
 
 def list_tools_in(text: str) -> list[ToolFormat]:
     """Return all tool formats, those of markers with a suffix as the text has it."""
-    return _apply_suffixes(tool_formats(), _described_tools(), find_tools, text)
+    return _apply_suffixes(get_tool_formats(), _read_tool_formats(), find_tools, text)
 
 
 def list_reasoning_in(text: str) -> list[ReasoningFormat]:
     """Return all reasoning formats, those of markers with a suffix as the text has it."""
-    return _apply_suffixes(reasoning_formats(), _described_reasoning(), find_reasoning, text)
+    return _apply_suffixes(get_reasoning_formats(), _read_reasoning_formats(), find_reasoning, text)
 
 
 def _apply_suffixes(
@@ -96,13 +96,13 @@ def _make_error(kind: str, name: str, names: Iterable[str], known: Iterable[str]
 
 
 @cache
-def _described_tools() -> dict[str, ToolFormat]:
+def _read_tool_formats() -> dict[str, ToolFormat]:
     """Return the tool formats as their files describe them."""
     return {entry.name: entry for entry in _collect("TOOLS") if isinstance(entry, ToolFormat)}
 
 
 @cache
-def _described_reasoning() -> dict[str, ReasoningFormat]:
+def _read_reasoning_formats() -> dict[str, ReasoningFormat]:
     entries = _collect("REASONING")
     return {entry.name: entry for entry in entries if isinstance(entry, ReasoningFormat)}
 
@@ -113,12 +113,12 @@ def _fill_known_suffixes(entry: FORMAT) -> FORMAT:
 
 @lru_cache(maxsize=64)
 def _find_tools_with_suffix(name: str) -> ToolFormat | None:
-    return _find_with_suffix(name, _described_tools())
+    return _find_with_suffix(name, _read_tool_formats())
 
 
 @lru_cache(maxsize=64)
 def _find_reasoning_with_suffix(name: str) -> ReasoningFormat | None:
-    return _find_with_suffix(name, _described_reasoning())
+    return _find_with_suffix(name, _read_reasoning_formats())
 
 
 def _find_with_suffix(name: str, described: dict[str, FORMAT]) -> FORMAT | None:
@@ -137,18 +137,18 @@ def _collect(kind: str) -> list[object]:
 
 
 @cache
-def _tools_by_any_name() -> dict[str, ToolFormat]:
-    known = dict(tool_formats())
-    for entry in tool_formats().values():
+def _index_tool_formats() -> dict[str, ToolFormat]:
+    known = dict(get_tool_formats())
+    for entry in get_tool_formats().values():
         for alias in entry.aliases:
             known.setdefault(alias, entry)
     return known
 
 
 @cache
-def _reasoning_by_any_name() -> dict[str, ReasoningFormat]:
-    known = {**dict.fromkeys(UNPARSED, NO_REASONING), **reasoning_formats()}
-    for entry in (NO_REASONING, *reasoning_formats().values()):
+def _index_reasoning_formats() -> dict[str, ReasoningFormat]:
+    known = {**dict.fromkeys(UNPARSED, NO_REASONING), **get_reasoning_formats()}
+    for entry in (NO_REASONING, *get_reasoning_formats().values()):
         for alias, inside in entry.aliases.items():
             known.setdefault(alias, replace(entry, starts_inside=inside))
     return known

@@ -17,6 +17,7 @@ TOOLS = ToolFormat(
             key=MarkerPair(open=("<parameter name=",), close=(">",)),
             key_spelling='"{key}"',
             value=MarkerPair(close=("</parameter>",)),
+            trim="none",
             implicit_end=True,
         ),
         JsonObjects(),

@@ -12,7 +12,7 @@ from dragoman.detection.markers import (
     contains_any_marker,
     get_call_openers,
 )
-from dragoman.formats import reasoning_formats, tool_formats
+from dragoman.formats import get_reasoning_formats, get_tool_formats
 from dragoman.new_format.markup import contains_markup
 from dragoman.output.library import OutputParser, collect_markers
 from dragoman.output.spec import MarkerPair, ReasoningFormat, ToolFormat
@@ -64,7 +64,7 @@ def read_answer(
     prompt: str | None = None,
 ) -> Reading:
     """Parse an answer with two formats. `prompt`: what the template writes before the answer."""
-    registered = tools is not None and tool_formats().get(tools.name) is tools
+    registered = tools is not None and get_tool_formats().get(tools.name) is tools
     parser = OutputParser(
         tools.name if tools is not None and registered else tools,
         reasoning,
@@ -82,7 +82,7 @@ def read_answer(
 def find_readers(answer: str, declared: Declarations | None) -> list[Reading]:
     """Return how the known formats read an answer: those that read all of it."""
     readings: list[Reading] = []
-    for tools in filter(lambda tools: _may_read(tools, answer), tool_formats().values()):
+    for tools in filter(lambda tools: _may_read(tools, answer), get_tool_formats().values()):
         choices = (
             read_answer(tools, reasoning, answer, declared, prompt)
             for reasoning in _list_known_reasoning(answer)
@@ -134,7 +134,7 @@ def _list_known_reasoning(answer: str) -> Iterator[str | None]:
     yield None
     found = [
         reasoning
-        for reasoning in reasoning_formats().values()
+        for reasoning in get_reasoning_formats().values()
         if not reasoning.keeps_markers
         and reasoning.header is None
         and contains_any_marker(reasoning.close, answer)

@@ -21,8 +21,8 @@ from dragoman.formats import (
     UNPARSED,
     find_reasoning,
     find_tools,
-    reasoning_formats,
-    tool_formats,
+    get_reasoning_formats,
+    get_tool_formats,
 )
 from dragoman.output.calls import DeclaredTools
 from dragoman.output.parser import Parser
@@ -214,4 +214,7 @@ def _join_channel(spans: list[Span], channel: str) -> str:
 
 def list_formats() -> dict[str, list[str]]:
     """Return the names of all formats, by kind."""
-    return {"tools": list(tool_formats()), "reasoning": [NO_REASONING.name, *reasoning_formats()]}
+    return {
+        "tools": list(get_tool_formats()),
+        "reasoning": [NO_REASONING.name, *get_reasoning_formats()],
+    }

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from dragoman.presets.preset import Preset
 from dragoman.presets.sampling import PresetSampling, add_values, combine
-from dragoman.types import Adapter, Chat, Message, Request, text_content
+from dragoman.types import Adapter, Chat, Message, Request, make_text_content
 
 SYSTEM_ROLES = ("system", "developer")
 
@@ -67,7 +67,7 @@ def apply_to_chat(chat: Chat, preset: Preset) -> tuple[Chat, list[str]]:
     variables = preset.variables | chat.template_kwargs | preset.forced_variables
     messages = chat.messages
     if preset.system and (preset.system_rule != "default" or not _has_system_prompt(chat)):
-        system = Message(role="system", content=text_content(preset.system))
+        system = Message(role="system", content=make_text_content(preset.system))
         messages = (system, *messages)
     messages = _insert_examples(messages, preset)
     chat = replace(chat, messages=messages, template_kwargs=variables)
@@ -81,7 +81,7 @@ def _insert_examples(messages: tuple[Message, ...], preset: Preset) -> tuple[Mes
     roles = [message.role for message in messages]
     start = next((i for i, role in enumerate(roles) if role not in SYSTEM_ROLES), len(roles))
     examples = (
-        Message(role=example.role, content=text_content(example.content))
+        Message(role=example.role, content=make_text_content(example.content))
         for example in preset.messages
     )
     return (*messages[:start], *examples, *messages[start:])

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from dragoman.prompt.conversation import flatten_content
-from dragoman.types import Chat, text_content
+from dragoman.types import Chat, make_text_content
 
 SENTINEL = "zqlast"
 
@@ -21,7 +21,7 @@ def find_opening(chat: Chat, render: Callable[[Chat], str]) -> str:
     if prompt != before and prompt.startswith(before):
         return prompt[len(before) :]
     # The template ignores `add_generation_prompt`: take the text after the last message
-    last = replace(chat.messages[-1], content=text_content(SENTINEL))
+    last = replace(chat.messages[-1], content=make_text_content(SENTINEL))
     other = render(replace(chat, messages=(*chat.messages[:-1], last)))
     _, sentinel, rest = other.rpartition(SENTINEL)
     return rest if sentinel and prompt.endswith(rest) else ""

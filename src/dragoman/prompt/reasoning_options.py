@@ -28,14 +28,14 @@ class ReasoningOptions(Struct, frozen=True):
     can_reason: bool = False  # whether the model is known to reason at all
 
 
-def reasoning_variables(
+def make_reasoning_variables(
     chat: Chat, facts: TemplateFacts, options: ReasoningOptions
 ) -> dict[str, Json]:
     """Return the variables to set for this chat, besides those that the client sets."""
     variables: dict[str, Json] = {}
     knows_effort = options.effort in facts.variables
     if chat.reasoning_effort is not None and (knows_effort or not is_already_off(chat, options)):
-        variables |= _effort_variables(chat, knows_effort, facts, options)
+        variables |= _make_effort_variables(chat, knows_effort, facts, options)
     if chat.thinking_budget is not None and options.budget is not None:
         variables[options.budget] = chat.thinking_budget
     return {name: value for name, value in variables.items() if name not in chat.template_kwargs}
@@ -57,7 +57,7 @@ def is_already_off(chat: Chat, options: ReasoningOptions) -> bool:
     return turned_off and not options.can_reason and options.switch is None
 
 
-def _effort_variables(
+def _make_effort_variables(
     chat: Chat, knows_effort: bool, facts: TemplateFacts, options: ReasoningOptions
 ) -> dict[str, Json]:
     effort, name, switch = chat.reasoning_effort, options.effort, options.switch
@@ -69,7 +69,7 @@ def _effort_variables(
             raise Unsupported("This model's reasoning cannot be turned off.", param=param)
         return {switch[0]: switch[2]}
     if not knows_effort and switch is None:
-        raise effort_error(chat)
+        raise make_effort_error(chat)
     if not knows_effort and effort not in EFFORTS:
         choices = ", ".join(("none", *EFFORTS))
         raise BadRequest(f"`{param}` must be one of {choices}.", param=param)
@@ -77,6 +77,6 @@ def _effort_variables(
     return variables | ({name: effort} if knows_effort else {})
 
 
-def effort_error(chat: Chat) -> Unsupported:
+def make_effort_error(chat: Chat) -> Unsupported:
     param = chat.get_client_field_name(EFFORT)
     return Unsupported("This model has no reasoning effort to set.", param=param)

@@ -39,9 +39,9 @@ from dragoman.prompt.pieces import PromptPieces, Splicer, join_pieces
 from dragoman.prompt.pieces import RenderedPrompt as RenderedPrompt
 from dragoman.prompt.reasoning_options import (
     ReasoningOptions,
-    effort_error,
     is_already_off,
-    reasoning_variables,
+    make_effort_error,
+    make_reasoning_variables,
     rename_switch,
 )
 from dragoman.prompt.special_tokens import MarkedText, SpecialTokenGuard, remove_breaks
@@ -198,15 +198,15 @@ class PromptRenderer:
     def check_reasoning_effort(self, chat: Chat) -> None:
         """Reject a reasoning effort that this model cannot be set to."""
         if self._template is not None:
-            reasoning_variables(chat, self._template.facts, self.reasoning)
+            make_reasoning_variables(chat, self._template.facts, self.reasoning)
         elif chat.reasoning_effort is not None and not is_already_off(chat, self.reasoning):
-            raise effort_error(chat)
+            raise make_effort_error(chat)
 
     def get_reasoning_variables(self, chat: Chat) -> dict[str, Json]:
         """Return the variables that set the reasoning effort and budget of a chat."""
         if self._template is None:
             return {}
-        return reasoning_variables(chat, self._template.facts, self.reasoning)
+        return make_reasoning_variables(chat, self._template.facts, self.reasoning)
 
     def resolve_variable(self, name: str, value: Json) -> dict[str, Json] | str:
         """Return a variable as this template reads it, or a sentence that says why it cannot.
@@ -286,10 +286,10 @@ class PromptRenderer:
         ):
             if value:
                 raise Unsupported(f"This model has no chat template for `{name}`.", param=name)
-        messages = prepare_messages(chat.messages, self.capabilities, self._written_tools(chat))
+        messages = prepare_messages(chat.messages, self.capabilities, self._choose_tools(chat))
         return "\n\n".join(message["content"] for message in messages if message["content"])
 
-    def _written_tools(self, chat: Chat) -> tuple[Tool, ...]:
+    def _choose_tools(self, chat: Chat) -> tuple[Tool, ...]:
         """Return the tools to render; tools in text form only if the model may call them."""
         wanted = self.capabilities.tools_rendered or chat.tool_choice != "none"
         return chat.tools if wanted else ()
@@ -323,7 +323,7 @@ class PromptRenderer:
     ) -> list[str] | None:
         """Do the same with one convention for media; None if some of it is not in the prompt."""
         template = self._require_template()
-        tools = self._written_tools(chat)
+        tools = self._choose_tools(chat)
         turns = arrange_messages(chat.messages, self.capabilities, tools)
         client_values = self._collect_client_values(chat, turns, tools)
         if media.has_media:
@@ -367,7 +367,7 @@ class PromptRenderer:
         template = self._require_template()
         facts = template.facts
         template.check_variables(chat.template_kwargs)
-        values = chat.template_kwargs | reasoning_variables(chat, facts, self.reasoning)
+        values = chat.template_kwargs | make_reasoning_variables(chat, facts, self.reasoning)
         if "tool_choice" in facts.variables:
             values["tool_choice"] = chat.tool_choice
         if "response_format" in facts.variables and chat.response_format is not None:

@@ -74,13 +74,13 @@ def make_trie_pattern(words: Iterable[str]) -> str:
         for char in word:
             node = node.setdefault(char, {})
         node[""] = {}
-    return _node_pattern(tree)
+    return _write_node_pattern(tree)
 
 
-def _node_pattern(node: TrieNode) -> str:
+def _write_node_pattern(node: TrieNode) -> str:
     single = "".join(re.escape(key) for key, rest in node.items() if key and rest.keys() == {""})
     options = [
-        _chain_pattern(key, rest) for key, rest in node.items() if key and rest.keys() != {""}
+        _write_chain_pattern(key, rest) for key, rest in node.items() if key and rest.keys() != {""}
     ]
     if single:
         options.append(f"[{single}]")
@@ -90,13 +90,13 @@ def _node_pattern(node: TrieNode) -> str:
     return f"(?:{pattern})?" if "" in node else pattern
 
 
-def _chain_pattern(char: str, node: TrieNode) -> str:
+def _write_chain_pattern(char: str, node: TrieNode) -> str:
     """Return the pattern of characters without alternatives, without a group for each of them."""
     chars = [char]
     while len(node) == 1 and "" not in node:
         [(char, node)] = node.items()
         chars.append(char)
-    return re.escape("".join(chars)) + _node_pattern(node)
+    return re.escape("".join(chars)) + _write_node_pattern(node)
 
 
 class MixedText(str):

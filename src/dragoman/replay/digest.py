@@ -39,7 +39,7 @@ def digest(*parts: bytes | str) -> bytes:
 
 def digest_answer(text: str | None, calls: Iterable[tuple[str, str]]) -> bytes:
     """Digest an answer: its text and its calls, each a name and its arguments."""
-    parts = [part for name, arguments in calls for part in (name, canonical_json(arguments))]
+    parts = [part for name, arguments in calls for part in (name, normalize_arguments(arguments))]
     return digest((text or "").strip(), *parts)
 
 
@@ -71,7 +71,7 @@ def make_turn_key(scope_key: str, prefix_digest: bytes, answer_digest: bytes) ->
     return digest("turn", scope_key, prefix_digest, answer_digest).hex()
 
 
-def canonical_json(arguments: str) -> bytes:
+def normalize_arguments(arguments: str) -> bytes:
     """Return one form for each JSON value; text that is not JSON stays as it is."""
     text = arguments.strip()
     if not text:

@@ -52,14 +52,14 @@ class PrefixIndex:
         for known_owner, known in self._sequences:
             if known_owner != owner or not known.startswith(sequence[: best + WIDTH]):
                 continue
-            best = _common_length(known, sequence, best)
+            best = _measure_common_start(known, sequence, best)
             diverged = best < len(known) and best < len(sequence)
             if best == len(sequence):
                 break
         return best // WIDTH, diverged
 
 
-def _common_length(left: bytes, right: bytes, known: int) -> int:
+def _measure_common_start(left: bytes, right: bytes, known: int) -> int:
     """Return how many bytes of whole tokens both start with; the first `known` bytes are equal."""
     low, high = known, min(len(left), len(right))
     if left[low:high] == right[low:high]:

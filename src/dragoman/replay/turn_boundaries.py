@@ -22,23 +22,23 @@ from dragoman.prompt.template.budget import RenderLimits
 from dragoman.prompt.template.capabilities import PROBE_LIMITS
 from dragoman.prompt.tokens.text_encoder import TextEncoder
 from dragoman.replay.turn_positions import TurnEndings, TurnOpening, locate_turns
-from dragoman.types import Chat, Message, ReplayedTurn, Tool, ToolCall, text_content
+from dragoman.types import Chat, Message, ReplayedTurn, Tool, ToolCall, make_text_content
 
 MAX_OPENINGS = 64  # openings to remember
 MAX_KEY = 2000  # characters of an opening's key; openings with longer keys are not remembered
 
 PROBED_WORDS = ("zqanswer", "zqreasoning", "zqvalue")  # words of the turn under test
-QUESTION = Message(role="user", content=text_content("zqfirst"))
+QUESTION = Message(role="user", content=make_text_content("zqfirst"))
 CALL = ToolCall(id="zqcall001", name="zqtool", arguments='{"zqkey": "zqvalue"}')
 EARLIER_CALL = ToolCall(id="zqcall009", name="zqtool", arguments='{"zqkey": "zqearlier"}')
 EARLIER_TURN = Message(role="assistant", tool_calls=(EARLIER_CALL,))
 EARLIER_RESULT = Message(
-    role="tool", content=text_content("zqfound"), name="zqtool", tool_call_id="zqcall009"
+    role="tool", content=make_text_content("zqfound"), name="zqtool", tool_call_id="zqcall009"
 )
 RESULT = Message(
-    role="tool", content=text_content("zqresult"), name="zqtool", tool_call_id="zqcall001"
+    role="tool", content=make_text_content("zqresult"), name="zqtool", tool_call_id="zqcall001"
 )
-LAST_MESSAGE = Message(role="user", content=text_content("zqlast"))
+LAST_MESSAGE = Message(role="user", content=make_text_content("zqlast"))
 SCHEMA = {"type": "object", "properties": {"zqkey": {"type": "string"}}}
 TOOL = Tool(name="zqtool", description="zqabout", parameters=SCHEMA)
 
@@ -57,7 +57,7 @@ class TurnShape(Struct, frozen=True):
     def make_turn(self) -> Message:
         return Message(
             role="assistant",
-            content=text_content("zqanswer") if self.has_text or not self.calls else (),
+            content=make_text_content("zqanswer") if self.has_text or not self.calls else (),
             reasoning="zqreasoning" if self.has_reasoning else None,
             tool_calls=tuple(replace(CALL, id=f"zqcall00{index}") for index in range(self.calls)),
         )
@@ -130,13 +130,13 @@ class TurnBoundaries:
         """Return the piece that starts the answer to a chat, a special token, if there is one."""
         if chat.continue_final_message or not chat.add_generation_prompt:
             return None
-        key, openings = _opening_key(chat), self._learned.openings
+        key, openings = _make_opening_key(chat), self._learned.openings
         known = None if key is None else openings.get(key)
         if known is not None and list(pieces[-len(known) :]) == known:
             return len(pieces) - len(known)
         try:
             opening = find_opening(chat, lambda chat: "".join(self._render(chat, limits)))
-            start = _first_special(pieces, opening)
+            start = _find_first_special(pieces, opening)
         except TemplateRejected:
             start = None
         if start is not None and key is not None:
@@ -253,7 +253,7 @@ def _common_start(left: Sequence[str], right: Sequence[str]) -> list[str]:
     return list(left[:count])
 
 
-def _opening_key(chat: Chat) -> str | None:
+def _make_opening_key(chat: Chat) -> str | None:
     """Return a key for everything that the opening of an answer may depend on."""
     kwargs, last = chat.template_kwargs, chat.messages[-1].role
     options = (
@@ -267,7 +267,7 @@ def _opening_key(chat: Chat) -> str | None:
     return key if len(key) <= MAX_KEY else None
 
 
-def _first_special(pieces: Sequence[Piece], opening: str) -> int | None:
+def _find_first_special(pieces: Sequence[Piece], opening: str) -> int | None:
     """Return the first special token of the opening.
 
     If the opening starts with text, this is the special token right before it, apart from white

@@ -23,7 +23,7 @@ from dragoman.responses.build_request import build_request
 from dragoman.responses.response_run import ResponseContext
 from dragoman.responses.run import Observe
 from dragoman.responses.truncation import prepare_truncated
-from dragoman.types import Chat, Message, Request, TextPart, text_content
+from dragoman.types import Chat, Message, Request, TextPart, make_text_content
 from dragoman.types.worker_threads import run_in_worker
 
 MAX_SUMMARY = 1024  # tokens, unless the request says otherwise
@@ -83,7 +83,7 @@ def _make_summary_request(request: Request) -> Request:
         raise BadRequest("There is no conversation to summarise.", param="input")
     summarise = replace(
         chat,
-        messages=(*chat.messages, Message(role="user", content=text_content(INSTRUCTION))),
+        messages=(*chat.messages, Message(role="user", content=make_text_content(INSTRUCTION))),
         tool_choice="none",
         allowed_tools=None,
         response_format=None,

@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, se
 from dragoman.errors import BadRequest
 from dragoman.store.limits.write_meter import WriteMeter
 from dragoman.store.rows import ROW, StoredConversation, StoredItem
-from dragoman.store.tables import IDS_PER_QUERY, conversations, current_time, items
+from dragoman.store.tables import IDS_PER_QUERY, conversations, get_current_time, items
 
 
 class ConversationRepository:
@@ -32,7 +32,7 @@ class ConversationRepository:
                 id=row.id,
                 owner=row.owner,
                 created=row.created,
-                touched=current_time(self._connection),
+                touched=get_current_time(self._connection),
                 size=ROW + len(row.metadata),
                 metadata=row.metadata,
             )
@@ -135,7 +135,7 @@ class ConversationRepository:
 
     def _touch(self, owner: str, conversation: str, changes: Mapping[str, object]) -> bool:
         """Change a conversation, which locks it until the transaction ends."""
-        values = {"touched": current_time(self._connection), **changes}
+        values = {"touched": get_current_time(self._connection), **changes}
         statement = update(conversations).where(_is_owned(owner, conversation)).values(values)
         return self._connection.execute(statement).rowcount > 0
 

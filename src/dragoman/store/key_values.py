@@ -9,7 +9,7 @@ from sqlalchemy import Connection, delete, select
 
 from dragoman.store.limits.write_meter import WriteMeter
 from dragoman.store.rows import ROW, StoredTurn
-from dragoman.store.tables import IDS_PER_QUERY, current_time, memories, secrets, upsert
+from dragoman.store.tables import IDS_PER_QUERY, get_current_time, memories, secrets, upsert
 
 
 class KeyValueRepository:
@@ -42,7 +42,7 @@ class KeyValueRepository:
         if not newest:
             return
         statement = upsert(self._connection, memories).values(
-            touched=current_time(self._connection)
+            touched=get_current_time(self._connection)
         )
         columns = ("model", "source", "touched", "size", "data")
         replacement = {name: statement.excluded[name] for name in columns}

@@ -30,8 +30,8 @@ from dragoman.store.rows import ROW, RUNNING, NumberedFrames, Status, StoredResp
 from dragoman.store.tables import (
     IDS_PER_QUERY,
     bodies,
-    current_time,
     frames,
+    get_current_time,
     holders,
     responses,
     upsert,
@@ -51,7 +51,7 @@ class ResponseRepository:
     def add(self, row: StoredResponse) -> None:
         self._meter.check_ids([row.id, row.owner])
         self._meter.add(row.owner, [len(row.body) + len(row.input)])
-        now = current_time(self._connection)
+        now = get_current_time(self._connection)
         self._connection.execute(
             insert(responses).values(
                 id=row.id,
@@ -116,7 +116,7 @@ class ResponseRepository:
         links = select(link.c.id).where(link.c.id.in_(select(_select_chain(owner, response).c.id)))
         unlocked = links.with_for_update(key_share=True, skip_locked=True)
         statement = update(responses).where(responses.c.id.in_(unlocked))
-        self._connection.execute(statement.values(touched=current_time(self._connection)))
+        self._connection.execute(statement.values(touched=get_current_time(self._connection)))
 
     def update(
         self,
@@ -130,7 +130,7 @@ class ResponseRepository:
         self._meter.add(owner, [len(body), *(len(data) for _, data in new_frames)])
         old_length = select(func.length(bodies.c.body)).where(bodies.c.response == response)
         growth = len(body) - old_length.scalar_subquery()
-        now = current_time(self._connection)
+        now = get_current_time(self._connection)
         values = {"status": status, "size": responses.c.size + growth}
         if status not in RUNNING:
             values |= {"ended": now, "touched": now}

@@ -23,7 +23,7 @@ from sqlalchemy import Connection, delete, select
 from dragoman.store.limits.write_meter import WriteMeter
 from dragoman.store.responses import ResponseRepository
 from dragoman.store.rows import StoredResponse, StoreLimits
-from dragoman.store.tables import Upsert, current_time, responses, servers, upsert
+from dragoman.store.tables import Upsert, get_current_time, responses, servers, upsert
 
 log = logging.getLogger("dragoman.store")
 
@@ -68,7 +68,7 @@ class ServerRepository:
 
     def record_heartbeat(self) -> None:
         """Report that this server is alive, and register it again if it was taken for dead."""
-        now = {"beat": current_time(self._connection)}
+        now = {"beat": get_current_time(self._connection)}
         statement = self._upsert().on_conflict_do_update(index_elements=["id"], set_=now)
         self._connection.execute(statement)
 
@@ -93,7 +93,7 @@ class ServerRepository:
 
     def _list_registered(self) -> tuple[float, list[ServerProcess]]:
         """Return the time by the clock of the database, and all servers in the table."""
-        now = self._connection.execute(select(current_time(self._connection))).scalar_one()
+        now = self._connection.execute(select(get_current_time(self._connection))).scalar_one()
         return now, [
             ServerProcess(row.id, row.host, row.place, row.pid, row.started, row.beat)
             for row in self._connection.execute(select(servers))
@@ -144,7 +144,7 @@ class ServerRepository:
             place=this.namespace,
             pid=this.pid,
             started=this.start_time,
-            beat=current_time(self._connection),
+            beat=get_current_time(self._connection),
         )
 
 

@@ -213,7 +213,7 @@ def upsert(connection: Connection, table: Table) -> Upsert:
     return sqlite.insert(table)
 
 
-def current_time(connection: Connection) -> ColumnElement[float]:
+def get_current_time(connection: Connection) -> ColumnElement[float]:
     """Now, by the clock of the database, because hosts that share it may disagree."""
     if connection.dialect.name == "postgresql":
         return cast(func.extract("epoch", func.clock_timestamp()), Float)

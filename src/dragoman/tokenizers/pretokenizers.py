@@ -46,11 +46,11 @@ _ALPHABETS = (
 )
 
 
-def _modern_pattern(digits: str, endings: str = _ENDINGS + "|") -> str:
+def _write_modern_pattern(digits: str, endings: str = _ENDINGS + "|") -> str:
     return f"{endings}{_WORD}|{digits}|{_SYMBOLS}|{_SPACE}"
 
 
-def _case_pattern(upper: str, lower: str, digits: str, endings: str = _ENDINGS + "?") -> str:
+def _write_case_pattern(upper: str, lower: str, digits: str, endings: str = _ENDINGS + "?") -> str:
     """Return a pattern for words that end where the case of the letters changes."""
     lead = r"[^\r\n\p{L}\p{N}]?"
     return (
@@ -64,15 +64,15 @@ _NOT_CAPITAL = r"(?:(?=\p{L})[^A-Z])"
 _MARKED_NOT_SMALL = r"(?:(?=[\p{L}\p{M}])[^a-z])"
 _MARKED_NOT_CAPITAL = r"(?:(?=[\p{L}\p{M}])[^A-Z])"
 
-_ONE_DIGIT = (_modern_pattern(r"\p{N}"),)
-_THREE_DIGITS = (_modern_pattern(r"\p{N}{1,3}"),)
+_ONE_DIGIT = (_write_modern_pattern(r"\p{N}"),)
+_THREE_DIGITS = (_write_modern_pattern(r"\p{N}{1,3}"),)
 _DIGITS_THEN_CLASSIC = (r"\p{N}", _CLASSIC)
 _DIGITS_CJK_CODE = (
     r"\p{N}{1,3}",
     _KANJI_KANA,
     rf"{_CODE_WORD}| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_SPACE}",
 )
-_MIXED_CASE = (_case_pattern(_NOT_SMALL, _NOT_CAPITAL, r"\p{N}{1,3}"),)
+_MIXED_CASE = (_write_case_pattern(_NOT_SMALL, _NOT_CAPITAL, r"\p{N}{1,3}"),)
 _LONG_SPACES = "|".join(rf"\s{{{run}}}(?!\S)" for run in (512, 256, 128, 64, 32, 16, 8, 4, "1,2"))
 
 _GROUPS: tuple[tuple[str, Pretokenizer], ...] = (
@@ -140,14 +140,16 @@ _GROUPS: tuple[tuple[str, Pretokenizer], ...] = (
     (
         "tekken",
         Pretokenizer(
-            (_case_pattern(_NOT_SMALL, _NOT_CAPITAL, r"\p{N}", ""),), whole_words=True, add_bos=True
+            (_write_case_pattern(_NOT_SMALL, _NOT_CAPITAL, r"\p{N}", ""),),
+            whole_words=True,
+            add_bos=True,
         ),
     ),
     ("gpt-4o llama4 kanana2 talkie minimax-m2", Pretokenizer(_MIXED_CASE)),
     (
         "granite-embed-multi-97m",
         Pretokenizer(
-            (_case_pattern(_MARKED_NOT_SMALL, _MARKED_NOT_CAPITAL, r"\p{N}{1,3}"),),
+            (_write_case_pattern(_MARKED_NOT_SMALL, _MARKED_NOT_CAPITAL, r"\p{N}{1,3}"),),
             whole_words=True,
         ),
     ),
@@ -173,9 +175,9 @@ _GROUPS: tuple[tuple[str, Pretokenizer], ...] = (
         "seed-coder",
         Pretokenizer((rf"{_ENDINGS}|{_WORD}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_SPACE}",)),
     ),
-    ("ufakzeka", Pretokenizer((_modern_pattern(r"\p{N}", ""),))),
+    ("ufakzeka", Pretokenizer((_write_modern_pattern(r"\p{N}", ""),))),
     ("laguna", Pretokenizer((r"[^\n]+|[\n]+", *_ONE_DIGIT))),
-    ("minicpm5", Pretokenizer((r"\p{N}{1,3}", _modern_pattern(r"\p{N}+")), whole_words=True)),
+    ("minicpm5", Pretokenizer((r"\p{N}{1,3}", _write_modern_pattern(r"\p{N}+")), whole_words=True)),
     (
         "jais-2",
         Pretokenizer(

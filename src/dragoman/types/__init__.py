@@ -84,7 +84,7 @@ ContentPart: TypeAlias = TextPart | ImagePart | AudioPart | FilePart
 Content: TypeAlias = tuple[ContentPart, ...]
 
 
-def text_content(text: str | None) -> Content:
+def make_text_content(text: str | None) -> Content:
     """Content that is text alone; empty text is no content."""
     return (TextPart(text),) if text else ()
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from dragoman.formats import reasoning_formats, tool_formats
+from dragoman.formats import get_reasoning_formats, get_tool_formats
 from tests.hostile.holes.test_output import check_linear
 
-FORMATS = [("tools", name) for name in tool_formats()]
-FORMATS += [("reasoning", name) for name in reasoning_formats()]
+FORMATS = [("tools", name) for name in get_tool_formats()]
+FORMATS += [("reasoning", name) for name in get_reasoning_formats()]
 
 
 @pytest.mark.parametrize(("kind", "name"), FORMATS)

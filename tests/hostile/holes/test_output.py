@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.formats import reasoning_formats, tool_formats
+from dragoman.formats import get_reasoning_formats, get_tool_formats
 from dragoman.output.library import OutputParser, collect_markers
 from dragoman.testing import Reply, ScriptedEngine
 from tests.support.hostile_http import serve_hostile
@@ -25,8 +25,8 @@ NOTICEABLE = 0.03  # seconds below which a ratio says nothing
 
 def make_outputs(name: str, kind: str, size: int) -> list[str]:
     """Outputs that are hard to parse for one format: repeated and unclosed markers."""
-    tools = tool_formats()[name] if kind == "tools" else None
-    reasoning = reasoning_formats()[name] if kind == "reasoning" else None
+    tools = get_tool_formats()[name] if kind == "tools" else None
+    reasoning = get_reasoning_formats()[name] if kind == "reasoning" else None
     markers = sorted(collect_markers(tools, reasoning), key=len, reverse=True)[:3] or ["<a>"]
     pieces = [*markers, markers[0][:-1] or "(", "{", '{"a":', '"\\"', "[" + markers[0], "0", " "]
     return [
@@ -63,7 +63,7 @@ def check_linear(name: str, kind: str, sizes: tuple[int, int]) -> int:
 @measures_time
 def test_hole_23_parsers_take_linear_time(kind: str, count_cases: Callable[[int], None]) -> None:
     """`tests/hostile/heavy` tries outputs of a megabyte."""
-    names = tool_formats() if kind == "tools" else reasoning_formats()
+    names = get_tool_formats() if kind == "tools" else get_reasoning_formats()
     count_cases(sum(check_linear(name, kind, (SMALL, LARGE)) for name in names))
 
 

@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.engines.token_mask import GrammarState, dead_end_error
+from dragoman.engines.token_mask import GrammarState, make_dead_end_error
 from dragoman.types import DEFAULT_SAMPLING, Logprob, Sampling
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -77,7 +77,7 @@ class TokenSampler:
         if grammar is not None:
             grammar.apply_mask(scores)
             if scores.max() == -np.inf:
-                raise dead_end_error()
+                raise make_dead_end_error()
         is_greedy = self._sampling.is_greedy and not self._sampling.xtc_probability
         token = int(scores.argmax()) if is_greedy else self._draw(scores)
         self._history.append(token)

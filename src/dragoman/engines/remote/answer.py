@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from dragoman.engines.grammar import check_tokens_allowed
 from dragoman.engines.remote.failures import InvalidFrame
-from dragoman.engines.token_mask import GrammarState, dead_end_error
+from dragoman.engines.token_mask import GrammarState, make_dead_end_error
 from dragoman.tokenizers.vocabulary import Vocabulary
 from dragoman.types import Job, Logprob, Step, StepFinish
 
@@ -92,7 +92,7 @@ class ChoiceSteps:
             return
         grammar.advance(*ids)
         if self.finish == "stop" and not grammar.is_accepting:
-            raise dead_end_error()
+            raise make_dead_end_error()
 
 
 def check_range(ids: Collection[int], vocabulary_size: int) -> None:

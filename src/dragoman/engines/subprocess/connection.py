@@ -75,12 +75,12 @@ class ChildConnection:
         """Wait until the engine is created; `ModelBroken` when it cannot be."""
         body = await asyncio.shield(self.process.ready)
         if body is None:
-            raise self.error or _stopped_while_loading()
+            raise self.error or _make_loading_error()
         try:
             message = messages.load_decoder.decode(body)
         except msgspec.DecodeError as error:
             self._log.error("the engine's process sent an invalid first message: %r", error)
-            raise _stopped_while_loading() from None
+            raise _make_loading_error() from None
         if isinstance(message, messages.LoadFailed):
             self.close(deserialize_error(message.error))
             raise deserialize_error(message.error)
@@ -186,7 +186,7 @@ class ChildConnection:
 
     def _disconnect(self) -> None:
         if not self._is_loaded:
-            self.close(_stopped_while_loading())
+            self.close(_make_loading_error())
             return
         self.close(
             EngineDown(
@@ -217,7 +217,7 @@ def _make_running_call(message: messages.EngineCall) -> RunningCall | None:
             return make_call(number, "tokenize", message)
 
 
-def _stopped_while_loading() -> ModelBroken:
+def _make_loading_error() -> ModelBroken:
     return ModelBroken("The engine stopped while it loaded the model.")
 
 

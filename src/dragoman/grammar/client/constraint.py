@@ -74,21 +74,21 @@ def read_grammar(constraint: Constraint) -> str:
     """Validate a client's grammar and return it as Lark, without its header."""
     source: str = constraint.value
     if not source.strip():
-        raise _invalid_grammar(constraint, "The grammar is empty.")
+        raise _make_invalid_grammar_error(constraint, "The grammar is empty.")
     if len(source) > MAX_GRAMMAR_LENGTH:
         message = f"The grammar is longer than {MAX_GRAMMAR_LENGTH:,} characters."
-        raise _invalid_grammar(constraint, message)
+        raise _make_invalid_grammar_error(constraint, message)
     is_gbnf = "::=" in source and "%llguidance" not in source
     language = constraint.language or ("gbnf" if is_gbnf else "lark")
-    if _nesting_depth(source, language) > MAX_NESTING:
-        raise _invalid_grammar(constraint, "The grammar is nested too deeply.")
+    if _measure_nesting(source, language) > MAX_NESTING:
+        raise _make_invalid_grammar_error(constraint, "The grammar is nested too deeply.")
     if language == "gbnf":
         source = _convert_gbnf(source, constraint)
     header = _HEADER.match(source)
     if header is not None:
         source = source[_find_block_end(source, header.end()) :]
     if re.search(r"(?m)^\s*!?start\b", source) is None:
-        raise _invalid_grammar(constraint, "The grammar has no rule called `start`.")
+        raise _make_invalid_grammar_error(constraint, "The grammar has no rule called `start`.")
     _validate(_blank_schemas(source), constraint)
     return source
 
@@ -101,7 +101,7 @@ def _include_grammar(lark: LarkBuilder, constraint: Constraint, write_schema: Wr
             schema = json.loads(block)
         except ValueError:
             message = "A schema in the grammar is not valid JSON."
-            raise _invalid_grammar(constraint, message) from None
+            raise _make_invalid_grammar_error(constraint, message) from None
         return write_schema(schema)
 
     lark.include(_prefix_names(read_grammar(constraint), constraint, write_block))
@@ -114,11 +114,11 @@ def _convert_gbnf(source: str, constraint: Constraint) -> str:
     try:
         return str(gbnf_to_lark(source))
     except RecursionError:
-        raise _invalid_grammar(constraint, "The grammar is nested too deeply.") from None
+        raise _make_invalid_grammar_error(constraint, "The grammar is nested too deeply.") from None
     except Exception as error:
         lines = str(error).strip().splitlines()
         reason = lines[0][:200] if lines else ""
-        raise _invalid_grammar(constraint, f"The grammar is invalid: {reason}") from None
+        raise _make_invalid_grammar_error(constraint, f"The grammar is invalid: {reason}") from None
 
 
 def _validate(source: str, constraint: Constraint) -> None:
@@ -130,7 +130,7 @@ def _validate(source: str, constraint: Constraint) -> None:
         raise make_too_complex_error(constraint.param)
     if error:
         message = f"`{constraint.param}` is invalid: {_extract_reason(error)}"
-        raise _invalid_grammar(constraint, message)
+        raise _make_invalid_grammar_error(constraint, message)
 
 
 def _extract_reason(error: str) -> str:
@@ -165,7 +165,7 @@ def _prefix_names(source: str, constraint: Constraint, write_block: Callable[[st
             position = end
         elif token["intersection"] is not None:
             message = "In a grammar, `&` must be followed by `~` and one pattern."
-            raise _invalid_grammar(constraint, message)
+            raise _make_invalid_grammar_error(constraint, message)
         elif name is not None and name not in imported:
             options = _RULE_OPTIONS.match(source, position)
             parts += [_prefix_name(name), options.group() if options is not None else ""]
@@ -182,7 +182,7 @@ def _rewrite_directive(
         return f" ({write_block(argument)}) "
     if directive not in ("%regex", "%import", "%ignore", "%if"):
         message = f"`{directive[:32]}` is not supported in a grammar."
-        raise _invalid_grammar(constraint, message)
+        raise _make_invalid_grammar_error(constraint, message)
     return directive + argument
 
 
@@ -211,7 +211,7 @@ def _find_block_end(source: str, position: int) -> int:
     return len(source)
 
 
-def _nesting_depth(source: str, language: str) -> int:
+def _measure_nesting(source: str, language: str) -> int:
     """Return how deep brackets are nested, apart from those in strings, classes and comments."""
     depth = max_depth = 0
     for char in (_GBNF_QUOTED if language == "gbnf" else _LARK_TOKEN).sub("", source):
@@ -223,5 +223,5 @@ def _nesting_depth(source: str, language: str) -> int:
     return max_depth
 
 
-def _invalid_grammar(constraint: Constraint, message: str) -> BadRequest:
+def _make_invalid_grammar_error(constraint: Constraint, message: str) -> BadRequest:
     return InvalidGrammar(message, param=constraint.param)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from dragoman.grammar.regex.char_sets import chars_of, fold_case
+from dragoman.grammar.regex.char_sets import fold_case, get_chars
 from dragoman.grammar.regex.regex_builder import RegexBuilder, RegexId
 from dragoman.grammar.regex.regex_parser import RegexParser, UnsupportedSyntax
 
@@ -149,7 +149,7 @@ class LarkGrammar:
         text = json.loads(as_json)
         if not token.endswith("i"):
             return Terminal(text)
-        chars = (self.regexes.char(fold_case(chars_of(char))) for char in text)
+        chars = (self.regexes.char(fold_case(get_chars(char))) for char in text)
         return Terminal(self.regexes.concat(chars))
 
     def new_occurrence(self, terminal: Terminal) -> Terminal:

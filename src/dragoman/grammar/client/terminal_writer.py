@@ -21,7 +21,7 @@ from dragoman.grammar.client.lark_parser import LarkGrammar, Terminal
 from dragoman.grammar.client.text_syntax import DelimitedSyntax, QuotedSyntax, TextSyntax
 from dragoman.grammar.lark_builder import LarkBuilder, join_alternatives, quote_literal
 from dragoman.grammar.regex.automaton import Automaton, TooComplex
-from dragoman.grammar.regex.char_sets import chars_of, intersect, subtract, to_regex_class
+from dragoman.grammar.regex.char_sets import get_chars, intersect, subtract, to_regex_class
 from dragoman.grammar.regex.escape import escape_regex
 from dragoman.grammar.regex.regex_builder import RegexId
 
@@ -122,7 +122,7 @@ class TerminalWriter:
             return TerminalExpressions(literal, None if is_padded else literal)
         pieces, plain = [], ""
         for char in text:
-            chars = chars_of(char)
+            chars = get_chars(char)
             if not intersect(chars, self._syntax.special):
                 plain += char
                 continue
@@ -206,7 +206,7 @@ class TerminalWriter:
                 pieces[target].setdefault(source, []).append(regex)
                 self._count_piece()
         accepting = [state for state in pieces if state.accepting]
-        useful = _states_leading_to(accepting, pieces)
+        useful = _find_states_leading_to(accepting, pieces)
         names = {state: self._lark.reserve("state") for state in pieces if state in useful}
 
         def list_paths(target: PieceState, excluded: Collection[str] = ()) -> list[str]:
@@ -274,7 +274,7 @@ def _piece_state(automaton: Automaton, state: int) -> PieceState:
     return PieceState(state, accepting=automaton.accepting[state])
 
 
-def _states_leading_to(accepting: list[PieceState], pieces: Pieces) -> set[PieceState]:
+def _find_states_leading_to(accepting: list[PieceState], pieces: Pieces) -> set[PieceState]:
     useful, queue = set(accepting), list(accepting)
     while queue:
         for source in pieces.get(queue.pop(), {}):

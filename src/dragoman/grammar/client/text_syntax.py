@@ -17,9 +17,9 @@ from dragoman.grammar.regex.char_sets import (
     ALL_CHARS,
     NO_CHARS,
     CharSet,
-    chars_of,
     complement,
     contains,
+    get_chars,
     intersect,
     subtract,
     union_ranges,
@@ -46,13 +46,13 @@ class QuotedSyntax:
     @cached_property
     def plain(self) -> CharSet:
         """Characters that may stand for themselves."""
-        escaped = union_ranges((*CONTROL_CHARS, *chars_of((self.quote, "\\"))))
+        escaped = union_ranges((*CONTROL_CHARS, *get_chars((self.quote, "\\"))))
         return union_ranges((*self.unescaped_controls, *complement(escaped)))
 
     @cached_property
     def special(self) -> CharSet:
         """Characters that are, or may be, written in another way."""
-        escapable = chars_of((self.quote, "\\", *self.optional_escapes))
+        escapable = get_chars((self.quote, "\\", *self.optional_escapes))
         return union_ranges((*CONTROL_CHARS, *escapable, *NON_ASCII))
 
     def escape_regexes(self, chars: CharSet) -> list[str]:
@@ -69,13 +69,13 @@ class QuotedSyntax:
             regex
             for low, high in by_code
             if low <= 0xFFFF
-            for regex in _hex_range(low, min(high, 0xFFFF))
+            for regex in _write_hex_range(low, min(high, 0xFFFF))
         ]
         if self.surrogate_pairs:
             codes += [
                 regex
                 for low, high in by_code
-                for regex in _surrogate_pair_range(max(low, 0x10000), high)
+                for regex in _write_surrogate_pair_range(max(low, 0x10000), high)
             ]
         return escapes + ([rf"\\u(?:{'|'.join(codes)})"] if codes else [])
 
@@ -108,7 +108,7 @@ class DelimitedSyntax:
 
     @cached_property
     def first_chars(self) -> CharSet:
-        return chars_of({text[0] for text in self.forbidden} | set(self.padding))
+        return get_chars({text[0] for text in self.forbidden} | set(self.padding))
 
     @cached_property
     def plain(self) -> CharSet:
@@ -126,7 +126,7 @@ class DelimitedSyntax:
         for text in self.forbidden:
             for length in range(1, len(text)):
                 prefixes.setdefault(text[:length], set()).add(text[length])
-        return {prefix: chars_of(chars) for prefix, chars in prefixes.items()}
+        return {prefix: get_chars(chars) for prefix, chars in prefixes.items()}
 
     def pending_prefix(self, text: str) -> str | None:
         """Return the prefix of a marker that a text ends with; None if it contains a marker."""
@@ -140,7 +140,7 @@ class DelimitedSyntax:
 TextSyntax: TypeAlias = QuotedSyntax | DelimitedSyntax
 
 
-def _hex_range(low: int, high: int, digits: int = 4) -> list[str]:
+def _write_hex_range(low: int, high: int, digits: int = 4) -> list[str]:
     """Return regular expressions for the numbers of a range, in so many hexadecimal digits."""
     if low > high:
         return []
@@ -150,42 +150,42 @@ def _hex_range(low: int, high: int, digits: int = 4) -> list[str]:
     first, last = low // size, high // size
     any_rest = "[0-9a-fA-F]" * (digits - 1)
     if low % size == 0 and high % size == size - 1:
-        return [_hex_digit_range(first, last) + any_rest]
+        return [_write_hex_digit_range(first, last) + any_rest]
     if first == last:
-        rests = _hex_range(low % size, high % size, digits - 1)
-        return [_hex_digit_range(first, first) + rest for rest in rests]
-    first_rests = _hex_range(low % size, size - 1, digits - 1)
-    last_rests = _hex_range(0, high % size, digits - 1)
+        rests = _write_hex_range(low % size, high % size, digits - 1)
+        return [_write_hex_digit_range(first, first) + rest for rest in rests]
+    first_rests = _write_hex_range(low % size, size - 1, digits - 1)
+    last_rests = _write_hex_range(0, high % size, digits - 1)
     return [
-        *(_hex_digit_range(first, first) + rest for rest in first_rests),
-        *([_hex_digit_range(first + 1, last - 1) + any_rest] if last - first > 1 else []),
-        *(_hex_digit_range(last, last) + rest for rest in last_rests),
+        *(_write_hex_digit_range(first, first) + rest for rest in first_rests),
+        *([_write_hex_digit_range(first + 1, last - 1) + any_rest] if last - first > 1 else []),
+        *(_write_hex_digit_range(last, last) + rest for rest in last_rests),
     ]
 
 
-def _hex_digit_range(first: int, last: int) -> str:
+def _write_hex_digit_range(first: int, last: int) -> str:
     if first == last <= 9:
         return str(first)
     digits = "".join(f"{digit:x}" for digit in range(first, last + 1))
     return f"[{''.join(dict.fromkeys(digits + digits.upper()))}]"
 
 
-def _surrogate_pair_range(low: int, high: int) -> list[str]:
+def _write_surrogate_pair_range(low: int, high: int) -> list[str]:
     """Return the same for characters beyond U+FFFF, which are written as two escapes."""
     if low > high:
         return []
     low, high = low - 0x10000, high - 0x10000
     first, last = low // 0x400, high // 0x400
     if first == last:
-        return [_surrogate_pair(first, last, low % 0x400, high % 0x400)]
+        return [_write_surrogate_pair(first, last, low % 0x400, high % 0x400)]
     return [
-        _surrogate_pair(first, first, low % 0x400, 0x3FF),
-        *([_surrogate_pair(first + 1, last - 1, 0, 0x3FF)] if last - first > 1 else []),
-        _surrogate_pair(last, last, 0, high % 0x400),
+        _write_surrogate_pair(first, first, low % 0x400, 0x3FF),
+        *([_write_surrogate_pair(first + 1, last - 1, 0, 0x3FF)] if last - first > 1 else []),
+        _write_surrogate_pair(last, last, 0, high % 0x400),
     ]
 
 
-def _surrogate_pair(first: int, last: int, low: int, high: int) -> str:
-    leading = "|".join(_hex_range(0xD800 + first, 0xD800 + last))
-    trailing = "|".join(_hex_range(0xDC00 + low, 0xDC00 + high))
+def _write_surrogate_pair(first: int, last: int, low: int, high: int) -> str:
+    leading = "|".join(_write_hex_range(0xD800 + first, 0xD800 + last))
+    trailing = "|".join(_write_hex_range(0xDC00 + low, 0xDC00 + high))
     return rf"(?:{leading})\\u(?:{trailing})"

@@ -47,7 +47,7 @@ def _verify(grammar: str) -> Verdict:
 
     # the byte tokenizer has one special token; any of the model's costs as much to follow
     grammar = _TOKEN_ID.sub(f"<[{SPECIAL_TOKEN}]>", grammar)
-    matcher = LLMatcher(_byte_tokenizer(), grammar, log_level=0, limits=_build_limits())
+    matcher = LLMatcher(_make_byte_tokenizer(), grammar, log_level=0, limits=_build_limits())
     if not matcher.is_error():
         return _walk(matcher)
     message = matcher.get_error().partition("\n")[0]
@@ -102,7 +102,7 @@ class _ByteTokens:
 
 
 @lru_cache(maxsize=1)
-def _byte_tokenizer() -> LLTokenizer:
+def _make_byte_tokenizer() -> LLTokenizer:
     from llguidance import LLTokenizer, TokenizerWrapper
 
     return LLTokenizer(TokenizerWrapper(_ByteTokens()))

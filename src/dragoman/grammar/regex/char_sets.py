@@ -90,14 +90,14 @@ def contains(chars: CharSet, char: str) -> bool:
     return any(low <= ord(char) <= high for low, high in chars)
 
 
-def chars_of(text: Iterable[str]) -> CharSet:
+def get_chars(text: Iterable[str]) -> CharSet:
     return union_ranges((ord(char), ord(char)) for char in text)
 
 
 def fold_case(chars: CharSet) -> CharSet:
     """Add the characters that differ from those of a set only in case."""
     variants = [
-        (code, code) for group in _case_groups() if _overlaps(chars, group) for code in group
+        (code, code) for group in _find_case_groups() if _overlaps(chars, group) for code in group
     ]
     return union_ranges((*chars, *variants))
 
@@ -107,7 +107,7 @@ def _overlaps(chars: CharSet, codes: Iterable[int]) -> bool:
 
 
 @lru_cache(maxsize=1)
-def _case_groups() -> tuple[frozenset[int], ...]:
+def _find_case_groups() -> tuple[frozenset[int], ...]:
     """Return the groups of code points that differ only in case."""
     groups: dict[str, set[int]] = {}
     for code in range(MAX_ASSIGNED):
@@ -121,7 +121,7 @@ def _case_groups() -> tuple[frozenset[int], ...]:
 
 
 @lru_cache(maxsize=64)
-def unicode_category(names: str) -> CharSet:
+def get_unicode_category(names: str) -> CharSet:
     """Return the characters of some general categories, such as `"L Nd"`."""
     categories = tuple(names.split())
     ranges: list[tuple[int, int]] = []
@@ -140,23 +140,23 @@ def unicode_category(names: str) -> CharSet:
 
 
 @lru_cache(maxsize=1)
-def word_chars() -> CharSet:
-    return union_ranges((*unicode_category("L M Nd Nl Pc"), *EXTRA_WORD_CHARS))
+def get_word_chars() -> CharSet:
+    return union_ranges((*get_unicode_category("L M Nd Nl Pc"), *EXTRA_WORD_CHARS))
 
 
-def perl_class(letter: str) -> CharSet:
+def get_perl_class(letter: str) -> CharSet:
     r"""Return what `\w`, `\d` or `\s` matches; upper-case letters stand for the complements."""
     match letter.lower():
         case "w":
-            chars = word_chars()
+            chars = get_word_chars()
         case "d":
-            chars = unicode_category("Nd")
+            chars = get_unicode_category("Nd")
         case _:
-            chars = chars_of(WHITESPACE)
+            chars = get_chars(WHITESPACE)
     return complement(chars) if letter.isupper() else chars
 
 
-def posix_class(name: str) -> CharSet:
+def get_posix_class(name: str) -> CharSet:
     ends = POSIX_CLASSES[name]
     return union_ranges((ord(ends[at]), ord(ends[at + 1])) for at in range(0, len(ends), 2))
 

@@ -35,7 +35,7 @@ def exclude_markers(markers: Iterable[str], *, length_bounded: bool) -> str:
         return ""
     if not length_bounded:
         return _exclude_by_complement(minimal)
-    return "".join(f" & /{regex}/" for regex in marker_free_regexes(minimal))
+    return "".join(f" & /{regex}/" for regex in write_marker_free_regexes(minimal))
 
 
 def exclude_partial_markers(markers: Iterable[str]) -> str:
@@ -51,7 +51,7 @@ def _exclude_by_complement(markers: Sequence[str]) -> str:
     return rf" & /(?s:.*)/ & ~/(?s:.*)(?:{'|'.join(map(marker_to_regex, markers))})(?s:.*)/"
 
 
-def marker_free_regexes(markers: Iterable[str]) -> list[str]:
+def write_marker_free_regexes(markers: Iterable[str]) -> list[str]:
     """Return regular expressions; text that matches all of them contains none of the markers."""
     tries: dict[str, MarkerTrie] = {}
     for marker in markers:
@@ -62,22 +62,22 @@ def marker_free_regexes(markers: Iterable[str]) -> list[str]:
         for char in rest:
             trie = trie.setdefault(char, {})
         trie[MARKER_END] = {}
-    return [_segments_regex(first, trie) for first, trie in tries.items()]
+    return [_write_segments_regex(first, trie) for first, trie in tries.items()]
 
 
-def _segments_regex(first: str, trie: MarkerTrie) -> str:
+def _write_segments_regex(first: str, trie: MarkerTrie) -> str:
     free = f"[^{_escape_in_class(first)}]*"
     if MARKER_END in trie:
         return free
-    return f"{free}(?:{escape_regex(first)}{_rest_of_segment(first, trie)})*"
+    return f"{free}(?:{escape_regex(first)}{_write_rest_of_segment(first, trie)})*"
 
 
-def _rest_of_segment(first: str, trie: MarkerTrie) -> str:
+def _write_rest_of_segment(first: str, trie: MarkerTrie) -> str:
     """Match the rest of a segment: it deviates from the markers, or the next segment starts."""
     expected = "".join(map(_escape_in_class, (first, *trie)))
     alternatives = [f"[^{expected}][^{_escape_in_class(first)}]*"]
     alternatives += [
-        f"{escape_regex(char)}{_rest_of_segment(first, rest)}"
+        f"{escape_regex(char)}{_write_rest_of_segment(first, rest)}"
         for char, rest in trie.items()
         if MARKER_END not in rest
     ]

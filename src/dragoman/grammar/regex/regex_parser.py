@@ -16,10 +16,10 @@ from dragoman.grammar.regex.char_sets import (
     CharSet,
     complement,
     fold_case,
+    get_perl_class,
+    get_posix_class,
+    get_unicode_category,
     intersect,
-    perl_class,
-    posix_class,
-    unicode_category,
     union_ranges,
 )
 from dragoman.grammar.regex.regex_builder import RegexBuilder, RegexId
@@ -163,13 +163,13 @@ class RegexParser:
             code = int(next(digits for digits in code_point.groups() if digits), 16)
             return ((code, code),)
         if category is not None:
-            chars = unicode_category(category[1] or category[3])
+            chars = get_unicode_category(category[1] or category[3])
             is_negated = (char == "P") != bool(category[2])
             self._position = category.end()
             return complement(chars) if is_negated else chars
         self._position += 1
         if char in "wdsWDS" and char:
-            return perl_class(char)
+            return get_perl_class(char)
         if not char or (char.isalnum() and char not in _NAMED_ESCAPES):
             raise UnsupportedSyntax(f"`\\{char}` in a regular expression")
         code = ord(_NAMED_ESCAPES.get(char, char))
@@ -212,5 +212,5 @@ class RegexParser:
             if posix is None or posix[2] not in POSIX_CLASSES:
                 raise UnsupportedSyntax("a nested character class in a regular expression")
             self._position = posix.end()
-            return complement(posix_class(posix[2])) if posix[1] else posix_class(posix[2])
+            return complement(get_posix_class(posix[2])) if posix[1] else get_posix_class(posix[2])
         return ((ord(char), ord(char)),)

@@ -97,7 +97,7 @@ def find_invalid_keyword(
 ) -> tuple[str, str] | None:
     """Return the first keyword with an invalid value, and what the value must be."""
     for keyword, value in schema.items():
-        if keyword == "type" and declared_types(schema, synonyms) == ():
+        if keyword == "type" and read_declared_types(schema, synonyms) == ():
             return keyword, f"must be one of {', '.join(TYPES)}, or a list of them"
         is_valid, expected = _VALUE_CHECKS.get(keyword, (None, ""))
         if is_valid is not None and not is_valid(value):
@@ -105,7 +105,7 @@ def find_invalid_keyword(
     return None
 
 
-def declared_types(
+def read_declared_types(
     schema: Mapping[str, Json], synonyms: Mapping[str, str]
 ) -> tuple[str, ...] | None:
     """Return the value of `type` as a tuple: None if it is absent, empty if it is invalid."""
@@ -120,10 +120,10 @@ def declared_types(
     return tuple(name for name in types if name != "integer" or "number" not in types)
 
 
-def implied_types(schema: Mapping[str, Json]) -> list[str]:
+def find_implied_types(schema: Mapping[str, Json]) -> list[str]:
     """Return the types that the keywords of a schema are about."""
     types = [name for name, keywords in KEYWORDS_BY_TYPE.items() if keywords & schema.keys()]
-    if "object" not in types and additional_keyword(schema) is not None:
+    if "object" not in types and get_additional_keyword(schema) is not None:
         types.append("object")
     if "string" not in types and schema.get("format") in FORMATS:
         types.append("string")
@@ -145,7 +145,7 @@ def is_conditional(schema: Json) -> bool:
 
 def restricts(keyword: str, schema: Mapping[str, Json], synonyms: Mapping[str, str]) -> bool:
     """Whether a keyword of `UNSUPPORTED_KEYWORDS` restricts what this schema allows."""
-    keyword_type, types = UNSUPPORTED_KEYWORDS[keyword], declared_types(schema, synonyms)
+    keyword_type, types = UNSUPPORTED_KEYWORDS[keyword], read_declared_types(schema, synonyms)
     is_relevant = keyword_type is None or types is None or keyword_type in types
     return keyword in schema and is_relevant and not _has_no_effect(keyword, schema)
 
@@ -168,7 +168,7 @@ def _has_no_effect(keyword: str, schema: Mapping[str, Json]) -> bool:
         case "unevaluatedItems":
             return allows_all or isinstance(schema.get("items"), dict | bool)
         case "unevaluatedProperties":
-            return allows_all or additional_keyword(schema) is not None
+            return allows_all or get_additional_keyword(schema) is not None
         case "dependencies" | "dependentRequired" | "dependentSchemas":
             return is_empty
         case "$id":
@@ -178,7 +178,7 @@ def _has_no_effect(keyword: str, schema: Mapping[str, Json]) -> bool:
     return False
 
 
-def additional_keyword(schema: Mapping[str, Json]) -> str | None:
+def get_additional_keyword(schema: Mapping[str, Json]) -> str | None:
     """Return the keyword that constrains additional properties.
 
     Without applicators, `unevaluatedProperties` means the same as `additionalProperties`.
@@ -189,14 +189,14 @@ def additional_keyword(schema: Mapping[str, Json]) -> str | None:
     return "unevaluatedProperties" if is_equivalent else None
 
 
-def item_keywords(schema: Mapping[str, Json]) -> tuple[str, str | None]:
+def get_item_keywords(schema: Mapping[str, Json]) -> tuple[str, str | None]:
     """Return the keywords for the first items of an array and for those that follow."""
     if isinstance(schema.get("items"), list) and "prefixItems" not in schema:
         return "items", "additionalItems" if "additionalItems" in schema else None
     return "prefixItems", "items" if "items" in schema else None
 
 
-def numeric_bounds(schema: Mapping[str, Json]) -> dict[str, tuple[str, float]]:
+def read_numeric_bounds(schema: Mapping[str, Json]) -> dict[str, tuple[str, float]]:
     """Return the bounds by current keyword, each with the keyword that the client wrote."""
     bounds: dict[str, tuple[str, float]] = {}
     for keyword, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):

@@ -91,18 +91,18 @@ def check_size(schema: Json, budget: SchemaBudget) -> None:
     except RecursionError:
         budget.reject(too_deep)
     except (TypeError, ValueError, OverflowError):
-        raise _invalid_json(budget.param) from None
+        raise _make_invalid_json_error(budget.param) from None
     if size > MAX_SIZE:
         budget.reject(f"more than {MAX_SIZE:,} bytes")
     level: list[Json] = [schema]
     for _ in range(MAX_NESTING):
-        level = [child for value in level for child in _child_values(value, budget.param)]
+        level = [child for value in level for child in _list_child_values(value, budget.param)]
         if not level:
             return
     budget.reject(too_deep)
 
 
-def _child_values(value: Json, param: str) -> list[Json]:
+def _list_child_values(value: Json, param: str) -> list[Json]:
     match value:
         case dict() if all(isinstance(name, str) for name in value):
             return list(value.values())
@@ -114,10 +114,10 @@ def _child_values(value: Json, param: str) -> list[Json]:
             return []
         case str() | None:
             return []
-    raise _invalid_json(param)
+    raise _make_invalid_json_error(param)
 
 
-def _invalid_json(param: str) -> BadRequest:
+def _make_invalid_json_error(param: str) -> BadRequest:
     return InvalidSchema(
         f"`{param}` contains a value that is not JSON, or a number that is out of range.",
         param=param,

@@ -92,7 +92,7 @@ def build_text_terms(node: String) -> str:
 def _check_lark(grammar: str) -> SchemaVerdict:
     from llguidance import LLMatcher
 
-    matcher = LLMatcher(_byte_tokenizer(), grammar, log_level=0)
+    matcher = LLMatcher(_make_byte_tokenizer(), grammar, log_level=0)
     matcher.compute_bitmask()
     if not matcher.is_error():
         return "satisfiable"
@@ -100,7 +100,7 @@ def _check_lark(grammar: str) -> SchemaVerdict:
 
 
 @lru_cache(maxsize=1)
-def _byte_tokenizer() -> LLTokenizer:
+def _make_byte_tokenizer() -> LLTokenizer:
     from llguidance import LLTokenizer
 
     return LLTokenizer("byte")

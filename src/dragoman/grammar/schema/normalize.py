@@ -27,11 +27,11 @@ from dragoman.grammar.schema.nodes import (
 from dragoman.grammar.schema.simplify import (
     NOTHING,
     ImpliedTypes,
-    child_nodes,
     count_nodes,
-    item_node,
+    get_child_nodes,
+    get_item_node,
+    get_node_types,
     needs_json,
-    node_types,
     simplify_array,
     simplify_object,
     union_nodes,
@@ -66,11 +66,11 @@ def normalize_definitions(
     names = _order_dependencies_first(root, definitions)
     _reject_circular_references(names, definitions)
     satisfiable = _find_satisfiable(names, definitions)
-    uses = Counter(_referenced_names([root, *(definitions[name] for name in names)]))
+    uses = Counter(_iterate_referenced_names([root, *(definitions[name] for name in names)]))
     rewriter = _DefinitionRewriter(set(names) - satisfiable, diagnostics)
     for name in names:
         node = rewriter.rewritten[name] = rewriter.rewrite(definitions[name])
-        if name in satisfiable and not any(True for _ in _referenced_names([node])):
+        if name in satisfiable and not any(True for _ in _iterate_referenced_names([node])):
             is_small = count_nodes(node, MAX_INLINED_NODES) <= MAX_INLINED_NODES
             if is_small or (uses[name] == 1 and _is_shallow(node)):
                 rewriter.inlined[name] = node
@@ -81,21 +81,21 @@ def normalize_definitions(
     return new_root, tuple((name, rewriter.rewritten[name]) for name in reversed(needed))
 
 
-def _referenced_names(nodes: list[Node]) -> Iterator[str]:
+def _iterate_referenced_names(nodes: list[Node]) -> Iterator[str]:
     """Yield the name of every reference in some nodes, in order and with repetitions."""
     stack = nodes[::-1]
     while stack:
         node = stack.pop()
         if isinstance(node, SchemaReference):
             yield node.name
-        stack += reversed(child_nodes(node))
+        stack += reversed(get_child_nodes(node))
 
 
 def _order_dependencies_first(root: Node, definitions: Mapping[str, Node]) -> list[str]:
     """Return the names that a node needs, in postorder."""
     ordered: list[str] = []
     seen: set[str] = set()
-    path: list[tuple[str | None, Iterator[str]]] = [(None, _referenced_names([root]))]
+    path: list[tuple[str | None, Iterator[str]]] = [(None, _iterate_referenced_names([root]))]
     while path:
         current, references = path[-1]
         name = next(references, None)
@@ -104,11 +104,11 @@ def _order_dependencies_first(root: Node, definitions: Mapping[str, Node]) -> li
             ordered += [] if current is None else [current]
         elif name not in seen:
             seen.add(name)
-            path.append((name, _referenced_names([definitions[name]])))
+            path.append((name, _iterate_referenced_names([definitions[name]])))
     return ordered
 
 
-def _unguarded_references(node: Node) -> list[str]:
+def _find_unguarded_references(node: Node) -> list[str]:
     """Return the names that a node may stand for, with no array or object around them."""
     names, stack = [], [node]
     while stack:
@@ -116,14 +116,16 @@ def _unguarded_references(node: Node) -> list[str]:
         if isinstance(current, SchemaReference):
             names.append(current.name)
         elif isinstance(current, AnyOf):
-            stack += child_nodes(current)
+            stack += get_child_nodes(current)
     return names
 
 
 def _reject_circular_references(names: list[str], definitions: Mapping[str, Node]) -> None:
     done: set[str] = set()
     for start in names:
-        path = {} if start in done else {start: iter(_unguarded_references(definitions[start]))}
+        path = (
+            {} if start in done else {start: iter(_find_unguarded_references(definitions[start]))}
+        )
         while path:
             last = next(reversed(path))
             name = next(path[last], None)
@@ -133,7 +135,7 @@ def _reject_circular_references(names: list[str], definitions: Mapping[str, Node
             elif name in path:
                 raise CircularReference(name)
             elif name not in done:
-                path[name] = iter(_unguarded_references(definitions[name]))
+                path[name] = iter(_find_unguarded_references(definitions[name]))
 
 
 def _find_satisfiable(names: list[str], definitions: Mapping[str, Node]) -> set[str]:
@@ -156,10 +158,10 @@ def _is_satisfiable(node: Node, satisfiable: set[str]) -> bool:
         case SchemaReference():
             return node.name in satisfiable
         case AnyOf():
-            return any(_is_satisfiable(option, satisfiable) for option in child_nodes(node))
+            return any(_is_satisfiable(option, satisfiable) for option in get_child_nodes(node))
         case Array():
             count = min(node.min_items, len(node.prefix_items) + 1)
-            items = [item_node(node, index) for index in range(count)]
+            items = [get_item_node(node, index) for index in range(count)]
             return all(_is_satisfiable(item, satisfiable) for item in (*items, node.contains))
         case Object():
             properties = dict(node.properties)
@@ -168,7 +170,7 @@ def _is_satisfiable(node: Node, satisfiable: set[str]) -> bool:
             if node.min_properties <= len(node.required):
                 return is_possible
             return is_possible and any(
-                _is_satisfiable(value, satisfiable) for value in child_nodes(node)
+                _is_satisfiable(value, satisfiable) for value in get_child_nodes(node)
             )
     return True
 
@@ -183,7 +185,7 @@ def _wrap(node: Node) -> Node:
 def _is_shallow(node: Node) -> bool:
     level = [node]
     for _ in range(MAX_INLINED_DEPTH):
-        level = [child for parent in level for child in child_nodes(parent)]
+        level = [child for parent in level for child in get_child_nodes(parent)]
         if not level:
             return True
     return False
@@ -205,7 +207,7 @@ class _DefinitionRewriter:
             case SchemaReference():
                 return self.inlined.get(node.name, node)
             case ImpliedTypes() if not self.diagnostics.keeps_all_types:
-                types = node_types(node.intended) or ["the type that its keywords are about"]
+                types = get_node_types(node.intended) or ["the type that its keywords are about"]
                 self.diagnostics.warn_about_types(node.place, types)
                 return self.rewrite(node.intended)
             case AnyOf():

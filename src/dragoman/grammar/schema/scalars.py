@@ -53,7 +53,7 @@ class ScalarParser:
 
     def parse_number(self, schema: dict[str, Json], place: str, *, integer: bool) -> Node:
         fields, keyword_of_field = {}, {}
-        for bound, (keyword, value) in keywords.numeric_bounds(schema).items():
+        for bound, (keyword, value) in keywords.read_numeric_bounds(schema).items():
             keyword_of_field[_NUMBER_FIELDS[bound]] = keyword
             rounded = keywords.round_bound_inwards(bound, value)
             fields[_NUMBER_FIELDS[bound]] = json.dumps(rounded)

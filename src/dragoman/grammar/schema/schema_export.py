@@ -88,7 +88,7 @@ class SchemaExporter:
         copy: dict[str, Json] = {}
         for keyword, value in schema.items():
             copy |= self._copy_keyword(schema, keyword, value, place, depth)
-        for bound, (_, value) in keywords.numeric_bounds(schema).items():
+        for bound, (_, value) in keywords.read_numeric_bounds(schema).items():
             copy[bound] = keywords.round_bound_inwards(bound, value)
         return {
             keyword: value
@@ -101,10 +101,10 @@ class SchemaExporter:
     ) -> dict[str, Json]:
         place = f"{parent}/{keyword}"
         is_dropped = place in self._unenforced
-        prefix_items, items = keywords.item_keywords(schema)
+        prefix_items, items = keywords.get_item_keywords(schema)
         if keyword == "oneOf" and is_dropped:
             return {"anyOf": self._copy_list(value, place, depth)}
-        if keyword == "additionalProperties" or keywords.additional_keyword(schema) == keyword:
+        if keyword == "additionalProperties" or keywords.get_additional_keyword(schema) == keyword:
             return {"additionalProperties": self._copy(value, place, depth + 1)}
         has_no_effect = keyword in keywords.UNSUPPORTED_KEYWORDS and not keywords.restricts(
             keyword, schema, self._synonyms
@@ -114,7 +114,7 @@ class SchemaExporter:
         if keyword == "propertyNames" and value in (True, {}, {"type": "string"}):
             return {}
         if keyword == "type":
-            return {"type": list(keywords.declared_types(schema, self._synonyms) or ())}
+            return {"type": list(keywords.read_declared_types(schema, self._synonyms) or ())}
         if keyword == "$ref":
             return {"$ref": f"#/$defs/{self._copy_reference(value, place)}"}
         if keyword == "pattern":
@@ -162,7 +162,7 @@ def fixes_order(schema: dict[str, Json]) -> bool:
         if isinstance(current, dict):
             if current.get("properties") or current.get("required"):
                 return True
-            stack += _subschemas(current)
+            stack += _list_subschemas(current)
     return False
 
 
@@ -180,7 +180,7 @@ class _OpenObjectSearch:
                 constrains = self._constrains_properties(current, set())
                 if constrains and not self._is_closed(current, set()):
                     return True
-                stack += _subschemas(current)
+                stack += _list_subschemas(current)
         return False
 
     def _in_place_schemas(
@@ -223,7 +223,7 @@ class _OpenObjectSearch:
         )
 
 
-def _subschemas(schema: dict[str, Json]) -> list[Json]:
+def _list_subschemas(schema: dict[str, Json]) -> list[Json]:
     """Return the schemas directly below one."""
     schemas = [value for keyword in _SCHEMA_MAPS for value in schema.get(keyword, {}).values()]
     for keyword in (*_SCHEMA_LISTS, "prefixItems"):

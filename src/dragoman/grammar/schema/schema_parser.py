@@ -251,10 +251,10 @@ class _SchemaParser:
         if exported is None or allows_escaped_names(exported) or fixes_order(exported):
             return None
         merged = (keywords.APPLICATORS | {"enum", "const"}) & schema.keys()
-        implied = [] if merged or "type" in exported else keywords.implied_types(schema)
+        implied = [] if merged or "type" in exported else keywords.find_implied_types(schema)
         if isinstance(node, SchemaReference):
             node = self._definitions.overapproximate(node.name)
-        types = implied or simplify.node_types(node)
+        types = implied or simplify.get_node_types(node)
         # the writers profit from a `type`, but llguidance may not support it there
         candidates = [{"type": types} | exported] if types else []
         candidates += [] if implied else [exported]
@@ -272,8 +272,8 @@ class _SchemaParser:
     # types
 
     def _parse_types(self, schema: dict[str, Json], place: str, inexpressible: list[str]) -> Node:
-        declared = keywords.declared_types(schema, self._synonyms)
-        types = keywords.implied_types(schema) if declared is None else declared
+        declared = keywords.read_declared_types(schema, self._synonyms)
+        types = keywords.find_implied_types(schema) if declared is None else declared
         options = [self._parse_type(name, schema, place, inexpressible) for name in types]
         if declared is None:
             return simplify.imply_types(options, types, place)
@@ -294,7 +294,7 @@ class _SchemaParser:
         return BOOLEAN if type_name == "boolean" else NULL
 
     def _parse_array(self, schema: dict[str, Json], place: str) -> Node:
-        prefix, rest = keywords.item_keywords(schema)
+        prefix, rest = keywords.get_item_keywords(schema)
         prefix_items = self._parse_list(schema.get(prefix, []), f"{place}/{prefix}")
         items = ANYTHING if rest is None else self._parse(schema[rest], f"{place}/{rest}")
         min_items, max_items = int(schema.get("minItems", 0)), schema.get("maxItems")
@@ -318,7 +318,7 @@ class _SchemaParser:
 
     def _parse_object(self, schema: dict[str, Json], place: str, inexpressible: list[str]) -> Node:
         properties = self._parse_properties("properties", schema, place)
-        keyword = keywords.additional_keyword(schema)
+        keyword = keywords.get_additional_keyword(schema)
         additional = (
             ANYTHING if keyword is None else self._parse(schema[keyword], f"{place}/{keyword}")
         )

@@ -123,7 +123,7 @@ def list_options(node: Node) -> tuple[Node, ...]:
     return node.options if type(node) is AnyOf else (node,)
 
 
-def child_nodes(node: Node) -> tuple[Node, ...]:
+def get_child_nodes(node: Node) -> tuple[Node, ...]:
     """Return the nodes directly below one; of implied types, only the intended."""
     match node:
         case ImpliedTypes():
@@ -146,11 +146,11 @@ def count_nodes(node: Node, limit: int = limits.MAX_NODES) -> int:
     count, queue = 0, [node]
     while queue and count <= limit:
         count += 1
-        queue += child_nodes(queue.pop())
+        queue += get_child_nodes(queue.pop())
     return count
 
 
-def node_types(node: Node) -> list[str] | None:
+def get_node_types(node: Node) -> list[str] | None:
     """Return the types of the values that a node allows, or None if it does not show them."""
     types: dict[str, None] = {}
     for option in list_options(node):
@@ -192,7 +192,7 @@ def covers_types_of(node: Node, other: Node) -> bool:
     return bool(covered) and all(type(option) in covered for option in list_options(other))
 
 
-def item_node(node: Array, index: int) -> Node:
+def get_item_node(node: Array, index: int) -> Node:
     return node.prefix_items[index] if index < len(node.prefix_items) else node.items
 
 
@@ -267,7 +267,7 @@ def needs_json(node: Node) -> bool:
     return False
 
 
-def canonical_json(value: Json) -> str:
+def write_canonical_json(value: Json) -> str:
     """Return a text that is the same for values that JSON Schema considers equal."""
     return json.dumps(_normalize_numbers(value), sort_keys=True)
 

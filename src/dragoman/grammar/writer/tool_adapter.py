@@ -30,11 +30,11 @@ from dragoman.grammar.schema.nodes import (
     String,
 )
 from dragoman.grammar.schema.simplify import (
-    canonical_json,
-    child_nodes,
     expand_options,
+    get_child_nodes,
     simplify_object,
     union_nodes,
+    write_canonical_json,
 )
 from dragoman.grammar.writer.tool_names import ParsedTool
 from dragoman.grammar.writer.unquoted_text import (
@@ -136,7 +136,7 @@ class _ToolAdapter:
                 yield part
                 if isinstance(part, SchemaReference):
                     queue.append(self._tool.definitions[part.name])
-                queue += child_nodes(part)
+                queue += get_child_nodes(part)
 
     # What the parser would misread
 
@@ -270,7 +270,9 @@ class _ToolAdapter:
             return self._distinguishes_strings or json.loads(cast(value, read_types)) == value
         if self._states_types:
             return True
-        return canonical_json(json.loads(cast(literal, read_types))) == canonical_json(value)
+        return write_canonical_json(json.loads(cast(literal, read_types))) == write_canonical_json(
+            value
+        )
 
 
 def _states_types(body: spec.CallBody) -> bool:

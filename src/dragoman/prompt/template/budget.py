@@ -71,7 +71,7 @@ class RenderLimits(Struct, frozen=True, kw_only=True):
 DEFAULT_LIMITS = RenderLimits()
 
 
-def size_in_bytes(text: str) -> int:
+def measure_bytes(text: str) -> int:
     return len(text) if text.isascii() else 4 * len(text)
 
 
@@ -140,7 +140,7 @@ class RenderBudget:
             return str(value)
         self.measure(value)
         text = str(value)
-        self.spend(size_in_bytes(text))
+        self.spend(measure_bytes(text))
         return text
 
     def measure(self, value: object) -> int:
@@ -273,7 +273,7 @@ class RenderBudget:
                 continue
             if isinstance(value, str):
                 self.check_length(len(value) * times)
-                self.spend(max(size_in_bytes(value) * times, 0))
+                self.spend(max(measure_bytes(value) * times, 0))
             elif isinstance(value, (list, tuple)):
                 self.spend(max(8 * len(value) * times, 0))
             elif isinstance(value, int):
@@ -345,11 +345,11 @@ class RenderBudget:
             case (("split" | "rsplit" | "splitlines"), _):
                 by: Value = args[0] if name != "splitlines" and args else kwargs.get("sep")
                 splits = text.count(by) if isinstance(by, str) and by else len(text) // 2
-                self.spend(size_in_bytes(text) + ITEM_BYTES * (1 + splits))
+                self.spend(measure_bytes(text) + ITEM_BYTES * (1 + splits))
             case _ if name in SEARCHING:
                 self.tick(1 + (len(text) >> 8))
             case _:
-                self.spend(size_in_bytes(text))
+                self.spend(measure_bytes(text))
         return getattr(text, name)(*args, **kwargs)
 
 

@@ -38,7 +38,7 @@ class RenderContext(Context):
 # Text
 
 
-def _text_filter(change: Callable[[str], str]) -> FilterFunction:
+def _make_text_filter(change: Callable[[str], str]) -> FilterFunction:
     @pass_context
     def apply(context: RenderContext, value: Value) -> str:
         text = context.budget.to_text(value)
@@ -153,7 +153,7 @@ def fromjson(context: RenderContext, value: Value) -> Value:
 # Lists
 
 
-def _eager_filter(original: FilterFunction, environment: bool = False) -> FilterFunction:
+def _make_eager_filter(original: FilterFunction, environment: bool = False) -> FilterFunction:
     """Make a filter that reads a whole list."""
 
     @pass_context
@@ -169,7 +169,7 @@ def _eager_filter(original: FilterFunction, environment: bool = False) -> Filter
     return apply
 
 
-def _lazy_filter(original: FilterFunction) -> FilterFunction:
+def _make_lazy_filter(original: FilterFunction) -> FilterFunction:
     """Make a filter that takes one item of a list at a time."""
 
     @pass_context
@@ -230,7 +230,7 @@ def round_number(
     return stock.do_round(value, precision, method)  # type: ignore[arg-type]
 
 
-def _simple_filter(original: FilterFunction) -> FilterFunction:
+def _make_simple_filter(original: FilterFunction) -> FilterFunction:
     @pass_context
     def apply(context: RenderContext, value: Value, *args: Value, **kwargs: Value) -> Value:
         context.budget.tick()
@@ -254,54 +254,54 @@ def first(context: RenderContext, value: Value) -> Value:
 
 
 FILTERS: dict[str, FilterFunction] = {
-    "abs": _simple_filter(abs),
-    "capitalize": _text_filter(str.capitalize),
-    "count": _simple_filter(len),
-    "d": _simple_filter(stock.do_default),
-    "default": _simple_filter(stock.do_default),
-    "dictsort": _eager_filter(stock.do_dictsort),
+    "abs": _make_simple_filter(abs),
+    "capitalize": _make_text_filter(str.capitalize),
+    "count": _make_simple_filter(len),
+    "d": _make_simple_filter(stock.do_default),
+    "default": _make_simple_filter(stock.do_default),
+    "dictsort": _make_eager_filter(stock.do_dictsort),
     "e": escape_text,
     "escape": escape_text,
     "first": first,
-    "float": _simple_filter(stock.do_float),
+    "float": _make_simple_filter(stock.do_float),
     "format": format_text,
     "from_json": fromjson,
     "fromjson": fromjson,
-    "groupby": _eager_filter(stock.sync_do_groupby, environment=True),
+    "groupby": _make_eager_filter(stock.sync_do_groupby, environment=True),
     "indent": indent,
-    "int": _simple_filter(stock.do_int),
+    "int": _make_simple_filter(stock.do_int),
     "items": items,
     "join": join,
     "last": last,
-    "length": _simple_filter(len),
+    "length": _make_simple_filter(len),
     "list": to_list,
-    "lower": _text_filter(str.lower),
-    "map": _lazy_filter(stock.sync_do_map),
-    "max": _eager_filter(stock.do_max, environment=True),
-    "min": _eager_filter(stock.do_min, environment=True),
-    "reject": _lazy_filter(stock.sync_do_reject),
-    "rejectattr": _lazy_filter(stock.sync_do_rejectattr),
+    "lower": _make_text_filter(str.lower),
+    "map": _make_lazy_filter(stock.sync_do_map),
+    "max": _make_eager_filter(stock.do_max, environment=True),
+    "min": _make_eager_filter(stock.do_min, environment=True),
+    "reject": _make_lazy_filter(stock.sync_do_reject),
+    "rejectattr": _make_lazy_filter(stock.sync_do_rejectattr),
     "replace": replace,
     "reverse": reverse,
     "round": round_number,
     "safe": safe,
-    "select": _lazy_filter(stock.sync_do_select),
-    "selectattr": _lazy_filter(stock.sync_do_selectattr),
-    "sort": _eager_filter(stock.do_sort, environment=True),
+    "select": _make_lazy_filter(stock.sync_do_select),
+    "selectattr": _make_lazy_filter(stock.sync_do_selectattr),
+    "sort": _make_eager_filter(stock.do_sort, environment=True),
     "string": string,
     "sum": sum_items,
-    "title": _text_filter(stock.do_title),
+    "title": _make_text_filter(stock.do_title),
     "tojson": tojson,
     "trim": trim,
-    "unique": _eager_filter(stock.do_unique, environment=True),
-    "upper": _text_filter(str.upper),
+    "unique": _make_eager_filter(stock.do_unique, environment=True),
+    "upper": _make_text_filter(str.upper),
 }
 
 
 # Tests: those of jinja2; the ones that compare or compute are bounded
 
 
-def _comparing_test(original: FilterFunction) -> FilterFunction:
+def _make_comparing_test(original: FilterFunction) -> FilterFunction:
     @pass_context
     def apply(context: RenderContext, value: Value, other: Value) -> Value:
         return original(context.budget.charge_scan(value), context.budget.charge_scan(other))
@@ -309,7 +309,7 @@ def _comparing_test(original: FilterFunction) -> FilterFunction:
     return apply
 
 
-def _number_test(original: FilterFunction) -> FilterFunction:
+def _make_number_test(original: FilterFunction) -> FilterFunction:
     @pass_context
     def apply(context: RenderContext, value: Value, *args: Value) -> Value:
         if not isinstance(value, (int, float)):
@@ -319,7 +319,7 @@ def _number_test(original: FilterFunction) -> FilterFunction:
     return apply
 
 
-def _case_test(original: Callable[[str], bool]) -> FilterFunction:
+def _make_case_test(original: Callable[[str], bool]) -> FilterFunction:
     @pass_context
     def apply(context: RenderContext, value: Value) -> bool:
         return original(context.budget.to_text(value))
@@ -331,10 +331,10 @@ _STOCK: dict[str, FilterFunction] = dict(STOCK_TESTS)  # type: ignore[arg-type]
 _COMPARING = "== eq equalto != ne > gt greaterthan >= ge < lt lessthan <= le in"
 TESTS: dict[str, FilterFunction] = {
     **_STOCK,
-    **{name: _comparing_test(_STOCK[name]) for name in _COMPARING.split()},
-    **{name: _number_test(_STOCK[name]) for name in ("odd", "even", "divisibleby")},
-    "lower": _case_test(str.islower),
-    "upper": _case_test(str.isupper),
+    **{name: _make_comparing_test(_STOCK[name]) for name in _COMPARING.split()},
+    **{name: _make_number_test(_STOCK[name]) for name in ("odd", "even", "divisibleby")},
+    "lower": _make_case_test(str.islower),
+    "upper": _make_case_test(str.isupper),
 }
 
 

@@ -17,7 +17,7 @@ HTML_ESCAPES = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 LARGEST_WHOLE = 1e21  # from which on Go writes floats with an exponent
 
 
-def _charged(work: Callable[[Value], Value]) -> FilterFunction:
+def _make_charged_filter(work: Callable[[Value], Value]) -> FilterFunction:
     """Make a filter that charges for the size of its value, which it copies."""
 
     @pass_context
@@ -107,10 +107,10 @@ def _get_content(message: Value) -> str:
 
 
 GO_FILTERS: dict[str, FilterFunction] = {
-    "go_text": _charged(to_text),
-    "go_json": _charged(to_json),
-    "go_items": _charged(list_items),
-    "go_system": _charged(join_system),
-    "go_messages": _charged(merge_messages),
-    "go_turns": _charged(list_turns),
+    "go_text": _make_charged_filter(to_text),
+    "go_json": _make_charged_filter(to_json),
+    "go_items": _make_charged_filter(list_items),
+    "go_system": _make_charged_filter(join_system),
+    "go_messages": _make_charged_filter(merge_messages),
+    "go_turns": _make_charged_filter(list_turns),
 }

@@ -38,26 +38,26 @@ class BudgetCodeGenerator(CodeGenerator):
             self.writeline(f"b_{name} = budget.{name}")
 
     def visit_For(self, node: nodes.For, frame: Frame) -> None:  # noqa: N802
-        node.body.insert(0, nodes.ExprStmt(_python_node("b_tick()"), lineno=node.lineno))
+        node.body.insert(0, nodes.ExprStmt(_make_python_node("b_tick()"), lineno=node.lineno))
         if node.test is not None:
-            node.test = nodes.And(_python_node("b_tick()"), node.test, lineno=node.lineno)
+            node.test = nodes.And(_make_python_node("b_tick()"), node.test, lineno=node.lineno)
         super().visit_For(node, frame)
 
     def macro_body(
         self, node: nodes.Macro | nodes.CallBlock, frame: Frame
     ) -> tuple[Frame, MacroRef]:
-        node.body.insert(0, nodes.ExprStmt(_python_node("b_tick(4)"), lineno=node.lineno))
+        node.body.insert(0, nodes.ExprStmt(_make_python_node("b_tick(4)"), lineno=node.lineno))
         return super().macro_body(node, frame)
 
     def visit_Output(self, node: nodes.Output, frame: Frame) -> None:  # noqa: N802
         # Output at the top level is charged when the template is rendered
-        size = sum(len(_literal_text(part) or "") for part in node.nodes)
+        size = sum(len(_get_literal_text(part) or "") for part in node.nodes)
         if frame.buffer is not None and size:
             self.writeline(f"b_spend({size})")
         super().visit_Output(node, frame)
 
     def _output_child_to_const(self, node: nodes.Expr, frame: Frame, finalize: FinalizeInfo) -> str:
-        text = _literal_text(node)
+        text = _get_literal_text(node)
         if text is None:
             raise nodes.Impossible
         return text
@@ -187,14 +187,14 @@ _COMPARISONS = {
 }
 
 
-def _python_node(code: str) -> nodes.InternalName:
+def _make_python_node(code: str) -> nodes.InternalName:
     """Make a node for a piece of Python code of ours."""
     node = object.__new__(nodes.InternalName)
     nodes.Node.__init__(node, code)
     return node
 
 
-def _literal_text(node: nodes.Expr) -> str | None:
+def _get_literal_text(node: nodes.Expr) -> str | None:
     """Return the text that a node writes, if it is a constant."""
     if isinstance(node, nodes.TemplateData):
         return node.data

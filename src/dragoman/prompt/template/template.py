@@ -273,17 +273,19 @@ class ChatTemplate:
                 f"The model's chat template rejects this conversation: {reason}", param="messages"
             ) from None
         except OverBudget as error:
-            raise _template_error(f"was stopped: {error}", TemplateTooCostly) from None
+            raise _make_template_error(f"was stopped: {error}", TemplateTooCostly) from None
         except RecursionError:
-            raise _template_error(
+            raise _make_template_error(
                 "was stopped: it calls itself too deeply", TemplateTooCostly
             ) from None
         except TemplateError as error:
             reason = _clean_message(error.message or "it gives no reason")
-            raise _template_error(f"failed{self._locate(error)}: {reason}") from None
+            raise _make_template_error(f"failed{self._locate(error)}: {reason}") from None
         except Exception as error:
             log.debug("a chat template failed", exc_info=error)
-            raise _template_error(f"failed on this conversation{self._locate(error)}") from None
+            raise _make_template_error(
+                f"failed on this conversation{self._locate(error)}"
+            ) from None
 
     def _run(self, context: RenderContext, budget: RenderBudget) -> str:
         pieces, length, max_text = [], 0, budget.max_text
@@ -328,7 +330,7 @@ def compile_template(source: str) -> ChatTemplate:
     return ChatTemplate(source)
 
 
-def _template_error(
+def _make_template_error(
     problem: str, error_class: type[TemplateRejected] = TemplateRejected
 ) -> TemplateRejected:
     return error_class(f"The model's chat template {problem}.", param="messages")

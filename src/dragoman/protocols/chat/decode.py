@@ -18,7 +18,7 @@ from dragoman.protocols.shared.content import ContentPartFields, decode_content
 from dragoman.protocols.shared.generation import make_request
 from dragoman.protocols.shared.json_body import decode_body
 from dragoman.protocols.shared.tool_choice import ChatTool, decode_tools
-from dragoman.types import Chat, Json, Message, Request, Role, ToolCall, text_content
+from dragoman.types import Chat, Json, Message, Request, Role, ToolCall, make_text_content
 
 ROLES = get_args(Role)
 T = TypeVar("T")
@@ -252,7 +252,7 @@ def _decode_messages(fields: ChatRequest) -> tuple[Message, ...]:
         _decode_message(message, f"messages[{i}]") for i, message in enumerate(fields.messages)
     )
     if prefix := _get_prefix(fields):
-        messages = (*messages, Message(role="assistant", content=text_content(prefix)))
+        messages = (*messages, Message(role="assistant", content=make_text_content(prefix)))
     return messages
 
 
@@ -262,7 +262,7 @@ def _decode_message(message: ChatMessage, path: str) -> Message:
         raise BadRequest(f"`{path}.role` must be one of {known}.", param=f"{path}.role")
     content = decode_content(message.content, f"{path}.content")
     if message.content is None:
-        content = text_content(message.refusal)
+        content = make_text_content(message.refusal)
     if message.content is None and message.refusal is None and message.role != "assistant":
         raise BadRequest(f"`{path}.content` is required.", param=f"{path}.content")
     if message.audio is not None or message.function_call is not None:

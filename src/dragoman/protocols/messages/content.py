@@ -28,7 +28,7 @@ from dragoman.types import (
     Message,
     TextPart,
     ToolCall,
-    text_content,
+    make_text_content,
 )
 
 SEPARATOR = "\n\n"
@@ -116,7 +116,7 @@ class ConversationDecoder:
 
     def _decode_content(self, content: str | Sequence[NestedBlock], path: str) -> Content:
         if isinstance(content, str):
-            return text_content(content)
+            return make_text_content(content)
         parts = [self._decode_block(block, f"{path}[{i}]") for i, block in enumerate(content)]
         return _join_blocks(parts)
 
@@ -145,7 +145,7 @@ class ConversationDecoder:
 
     def _add_user(self, content: str | list[ContentBlock], path: str) -> None:
         if isinstance(content, str):
-            self.messages.append(Message(role="user", content=text_content(content)))
+            self.messages.append(Message(role="user", content=make_text_content(content)))
             return
         parts: list[ContentPart | None] = []
         has_results = False
@@ -163,7 +163,7 @@ class ConversationDecoder:
         call_id = require(block.tool_use_id, f"{path}.tool_use_id")
         nested = _read_nested(block.content, path)
         if isinstance(nested, str):
-            content = text_content(nested)
+            content = make_text_content(nested)
         else:
             content = _join_blocks(
                 [self._decode_result_block(b, f"{path}.content[{i}]") for i, b in enumerate(nested)]
@@ -235,7 +235,7 @@ def _join_lines(*texts: str | None) -> TextPart:
 
 def _mark_as_error(content: Content) -> Content:
     if not content:
-        return text_content("Error")
+        return make_text_content("Error")
     first = content[0]
     if isinstance(first, TextPart) and first.text.lstrip()[:5].lower() == "error":
         return content

@@ -33,7 +33,7 @@ from dragoman.types import (
     Message,
     Prompt,
     Request,
-    text_content,
+    make_text_content,
 )
 
 LEVELS = {"low": "low", "medium": "medium", "high": "high", "max": "high"}
@@ -126,7 +126,7 @@ def decode_generate(body: bytes, strict: bool = False) -> OllamaRequest:
         prompt, warnings = _decode_plain_prompt(fields)
         return _make_request(fields, strict, prompt, warnings, constraint=constraint)
     user = Message(role="user", content=decode_content(fields.prompt, fields.images, ""))
-    system = Message(role="system", content=text_content(fields.system))
+    system = Message(role="system", content=make_text_content(fields.system))
     chat = Chat(
         messages=(system, user) if fields.system else (user,),
         context=tuple(fields.context or ()),

@@ -32,7 +32,7 @@ from dragoman.store.batches.rows import BatchStatus, LeaseLost, LineResult, Stor
 from dragoman.store.limits.write_meter import WriteMeter
 from dragoman.store.paging import list_page
 from dragoman.store.rows import ROW, Page
-from dragoman.store.tables import batches, chunks, current_time
+from dragoman.store.tables import batches, chunks, get_current_time
 
 MAX_CANDIDATES = 500  # batches that are looked at to claim some
 # the column of the time when a batch got a status
@@ -65,7 +65,7 @@ class BatchRepository:
         self._meter.add(row.owner, [len(row.metadata)])
         values = structs.asdict(row) | {
             "size": ROW + len(row.metadata),
-            "touched": current_time(self._connection),
+            "touched": get_current_time(self._connection),
         }
         self._connection.execute(insert(batches).values(values))
 
@@ -158,7 +158,7 @@ class BatchRepository:
             + sum(u.completion for u in usage),
             batches.c.reasoning_tokens: batches.c.reasoning_tokens
             + sum(u.reasoning for u in usage),
-            batches.c.touched: current_time(self._connection),
+            batches.c.touched: get_current_time(self._connection),
         }
         statement = update(batches).where(self._is_leased(batch.id)).values(counts)
         if not self._connection.execute(statement).rowcount:
@@ -215,7 +215,7 @@ class BatchRepository:
         if before is not None:
             condition = and_(condition, batches.c.status == before)
         values |= {"status": status, STATUS_TIMES[status]: int(time.time())}
-        values["touched"] = current_time(self._connection)
+        values["touched"] = get_current_time(self._connection)
         statement = update(batches).where(condition).values(values)
         if self._connection.execute(statement).rowcount:
             return True

@@ -27,7 +27,7 @@ from dragoman.store.batches.rows import StoredFile
 from dragoman.store.limits.write_meter import WriteMeter
 from dragoman.store.paging import list_page
 from dragoman.store.rows import ROW, Page
-from dragoman.store.tables import batches, chunks, current_time, files
+from dragoman.store.tables import batches, chunks, files, get_current_time
 
 NumberedChunks: TypeAlias = Sequence[tuple[int, bytes]]  # not empty
 
@@ -169,7 +169,7 @@ class FileRepository:
         return [(row.number, bytes(row.data)) for row in rows]
 
     def _is_visible(self, owner: str) -> ColumnElement[bool]:
-        is_current = files.c.expires > current_time(self._connection)
+        is_current = files.c.expires > get_current_time(self._connection)
         return and_(files.c.owner == owner, files.c.complete.is_(True), is_current)
 
 

@@ -39,8 +39,8 @@ from dragoman.store.tables import (
     batches,
     completions,
     conversations,
-    current_time,
     files,
+    get_current_time,
     memories,
     responses,
 )
@@ -70,7 +70,7 @@ class MaintenanceRepository:
 
     def delete_expired(self, ttl: float) -> int:
         """Delete rows that were not used for `ttl` seconds, and files that have expired."""
-        now = current_time(self._connection)
+        now = get_current_time(self._connection)
         return sum(
             self._delete_where(
                 table, column, files.c.expires < now if table is files else column < now - ttl
@@ -151,7 +151,7 @@ class MaintenanceRepository:
             return table.c.ended.is_not(None)
         if table is not files:
             return table.c.size >= 0
-        has_expired = files.c.expires < current_time(self._connection)
+        has_expired = files.c.expires < get_current_time(self._connection)
         is_abandoned = and_(files.c.batch.is_(None), has_expired)  # an upload that did not end
         return and_(or_(files.c.complete.is_(True), is_abandoned), not_(is_read_by_batch()))
 

@@ -33,7 +33,7 @@ from dragoman.engines.remote.protocols.api import (
     make_token_capabilities,
 )
 from dragoman.engines.remote.settings import Upstream
-from dragoman.engines.token_mask import dead_end_error
+from dragoman.engines.token_mask import make_dead_end_error
 from dragoman.errors import EngineFailed
 from dragoman.tokenizers.vocabulary import Vocabulary
 from dragoman.types import Capabilities, Job, Json, Logprob, Step
@@ -177,7 +177,7 @@ class LlamaReader:
                 return progress.end_by_length(min(lost, progress.remaining))
             case "eos" | "word":
                 if self._grammar is not None and not self._grammar.is_accepting:
-                    raise dead_end_error()
+                    raise make_dead_end_error()
                 return progress.end_by_stop(lost)
         raise EngineFailed("The upstream server stopped before the answer was finished.")
 

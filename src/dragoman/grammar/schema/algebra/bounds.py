@@ -70,7 +70,9 @@ def drop_rounded_bounds(node: Number) -> Number:
     )
 
 
-def tighter_bound(left: str | None, right: str | None, choose: Callable[..., str]) -> str | None:
+def choose_tighter_bound(
+    left: str | None, right: str | None, choose: Callable[..., str]
+) -> str | None:
     """Return the stricter of two bounds; `choose` is `max` for lower and `min` for upper ones."""
     bounds = [bound for bound in (left, right) if bound is not None]
     return choose(bounds, key=json.loads) if bounds else None
@@ -100,11 +102,11 @@ def collapse_range(node: Number) -> Node:
     return Literals((value,)) if number_matches(json.loads(value), node) else Nothing()
 
 
-def smaller_limit(left: int | None, right: int | None) -> int | None:
+def choose_smaller_limit(left: int | None, right: int | None) -> int | None:
     return min((limit for limit in (left, right) if limit is not None), default=None)
 
 
-def common_multiple(left: str | None, right: str | None) -> str | None:
+def compute_common_multiple(left: str | None, right: str | None) -> str | None:
     """Return the least common multiple; an empty text if it has too many decimals."""
     if left is None or right is None or left == right:
         return left or right

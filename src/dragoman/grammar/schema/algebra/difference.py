@@ -38,10 +38,10 @@ from dragoman.grammar.schema.simplify import (
     ANYTHING,
     NOTHING,
     ImpliedTypes,
-    canonical_json,
     list_options,
     literal_to_node,
     union_nodes,
+    write_canonical_json,
 )
 from dragoman.types import Json
 
@@ -294,7 +294,9 @@ class NodeDifference:
             tags = [tag for table in tables if isinstance(tag := table.get(name), Literals)]
             if len(tags) == len(tables):
                 self._budget.count_steps(sum(len(tag.values) for tag in tags))
-                values = [canonical_json(json.loads(text)) for tag in tags for text in tag.values]
+                values = [
+                    write_canonical_json(json.loads(text)) for tag in tags for text in tag.values
+                ]
                 if len(set(values)) == len(values):
                     return True
         return False

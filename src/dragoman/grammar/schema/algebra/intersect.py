@@ -34,14 +34,14 @@ from dragoman.grammar.schema.simplify import (
     ANYTHING,
     NOTHING,
     ImpliedTypes,
-    canonical_json,
     count_nodes,
     covers_types_of,
-    item_node,
+    get_item_node,
     list_options,
     simplify_array,
     simplify_object,
     union_nodes,
+    write_canonical_json,
 )
 from dragoman.types import Json
 
@@ -163,7 +163,7 @@ class NodeIntersector:
             return None
         common = String(
             max(left.min_length, right.min_length),
-            bounds.smaller_limit(left.max_length, right.max_length),
+            bounds.choose_smaller_limit(left.max_length, right.max_length),
             left.pattern or right.pattern,
             left.format or right.format,
             tuple(dict.fromkeys((*left.excluded_patterns, *right.excluded_patterns))),
@@ -188,15 +188,15 @@ class NodeIntersector:
         return NOTHING if verdict == "empty" else None if verdict == "unsupported" else node
 
     def _intersect_numbers(self, left: Number, right: Number) -> Node | None:
-        multiple_of = bounds.common_multiple(left.multiple_of, right.multiple_of)
+        multiple_of = bounds.compute_common_multiple(left.multiple_of, right.multiple_of)
         if multiple_of == "":
             return None
         common = Number(
             left.integer or right.integer,
-            bounds.tighter_bound(left.minimum, right.minimum, max),
-            bounds.tighter_bound(left.maximum, right.maximum, min),
-            bounds.tighter_bound(left.exclusive_minimum, right.exclusive_minimum, max),
-            bounds.tighter_bound(left.exclusive_maximum, right.exclusive_maximum, min),
+            bounds.choose_tighter_bound(left.minimum, right.minimum, max),
+            bounds.choose_tighter_bound(left.maximum, right.maximum, min),
+            bounds.choose_tighter_bound(left.exclusive_minimum, right.exclusive_minimum, max),
+            bounds.choose_tighter_bound(left.exclusive_maximum, right.exclusive_maximum, min),
             multiple_of,
         )
         checked = self._check_satisfiable(bounds.drop_weaker_bounds(common))
@@ -211,7 +211,7 @@ class NodeIntersector:
     def _intersect_arrays(self, left: Array, right: Array) -> Node | None:
         prefix_items = []
         for index in range(max(len(left.prefix_items), len(right.prefix_items))):
-            common = self.intersect(item_node(left, index), item_node(right, index))
+            common = self.intersect(get_item_node(left, index), get_item_node(right, index))
             if common is None:
                 return None
             prefix_items.append(common)
@@ -228,7 +228,7 @@ class NodeIntersector:
         ):
             return None
         min_items = max(left.min_items, right.min_items)
-        max_items = bounds.smaller_limit(left.max_items, right.max_items)
+        max_items = bounds.choose_smaller_limit(left.max_items, right.max_items)
         if unique and max_items not in (0, 1):
             items = self._find_distinct_literals(items)
             if items is None:
@@ -244,7 +244,7 @@ class NodeIntersector:
                 node = self._find_definition(node.name) or ANYTHING
         if not isinstance(node, Literals):
             return node if isinstance(node, Nothing) else None
-        distinct = {canonical_json(json.loads(text)): text for text in node.values}
+        distinct = {write_canonical_json(json.loads(text)): text for text in node.values}
         return Literals(tuple(distinct.values())) if len(distinct) <= limits.MAX_BITS else None
 
     def _intersect_contains(self, left: Array, right: Array, items: Node) -> Node | None:
@@ -261,7 +261,7 @@ class NodeIntersector:
             common = self._intersect_properties(left, right)
         if common is None:
             return None
-        most = bounds.smaller_limit(left.max_properties, right.max_properties)
+        most = bounds.choose_smaller_limit(left.max_properties, right.max_properties)
         least = max(left.min_properties, right.min_properties)
         result = simplify_object(replace(common, min_properties=least, max_properties=most))
         return None if has_too_many_to_count(result) else result
@@ -320,8 +320,10 @@ class NodeIntersector:
     def _accepts_literal(self, value: Json, node: Literals) -> bool:
         if node not in self._literal_values:
             self._budget.count_steps(len(node.values))
-            self._literal_values[node] = {canonical_json(json.loads(text)) for text in node.values}
-        return canonical_json(value) in self._literal_values[node]
+            self._literal_values[node] = {
+                write_canonical_json(json.loads(text)) for text in node.values
+            }
+        return write_canonical_json(value) in self._literal_values[node]
 
     def _accepts_string(self, value: str, node: String) -> bool | None:
         if not _is_within(len(value), node.min_length, node.max_length):
@@ -334,9 +336,11 @@ class NodeIntersector:
     def _accepts_array(self, value: list[Json], node: Array) -> bool | None:
         if not _is_within(len(value), node.min_items, node.max_items):
             return False
-        if node.unique and len(set(map(canonical_json, value))) < len(value):
+        if node.unique and len(set(map(write_canonical_json, value))) < len(value):
             return False
-        checks = (self.accepts(item, item_node(node, index)) for index, item in enumerate(value))
+        checks = (
+            self.accepts(item, get_item_node(node, index)) for index, item in enumerate(value)
+        )
         if isinstance(node.contains, Anything):
             return _all(checks)
         return _all((_any(self.accepts(item, node.contains) for item in value), *checks))

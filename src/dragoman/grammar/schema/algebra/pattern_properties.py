@@ -107,7 +107,7 @@ def _build_object(
         return None
     by_pattern = []
     try:
-        classes = _compatible_patterns(patterns, checker)
+        classes = _list_compatible_patterns(patterns, checker)
     except TooManyPatterns:
         return None
     for matching in classes:
@@ -153,7 +153,7 @@ def is_supported_key(pattern: str, checker: LlguidanceChecker) -> bool:
     return verdict == "satisfiable" and is_supported_pattern(pattern)
 
 
-def _compatible_patterns(
+def _list_compatible_patterns(
     patterns: Sequence[str], checker: LlguidanceChecker
 ) -> list[tuple[str, ...]]:
     """Return the combinations of patterns that one name may match."""

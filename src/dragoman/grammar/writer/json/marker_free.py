@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 
 from dragoman.grammar.lark_builder import format_repeat
-from dragoman.grammar.regex.char_sets import CharSet, chars_of, intersect
+from dragoman.grammar.regex.char_sets import CharSet, get_chars, intersect
 from dragoman.grammar.regex.escape import marker_to_regex
 from dragoman.grammar.regex.exclude_markers import exclude_markers
 from dragoman.grammar.regex.full_match import to_full_match
@@ -58,7 +58,7 @@ def build_pattern_terminal(node: String, markers: Sequence[str], character: str)
 
     `character` is the regular expression of one character between the quotes.
     """
-    first_of_marker = chars_of(marker[0] for marker in markers)
+    first_of_marker = get_chars(marker[0] for marker in markers)
 
     def spell(chars: CharSet) -> str:
         """The regular expression of a set of characters, escaped or not."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from dragoman.grammar.regex.exclude_markers import marker_free_regexes
+from dragoman.grammar.regex.exclude_markers import write_marker_free_regexes
 from dragoman.grammar.schema.llguidance_check import check_schema
 from dragoman.grammar.writer.json.marker_free import find_marker, may_contain_marker
 from dragoman.types import Json
@@ -42,7 +42,9 @@ def exclude_markers_from_schema(
 class _MarkerRestriction:
     def __init__(self, markers: Sequence[str]) -> None:
         self._markers = markers
-        self._patterns = [{"pattern": f"^(?:{regex})$"} for regex in marker_free_regexes(markers)]
+        self._patterns = [
+            {"pattern": f"^(?:{regex})$"} for regex in write_marker_free_regexes(markers)
+        ]
         self._key_pattern = self._patterns[0]["pattern"] if len(self._patterns) == 1 else None
         self.uses_any = False  # whether a part of the schema allows any value
 

@@ -16,8 +16,8 @@ from math import ceil, floor, inf, nextafter
 from dragoman.grammar.client.text_syntax import CONTROL_CHARS, QuotedSyntax
 from dragoman.grammar.regex.char_sets import (
     CharSet,
-    chars_of,
     complement,
+    get_chars,
     intersect,
     to_regex_class,
     union_ranges,
@@ -33,7 +33,7 @@ ESCAPE = (
 CHARACTER = rf"(?:[^\"\\\x00-\x1f]|{ESCAPE})"
 # a character with just one spelling: escaped only if necessary, with the shortest escape
 SHORT_CHARACTER = r"(?:[^\"\\\x00-\x1f]|\\(?:[\"\\bfnrt]|u00(?:0[0-7bef]|1[0-9a-f])))"
-NEVER_LITERAL: CharSet = union_ranges((*CONTROL_CHARS, *chars_of('"\\')))  # escaped in strings
+NEVER_LITERAL: CharSet = union_ranges((*CONTROL_CHARS, *get_chars('"\\')))  # escaped in strings
 
 _MANTISSA = r"[1-9](?:\.[0-9]{1,16})?"
 _LARGE = r"[eE]\+?(?:1[6-9]|[2-9][0-9]|[12][0-9]{2}|30[0-7])"

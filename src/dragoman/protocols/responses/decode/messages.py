@@ -21,7 +21,7 @@ from dragoman.protocols.responses.types import Item
 from dragoman.protocols.shared.content import decode_content, join_content
 from dragoman.protocols.shared.json_body import convert_value
 from dragoman.protocols.shared.signer import ContentPacker
-from dragoman.types import Content, Json, Message, Role, ToolCall, text_content
+from dragoman.types import Content, Json, Message, Role, ToolCall, make_text_content
 
 SEPARATOR = "\n\n"
 HISTORY = "previous_response_id"  # the path of items that the client does not send
@@ -72,7 +72,7 @@ class MessageBuilder:
     def build(self, instructions: str | None) -> BuiltConversation:
         """Return the conversation; the system messages at its beginning become one."""
         self._close_turn()
-        heads = [text_content(instructions)]
+        heads = [make_text_content(instructions)]
         first = 0
         while first < len(self._messages) and self._messages[first].role in (
             "system",
@@ -167,7 +167,7 @@ class MessageBuilder:
         request = self._approval_requests.get(item.approval_request_id)
         if request is not None and not item.approve:
             reason = f" Reason: {item.reason}" if item.reason else ""
-            result = text_content(DENIED + reason)
+            result = make_text_content(DENIED + reason)
             self._add_remote_call(item.approval_request_id, request, result)
 
     def _add_compaction(self, item: items.CompactionItem) -> None:
@@ -178,7 +178,7 @@ class MessageBuilder:
         except msgspec.MsgspecError:
             self._warn(FOREIGN_ITEM)
         else:
-            content = text_content(SUMMARY + compaction.summary)
+            content = make_text_content(SUMMARY + compaction.summary)
             self._add_other(Message(role="user", content=content))
 
     def _add_client_call(self, kind: str, item: Item, path: str) -> None:
@@ -192,7 +192,7 @@ class MessageBuilder:
         elif kind in CLIENT_CALL_OUTPUTS:
             output = item.get("output") or item.get("status") or ""
             text = output if isinstance(output, str) else _to_json(output)
-            self._add_result(call_id, text_content(text), path)
+            self._add_result(call_id, make_text_content(text), path)
         else:
             self._warn(f"Items of type `{kind}` are ignored.")
 
@@ -229,10 +229,12 @@ def _join_texts(parts: Iterable[items.ReasoningTextPart] | None) -> str:
 def _get_mcp_result(call: items.McpCallItem, path: str) -> Content | None:
     """Return the result of a call as the model reads it; None if there is none."""
     if call.error is not None:
-        return text_content(f"Error: {_get_error_text(call.error)}")
+        return make_text_content(f"Error: {_get_error_text(call.error)}")
     if call.output is None:
         return None
-    return text_content(call.output) + decode_content(call.output_media, f"{path}.output_media")
+    return make_text_content(call.output) + decode_content(
+        call.output_media, f"{path}.output_media"
+    )
 
 
 def _get_error_text(error: Json) -> str:
