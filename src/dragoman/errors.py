@@ -42,6 +42,8 @@ from msgspec import Struct
 
 MAX_MESSAGE = 1000  # characters
 ENGINE_FAILURE = "The engine failed while processing this request."
+ENGINE_STOPPED = "The engine has been stopped."
+ENGINE_ENDED_EARLY = "The engine stopped before the answer was finished."
 
 
 class DragomanError(Exception):
@@ -306,6 +308,10 @@ class ResponseCancelled(DragomanError):
     """The client cancelled a response in the background."""
 
     code = "cancelled"
+
+
+class StartupError(Exception):
+    """The server cannot start. The message is shown to the operator as it is."""
 
 
 class SerializedError(Struct, frozen=True, array_like=True):

@@ -22,8 +22,7 @@ from msgspec import Struct
 from dragoman.errors import EngineFailed
 from dragoman.events import Token
 from dragoman.types import Logprob, Step
-
-MIN_LOGPROB = -9999.0  # what the wire APIs send for a token of probability 0
+from dragoman.types.sampling import MIN_LOGPROB
 
 
 class ReleasedText(Struct, frozen=True, gc=False):

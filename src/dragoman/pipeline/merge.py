@@ -30,7 +30,7 @@ from dragoman.engines.invalid_steps import (
     reject,
 )
 from dragoman.engines.merge import merge_streams
-from dragoman.errors import EngineFailed
+from dragoman.errors import ENGINE_ENDED_EARLY, EngineFailed
 from dragoman.events import Delta
 from dragoman.models.model import Model
 from dragoman.pipeline.admission import SlotClaim, Ticket
@@ -221,4 +221,4 @@ def explain_step_error(error: Exception, model: Model, step: Step, choices: int)
 def reject_missing_finish(model: Model) -> NoReturn:
     """Fail a request whose engine ended before all choices were finished."""
     log_problem(get_engine_name(model.engine), NO_FINISH)
-    raise EngineFailed("The engine stopped before the answer was finished.")
+    raise EngineFailed(ENGINE_ENDED_EARLY)

@@ -15,6 +15,7 @@ from typing import TypeAlias
 import msgspec
 
 from dragoman.engines.invalid_steps import NO_FINISH, find_problem
+from dragoman.engines.plain_jobs import MAX_TEMPERATURE, is_accepted
 from dragoman.errors import BadRequest, ContextOverflow
 from dragoman.testing.cache_checks import keeps_cache_scopes_apart
 from dragoman.testing.delivery_checks import delivers_what_it_yields
@@ -240,6 +241,18 @@ async def isolates_jobs(subject: EngineUnderTest) -> None:
             assert outputs[0] == outputs[1], (
                 f"{outputs[0]!r} became {outputs[1]!r} beside other jobs"
             )
+
+
+@check
+async def runs_plain_jobs(subject: EngineUnderTest) -> None:
+    """An engine with `vocabulary_size` runs every plain job that fits, without `admit`."""
+    size = subject.capabilities.vocabulary_size
+    if size is None:
+        raise CheckSkipped("the engine has no `vocabulary_size`")
+    for token, temperature in ((0, 0.0), (size - 1, MAX_TEMPERATURE)):
+        job = await subject.make_job(prompt=[token], temperature=temperature, max_tokens=1)
+        assert is_accepted(job, subject.capabilities), "a prompt of one token is a plain job"
+        assert get_finish(await subject.collect(job)), f"token {token} was not read"
 
 
 check(delivers_what_it_yields)

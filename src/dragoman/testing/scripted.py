@@ -27,7 +27,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.engines.limits import check_adapters, check_prompt_length
-from dragoman.errors import EngineDown, EngineFailed, Unsupported
+from dragoman.errors import ENGINE_STOPPED, EngineDown, EngineFailed, Unsupported
 from dragoman.testing.byte_tokenizer import ByteTokenizer
 from dragoman.testing.choice_script import ChoiceScript, cut_ids, make_token_logprob, make_vector
 from dragoman.testing.grammars import check_script
@@ -122,7 +122,7 @@ class ScriptedEngine:
 
     async def admit(self, job: Job) -> None:
         if self.is_closed:
-            raise EngineDown("The engine has been stopped.")
+            raise EngineDown(ENGINE_STOPPED)
         if isinstance(job.prompt, list) and self.tokenizer is None:
             raise Unsupported("This engine takes text, not token ids.", param="prompt")
         check_adapters(job.lora, self.settings.lora)
@@ -131,7 +131,7 @@ class ScriptedEngine:
 
     async def generate(self, job: Job) -> AsyncGenerator[Step, None]:
         if self.is_closed:
-            raise EngineDown("The engine has been stopped.")
+            raise EngineDown(ENGINE_STOPPED)
         index, reply = self._select_reply(job)
         count, has_faults = 0, reply.has_faults
         if self.settings.check_grammars and job.grammar is not None:

@@ -337,6 +337,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     slots: int | None = None  # choices that run at once; None is no limit
     shares_compute: bool = False  # each running choice slows the others down, as on a CPU
     token_prompts: bool = False  # takes token ids
+    vocabulary_size: int | None = None  # if set, it accepts every plain job (`engines.plain_jobs`)
     sampling: frozenset[str] = frozenset()  # names of the `Sampling` fields it honours
     sampling_defaults: bool = False  # fields that nobody set have our defaults, not None
     logprobs: int = -1  # maximum number of alternatives; -1 is no logprobs at all

@@ -11,6 +11,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+FORBIDDING_BIAS = -100.0  # a bias of this or less forbids the token
+MIN_LOGPROB = -9999.0  # what the wire APIs send for a token of probability 0
+MIN_XTC_THRESHOLD = 1e-9  # at 0 it could pick a token that a grammar or a bias forbids
 # the values with which fields change nothing
 OFF_VALUES: dict[str, object] = {
     "temperature": 1,

@@ -124,6 +124,7 @@ class LlamaCppEngine:
             slots=plan.memory.slots,
             shares_compute=not plan.on_gpu,
             token_prompts=True,
+            vocabulary_size=self.vocabulary.size,
             sampling=SAMPLING_FIELDS,
             sampling_defaults=True,
             logprobs=MAX_LOGPROBS if has_pieces else -1,

@@ -31,7 +31,7 @@ from dragoman.engines.llamacpp.params import (
     event_decoder,
 )
 from dragoman.engines.llamacpp.slots import SlotLease
-from dragoman.errors import EngineFailed
+from dragoman.errors import ENGINE_ENDED_EARLY, EngineFailed
 from dragoman.types import Job, Logprob, Step
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class GroupGenerator:
                 if all(choice.has_request_ended for choice in choices):
                     _log_drafts(choices)
                     return
-        raise EngineFailed("The engine stopped before the answer was finished.")
+        raise EngineFailed(ENGINE_ENDED_EARLY)
 
     async def _read_event(
         self, request: NativeRequest, choices: Sequence[ChoiceProgress], event: NativeEvent

@@ -15,7 +15,6 @@ import msgspec
 
 from dragoman.engines.llamacpp.params import (
     DOMINANT_BIAS,
-    MIN_LOGPROB,
     NativeEvent,
     NativeRequest,
     build_forcing_grammar,
@@ -24,6 +23,7 @@ from dragoman.engines.llamacpp.params import (
 )
 from dragoman.engines.llamacpp.slots import SlotLease
 from dragoman.types import Job, Logprob, Sampling
+from dragoman.types.sampling import MIN_LOGPROB
 
 if TYPE_CHECKING:
     from dragoman.engines.llamacpp.engine import LlamaCppEngine

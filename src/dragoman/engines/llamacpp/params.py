@@ -20,11 +20,10 @@ from dragoman.errors import (
     InvalidGrammar,
 )
 from dragoman.types import DEFAULT_SAMPLING, Capabilities, Job, Json, Logprob, Sampling
+from dragoman.types.sampling import FORBIDDING_BIAS, MIN_LOGPROB, MIN_XTC_THRESHOLD
 
-FORBIDDING_BIAS = -100.0  # a bias of this or less forbids the token
 SEED_COUNT = 0xFFFFFF00  # the server's seeds have 32 bits; the very last one means "at random"
 SEED_STRIDE = 0x9E3779B1  # between the seeds of an answer's successive requests
-MIN_LOGPROB = -9999.0
 DOMINANT_BIAS = 1e6  # no other token can beat it
 
 # The order in which the server narrows down the candidates; `adaptive_p` picks the token itself.
@@ -36,7 +35,6 @@ OPTIONAL_SAMPLERS = {
     "top_n_sigma": "top_n_sigma",
     "xtc": "xtc_probability",
 }
-MIN_XTC_THRESHOLD = 1e-9
 SERVER_NAMES = {"typical_p": "typ_p"}  # our names of samplers -> the server's
 # errors of the server that only media can cause
 MEDIA_ERRORS = ("Failed to tokenize prompt", "Failed to load image or audio", "Invalid token")

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeAlias
 
 from dragoman.engines.logits.choice import LogitsChoice
-from dragoman.errors import DragomanError, EngineDown, convert_engine_exception
+from dragoman.errors import ENGINE_STOPPED, DragomanError, EngineDown, convert_engine_exception
 
 log = logging.getLogger("dragoman.engines.logits")
 
@@ -59,7 +59,7 @@ class BatchRunner:
 
     def add(self, choices: Iterable[LogitsChoice]) -> None:
         if self._is_closed:
-            raise EngineDown("The engine has been stopped.")
+            raise EngineDown(ENGINE_STOPPED)
         self._waiting.extend(choices)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
@@ -84,7 +84,7 @@ class BatchRunner:
             self._running.clear()
             self._waiting.clear()
             for choice in remaining:  # none, unless the engine was stopped
-                choice.error = choice.error or EngineDown("The engine has been stopped.")
+                choice.error = choice.error or EngineDown(ENGINE_STOPPED)
                 choice.deliver()
 
     def _select_batch(self) -> list[LogitsChoice]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from dragoman.engines.token_mask import GrammarState, make_dead_end_error
 from dragoman.types import DEFAULT_SAMPLING, Logprob, Sampling
+from dragoman.types.sampling import FORBIDDING_BIAS, MIN_LOGPROB, MIN_XTC_THRESHOLD
 
 Floats: TypeAlias = NDArray[np.float64]
 Indices: TypeAlias = NDArray[np.intp]
@@ -46,12 +47,9 @@ SAMPLING_FIELDS = frozenset(
         "stop_token_ids",
     }
 )
-FORBIDDING_BIAS = -100.0  # a bias of this or less forbids the token
 # finite: where a grammar allows only forbidden tokens, one of them is sampled all the same
 FORBIDDEN = -1e9
 XTC_THRESHOLD = 0.1  # where a job sets none
-MIN_XTC_THRESHOLD = 1e-9  # at 0 it could pick a forbidden token
-MIN_LOGPROB = -9999.0
 SORTED_FIRST = 1024  # tokens to sort before sorting all: they rarely hold less than top_p
 
 

@@ -16,8 +16,7 @@ from dragoman.engines.remote.failures import InvalidFrame
 from dragoman.engines.token_mask import GrammarState, make_dead_end_error
 from dragoman.tokenizers.vocabulary import Vocabulary
 from dragoman.types import Job, Logprob, Step, StepFinish
-
-MIN_LOGPROB = -9999.0
+from dragoman.types.sampling import MIN_LOGPROB
 
 
 class AnswerParts(Struct, frozen=True, kw_only=True):

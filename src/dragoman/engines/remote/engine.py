@@ -49,7 +49,14 @@ from dragoman.engines.remote.response_stream import ResponseStream, StallWatch
 from dragoman.engines.remote.settings import RemoteSettings, Upstream
 from dragoman.engines.step_queue import StepConsumer, StepQueue
 from dragoman.engines.token_mask import TokenMasker
-from dragoman.errors import BadRequest, DragomanError, EngineFailed, ModelBroken, Unsupported
+from dragoman.errors import (
+    ENGINE_FAILURE,
+    BadRequest,
+    DragomanError,
+    EngineFailed,
+    ModelBroken,
+    Unsupported,
+)
 from dragoman.tokenizers.vocabulary import Vocabulary
 from dragoman.types import Capabilities, Job, Step
 
@@ -259,7 +266,7 @@ class RemoteEngine:
             queue.end(error)
         except Exception:
             log.exception("a request to the upstream server failed")
-            queue.end(EngineFailed("The engine failed while processing this request."))
+            queue.end(EngineFailed(ENGINE_FAILURE))
 
     async def _run_request(self, job: Job, request: UpstreamRequest, queue: StepQueue) -> None:
         """Run one request; send it once more if the connection breaks before the first step."""

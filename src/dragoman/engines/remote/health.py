@@ -17,7 +17,7 @@ from typing import Literal, TypeAlias
 
 from dragoman.engines.remote.failures import FailureKind, UpstreamFailure
 from dragoman.engines.remote.settings import RemoteSettings
-from dragoman.errors import DragomanError, EngineDown
+from dragoman.errors import ENGINE_STOPPED, DragomanError, EngineDown
 
 log = logging.getLogger("dragoman.remote")
 
@@ -56,7 +56,7 @@ class UpstreamHealth:
     def check(self) -> None:
         """Raise `EngineDown` unless the server is up."""
         if self.state == "stopped":
-            raise EngineDown("The engine has been stopped.")
+            raise EngineDown(ENGINE_STOPPED)
         if self.state != "ready":
             raise self.make_error()
 

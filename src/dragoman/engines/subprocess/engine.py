@@ -23,6 +23,7 @@ from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
+from dragoman.engines.plain_jobs import is_accepted
 from dragoman.engines.step_queue import StepConsumer, StepQueue
 from dragoman.engines.subprocess import messages
 from dragoman.engines.subprocess.connection import ChildConnection
@@ -31,7 +32,7 @@ from dragoman.engines.subprocess.progress import list_calls
 from dragoman.engines.subprocess.restart_schedule import RestartSchedule, Timing
 from dragoman.engines.subprocess.sleep import EngineSleep
 from dragoman.engines.subprocess.suspects import CrashSuspects
-from dragoman.errors import DragomanError, EngineDown, EngineFailed, ModelBroken
+from dragoman.errors import ENGINE_STOPPED, DragomanError, EngineDown, EngineFailed, ModelBroken
 from dragoman.types import Adapter, Capabilities, Job, MediaItem, Step
 from dragoman.types.media_ids import PromptCount
 from dragoman.types.text_pair import TextPair
@@ -109,7 +110,8 @@ class SubprocessEngine:
     async def admit(self, job: Job) -> None:
         async with self._suspects.try_call(job):  # which may still crash it when it generates
             connection = await self._get_connection()
-            await connection.call(lambda number: messages.AdmitJob(number, job), object)
+            if not is_accepted(job, self.capabilities):
+                await connection.call(lambda number: messages.AdmitJob(number, job), object)
 
     async def generate(self, job: Job) -> AsyncGenerator[Step, None]:
         async with self._start_job(job) as queue:
@@ -195,7 +197,7 @@ class SubprocessEngine:
 
     async def _stop(self, connection: ChildConnection) -> None:
         connection.post(messages.Shutdown())
-        connection.close(EngineDown("The engine has been stopped."))
+        connection.close(EngineDown(ENGINE_STOPPED))
         exited = asyncio.ensure_future(connection.wait_exited())
         try:
             await asyncio.wait({exited}, timeout=self._timing.stop_timeout)
@@ -342,7 +344,7 @@ class SubprocessEngine:
             await self._sleep.wake(connection)
             return connection
         if self.state == "stopped":
-            raise EngineDown("The engine has been stopped.")
+            raise EngineDown(ENGINE_STOPPED)
         raise EngineDown("The engine is being restarted.", retry_after=self.retry_after)
 
     @property

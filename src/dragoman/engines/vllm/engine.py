@@ -101,6 +101,7 @@ class VllmEngine:
             slots=int(config.scheduler_config.max_num_seqs),
             shares_compute=config.device_config.device_type == "cpu",
             token_prompts=True,
+            vocabulary_size=self._vocabulary_size,
             sampling=SAMPLING_FIELDS,
             sampling_defaults=True,
             logprobs=int(model.max_logprobs),

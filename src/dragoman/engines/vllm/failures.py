@@ -10,6 +10,7 @@ import logging
 
 from dragoman.engines import EngineDied
 from dragoman.errors import (
+    ENGINE_FAILURE,
     AdapterNotFound,
     BadRequest,
     DragomanError,
@@ -61,4 +62,4 @@ def make_finish_error(reason: str) -> DragomanError:
     """Return the error of an answer that vLLM ended by itself."""
     if reason == "abort":
         return Unavailable("The engine aborted this request.", retry_after=1)
-    return EngineFailed("The engine failed while processing this request.")
+    return EngineFailed(ENGINE_FAILURE)

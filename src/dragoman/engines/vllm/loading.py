@@ -41,6 +41,7 @@ async def start_llm(settings: VllmSettings) -> LoadedLlm:
 def _start(settings: VllmSettings) -> LoadedLlm:
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.platforms import current_platform
+    from vllm.usage.usage_lib import UsageContext
     from vllm.v1.engine.async_llm import AsyncLLM
 
     known = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
@@ -49,7 +50,8 @@ def _start(settings: VllmSettings) -> LoadedLlm:
     )
     statistics = SchedulerStatistics()
     try:
-        config = AsyncEngineArgs(**arguments).create_engine_config()
+        # without a context, vLLM sizes its batches for a small GPU
+        config = AsyncEngineArgs(**arguments).create_engine_config(UsageContext.OPENAI_API_SERVER)
     except (ValueError, TypeError) as error:
         raise _explain_rejection(error) from None
     try:

@@ -14,8 +14,8 @@ from msgspec import Struct
 from dragoman.engines.vllm.failures import make_finish_error
 from dragoman.engines.vllm.native import Native
 from dragoman.types import Job, Logprob, Step, StepFinish
+from dragoman.types.sampling import MIN_LOGPROB
 
-MIN_LOGPROB = -9999.0
 FINISHES: dict[str, StepFinish] = {"stop": "stop", "length": "length", "repetition": "stop"}
 PutStep: TypeAlias = Callable[[Step], None]
 TokenLogprobs: TypeAlias = Mapping[int, Native]  # the sampled token first

@@ -5,8 +5,9 @@ from __future__ import annotations
 from weakref import WeakKeyDictionary
 
 from dragoman.engines.subprocess.engine import SubprocessEngine
+from dragoman.errors import ENGINE_STOPPED
 from dragoman.models.model import Model
-from dragoman.pipeline.admission.gate import STOPPED, Gate
+from dragoman.pipeline.admission.gate import Gate
 from dragoman.types.limits import FindLimits, find_no_limits
 
 DEFAULT_QUEUE = 256
@@ -55,7 +56,7 @@ class Admission:
                 case "ready":
                     gate.resume()
                 case "stopped":
-                    gate.close(STOPPED)
+                    gate.close(ENGINE_STOPPED)
                 case _:
                     gate.pause(self._restart_wait)
 

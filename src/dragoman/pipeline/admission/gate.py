@@ -41,7 +41,6 @@ MAX_KEEP_SECONDS = 0.25  # that a slot is kept for an owner whose answer has jus
 KEEP_FRACTION = 0.1  # likewise, of how long jobs take
 DOWN_RETRY_AFTER = 5.0  # seconds
 RESTARTING = "The engine is being restarted."
-STOPPED = "The engine has been stopped."
 
 
 class Ticket:

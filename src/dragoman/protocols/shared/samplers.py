@@ -22,6 +22,7 @@ from dragoman.errors import BadRequest, InvalidValue, Unsupported
 from dragoman.options import suggest
 from dragoman.protocols.shared.openai import Count, Penalty, TokenId, Unit
 from dragoman.types import BannedString, Json, Sampling
+from dragoman.types.sampling import FORBIDDING_BIAS
 
 Temperature: TypeAlias = Annotated[float, Meta(ge=0, le=2)]
 TopK: TypeAlias = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
@@ -46,7 +47,6 @@ SamplerNames: TypeAlias = (
 )
 BiasPairs: TypeAlias = Annotated[list[tuple[TokenId | Text, Bias]], Meta(max_length=4096)]
 
-FORBIDDING_BIAS = -100.0
 ALIASES: dict[str, tuple[str, ...]] = {
     "temperature": ("temp",),
     "typical_p": ("typical", "typ_p"),

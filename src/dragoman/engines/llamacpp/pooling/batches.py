@@ -21,7 +21,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from dragoman.errors import EngineDown
+from dragoman.errors import ENGINE_STOPPED, EngineDown
 
 SHARED_TOKENS = 63  # of a shared batch on the CPU
 MAX_INPUTS = 32  # of a batch, each of which needs a slot of the server
@@ -54,7 +54,7 @@ class InputBatches:
     async def run(self, inputs: Sequence[list[int]]) -> list[Vector]:
         """Return a vector for each input. Cancelling skips those that are not computed yet."""
         if self._is_closed:
-            raise EngineDown("The engine has been stopped.")
+            raise EngineDown(ENGINE_STOPPED)
         loop = asyncio.get_running_loop()
         waiting = deque(BatchInput(ids, loop.create_future()) for ids in inputs)
         results = [entry.result for entry in waiting]
@@ -133,4 +133,4 @@ class InputBatches:
     def _fail(entries: Sequence[BatchInput], error: BaseException | None = None) -> None:
         for entry in entries:
             if not entry.result.done():
-                entry.result.set_exception(error or EngineDown("The engine has been stopped."))
+                entry.result.set_exception(error or EngineDown(ENGINE_STOPPED))
