@@ -97,7 +97,7 @@ test-vllm: $(VENV)/.test ## install vLLM for the CPU in an environment of its ow
 test-install: $(VENV)/.test $(INSTALL)/.done ## install with pip, uv and pipx in empty environments, with every Python here, and serve (400 MB)
 	$(BIN)/pytest -q -s -o norecursedirs='.*' tests/install
 
-test-deploy: $(VENV)/.test $(DEPLOY)/.done ## run the Dockerfile's steps in a fresh Debian, compose and nginx files with their tools (needs root and node)
+test-deploy: $(VENV)/.test $(DEPLOY)/.done ## run the commands of docs/deploying.md with a Docker daemon and a systemd of their own, and nginx (needs root and node; 20 minutes)
 	$(BIN)/dragoman pull smollm2-135m
 	$(BIN)/pytest -q -s -o norecursedirs='.*' tests/deploy
 
@@ -184,7 +184,7 @@ $(INSTALL)/.done: tests/install/requirements.txt
 
 # dclint carries the schema of the Compose specification
 $(DEPLOY)/.done: tests/deploy/package.json
-	@command -v debootstrap && command -v nginx && command -v openssl || { apt-get update && apt-get install -y debootstrap nginx-light openssl; }
+	@command -v debootstrap && command -v nginx && command -v openssl && command -v dockerd && command -v iptables || { apt-get update && apt-get install -y --no-install-recommends debootstrap nginx-light openssl docker.io iptables; }
 	mkdir -p $(DEPLOY) && echo '*' > $(DEPLOY)/.gitignore
 	cp $< $(DEPLOY)/
 	cd $(DEPLOY) && npm install --ignore-scripts --no-package-lock --no-audit --no-fund --loglevel=error

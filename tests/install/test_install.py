@@ -18,6 +18,7 @@ import pytest
 
 from tests.support.doc_blocks import read_blocks
 from tests.support.paths import ROOT
+from tests.support.repository import copy_repository
 from tests.support.server_process import read_until
 
 TOOLS = ROOT / ".install" / "bin"
@@ -47,17 +48,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty home, with a copy of the repository beside it."""
     home, source = tmp_path / "home", tmp_path / "dragoman"
     home.mkdir()
-    names = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    for name in filter(None, names.split("\0")):
-        if (ROOT / name).is_file():
-            (source / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, source / name)
+    copy_repository(source)
     for name in list(os.environ):
         if name.startswith(("XDG_", "DRAGOMAN_", "PYTHON", "VIRTUAL_ENV", "PIPX_", "UV_TOOL")):
             monkeypatch.delenv(name)

@@ -20,7 +20,7 @@ from dragoman.cli.client.client import DragomanClient
 from dragoman.cli.client.connect import notify, open_client
 from dragoman.cli.client.transport import RequestFailed
 from dragoman.cli.console.errors import CommandFailed
-from dragoman.cli.console.flags import add_command
+from dragoman.cli.console.flags import add_usage
 from dragoman.cli.console.table import format_duration, print_json, print_table
 from dragoman.cli.console.text import print_text
 from dragoman.cli.run import add_client_flags, needs_local_model, reduce_logging
@@ -56,14 +56,10 @@ class BenchResult(Struct, frozen=True, kw_only=True):
     rate_per_stream: float | None
 
 
-def add_parser(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser],
-) -> argparse.ArgumentParser:
-    parser = add_command(
-        commands,
-        "bench",
-        "measure how fast a model answers here",
-        usage="[FLAGS] [MODEL]",
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_usage(
+        parser,
+        "[FLAGS] [MODEL]",
         examples=(
             "dragoman bench",
             "dragoman bench ./model.gguf --prompt 512,4096 --streams 1,8 --tokens 128",
@@ -97,7 +93,6 @@ def add_parser(
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_client_flags(parser)
-    return parser
 
 
 def parse_count(text: str) -> int:

@@ -9,24 +9,19 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from dragoman.cli.console.errors import CommandFailed
-from dragoman.cli.console.flags import add_command, add_flags
+from dragoman.cli.console.flags import add_flags, add_usage
 from dragoman.config import GROUPS, Configuration, Origin, Settings, list_settings
 from dragoman.options import HIDDEN, OptionField, mask_password
 
 
-def add_parser(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser],
-) -> argparse.ArgumentParser:
-    parser = add_command(
-        commands,
-        "config",
-        "print the settings in effect, and where each comes from",
-        usage="[FLAGS]",
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_usage(
+        parser,
+        "[FLAGS]",
         examples=("dragoman config", "dragoman config --config ./other.yaml --json"),
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_flags(parser)
-    return parser
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 
 from dragoman.cli.console.errors import CommandFailed
-from dragoman.cli.console.flags import COMMON, add_command, add_flags
+from dragoman.cli.console.flags import COMMON, add_flags, add_usage
 from dragoman.cli.console.model_manager import open_manager
 from dragoman.cli.console.text import print_text
 from dragoman.config import Settings
@@ -17,20 +17,15 @@ from dragoman.config import Settings
 MAX_NAME = 200
 
 
-def add_parser(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser],
-) -> argparse.ArgumentParser:
-    parser = add_command(
-        commands,
-        "cp",
-        "give a model another name",
-        usage="[FLAGS] SOURCE ALIAS",
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_usage(
+        parser,
+        "[FLAGS] SOURCE ALIAS",
         examples=("dragoman cp smollm2-135m gpt-4o-mini", "dragoman cp ./model.gguf writer"),
     )
     parser.add_argument("source", metavar="SOURCE", help="name or file of a model")
     parser.add_argument("alias", metavar="ALIAS", help="the additional name")
     add_flags(parser, COMMON)
-    return parser
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dragoman.cli.console.errors import CommandFailed
-from dragoman.cli.console.flags import COMMON, add_command, add_flags
+from dragoman.cli.console.flags import COMMON, add_flags, add_usage
 from dragoman.cli.console.model_manager import open_manager
 from dragoman.cli.console.text import print_text
 from dragoman.config import Settings
@@ -23,14 +23,10 @@ if TYPE_CHECKING:
     from dragoman.models.management.service import ModelManager
 
 
-def add_parser(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser],
-) -> argparse.ArgumentParser:
-    parser = add_command(
-        commands,
-        "create",
-        "create a model from another one",
-        usage="[FLAGS] NAME",
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_usage(
+        parser,
+        "[FLAGS] NAME",
         examples=(
             "dragoman create poet -f Modelfile",
             "dragoman create poet --from smollm2-135m --system 'Answer in rhymes.' "
@@ -57,7 +53,6 @@ def add_parser(
         "--adapter", action="append", default=[], metavar="PATH", help="LoRA adapter (GGUF)"
     )
     add_flags(parser, COMMON)
-    return parser
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> None:

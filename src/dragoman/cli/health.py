@@ -6,22 +6,17 @@ import argparse
 
 from dragoman.cli.client.client import read_error
 from dragoman.cli.client.connect import make_transport
-from dragoman.cli.console.flags import CLIENT, add_command, add_flags
+from dragoman.cli.console.flags import CLIENT, add_flags, add_usage
 from dragoman.config import Settings
 
 
-def add_parser(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser],
-) -> argparse.ArgumentParser:
-    parser = add_command(
-        commands,
-        "health",
-        "check that the running server is ready",
-        usage="[FLAGS]",
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_usage(
+        parser,
+        "[FLAGS]",
         examples=("dragoman health", "dragoman health --url http://gpu-box:8000"),
     )
     add_flags(parser, CLIENT)
-    return parser
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> None:

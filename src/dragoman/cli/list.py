@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from dragoman.cli.console.flags import COMMON, add_command, add_flags, list_model_settings
+from dragoman.cli.console.flags import COMMON, add_flags, add_usage, list_model_settings
 from dragoman.cli.console.table import format_size, print_json, print_table
 from dragoman.config import Settings
 from dragoman.options import mask_password
@@ -18,20 +18,14 @@ if TYPE_CHECKING:
 HEADINGS = ("NAME", "ARCHITECTURE", "QUANTIZATION", "CONTEXT", "SIZE", "MEMORY", "")
 
 
-def add_parser(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser],
-) -> argparse.ArgumentParser:
-    parser = add_command(
-        commands,
-        "list",
-        "list installed models",
-        aliases=("ls",),
-        usage="[FLAGS]",
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_usage(
+        parser,
+        "[FLAGS]",
         examples=("dragoman list", "dragoman list --json --models-dir /srv/models"),
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_flags(parser, {*COMMON, "memory", *list_model_settings()})
-    return parser
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> None:

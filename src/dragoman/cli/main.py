@@ -1,45 +1,57 @@
-"""The command line: parses the arguments and runs one command."""
+"""The command line: parses the arguments and runs one command.
+
+Only what the arguments need is imported: `--help` and `--version` import no command, and a command
+not those of the others.
+"""
 
 from __future__ import annotations
 
 import argparse
-import io
-import logging
 import os
 import sys
-from collections.abc import Collection, Sequence
-from typing import Any, NoReturn
+from collections.abc import Collection, Iterable, Sequence
+from importlib import import_module
+from typing import Any, NamedTuple, NoReturn
 
-from dragoman import config
 from dragoman._version import __version__
-from dragoman.cli import (
-    bench,
-    cp,
-    create,
-    engine,
-    health,
-    keys,
-    ps,
-    pull,
-    rm,
-    serve,
-    show,
-    stop,
-)
-from dragoman.cli import config as config_command
-from dragoman.cli import list as list_command
-from dragoman.cli import run as run_command
-from dragoman.cli.console.errors import CommandFailed
-from dragoman.cli.console.text import escape_controls
-from dragoman.cli.output_format import explain, formats, new_format
-from dragoman.cli.serving.log_handler import configure_logging
-from dragoman.errors import DragomanError
-from dragoman.options import suggest
 
-log = logging.getLogger("dragoman")
+
+class CommandEntry(NamedTuple):
+    """A command, and the module under `dragoman.cli` with its `add_arguments` and `run`."""
+
+    name: str
+    module: str
+    summary: str
+    aliases: tuple[str, ...] = ()
+
+
 COMMANDS = (
-    *(serve, run_command, pull, list_command, show, ps, stop, rm, cp, create, bench),
-    *(engine, explain, formats, new_format, config_command, keys, health),
+    CommandEntry("serve", "serve", "serve models over HTTP"),
+    CommandEntry("run", "run", "chat with a model, or answer one prompt", ("chat",)),
+    CommandEntry("pull", "pull", "download a model"),
+    CommandEntry("list", "list", "list installed models", ("ls",)),
+    CommandEntry("show", "show", "describe a model"),
+    CommandEntry("ps", "ps", "list the models that the running server has loaded"),
+    CommandEntry("stop", "stop", "unload a model from the running server"),
+    CommandEntry("rm", "rm", "delete a model, or one of its names"),
+    CommandEntry("cp", "cp", "give a model another name"),
+    CommandEntry("create", "create", "create a model from another one"),
+    CommandEntry("bench", "bench", "measure how fast a model answers here"),
+    CommandEntry("engine", "engine", "install vLLM, which runs safetensors"),
+    CommandEntry(
+        "explain",
+        "output_format.explain",
+        "show how a model writes tool calls and reasoning, and what runs at a URL",
+    ),
+    CommandEntry("formats", "output_format.formats", "list the known output formats"),
+    CommandEntry(
+        "new-format",
+        "output_format.new_format",
+        "make a tool format from an example answer, or name the format that reads it",
+    ),
+    CommandEntry("config", "config", "print the settings in effect, and where each comes from"),
+    CommandEntry("keys", "keys", "make API keys"),
+    CommandEntry("health", "health", "check that the running server is ready"),
 )
 
 MODEL = "MODEL"
@@ -62,10 +74,30 @@ FOREIGN_FLAGS = {
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser whose errors are one line, and whose flags cannot be abbreviated."""
+    """A parser whose errors are one line, and whose flags cannot be abbreviated.
 
-    def __init__(self, **options: Any) -> None:
+    That of a command gets its arguments when it is used.
+    """
+
+    def __init__(self, *, command: CommandEntry | None = None, **options: Any) -> None:
         super().__init__(**options | {"allow_abbrev": False})
+        self._command = command
+
+    def _add_arguments(self) -> None:
+        """Add the arguments of the command, unless they are there."""
+        if self._command is not None:
+            module = import_module(f"dragoman.cli.{self._command.module}")
+            self._command = None
+            module.add_arguments(self)
+            self.set_defaults(run=module.run, parser=self)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self._add_arguments()
+        return super().parse_known_args(args, namespace)
+
+    def format_help(self) -> str:
+        self._add_arguments()
+        return super().format_help()
 
     def _get_option_tuples(
         self, option_string: str
@@ -76,7 +108,7 @@ class CommandParser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: object) -> None:
         if action.dest == "command" and value not in (action.choices or ()):
-            hint = suggest(str(value), map(str, action.choices or ()))
+            hint = suggest_name(str(value), map(str, action.choices or ()))
             raise argparse.ArgumentError(None, f"there is no command {value!r}.{hint}")
         super()._check_value(action, value)
 
@@ -89,14 +121,19 @@ def build_parser() -> argparse.ArgumentParser:
     parser = CommandParser(
         prog="dragoman",
         description="An OpenAI-, Anthropic- and Ollama-compatible server for open models.",
-        epilog=f"Every flag can also be set in the environment as {config.PREFIX}<NAME>, and in "
+        epilog="Every flag can also be set in the environment as DRAGOMAN_<NAME>, and in "
         "dragoman.yaml. `dragoman config` prints the settings in effect.",
     )
     parser.add_argument("--version", action="version", version=f"dragoman {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for command in COMMANDS:
-        subparser = command.add_parser(commands)
-        subparser.set_defaults(run=command.run, parser=subparser)
+        commands.add_parser(
+            command.name,
+            aliases=command.aliases,
+            help=command.summary,
+            description=f"{command.summary[0].upper()}{command.summary[1:]}.",
+            command=command,
+        )
     return parser
 
 
@@ -125,40 +162,21 @@ def suggest_flag(flag: str, known: Collection[str]) -> str:
         return " Name the model without a flag."
     if ours is not None and ours.split()[0] in known:
         return f" Use `{ours}`."
-    return suggest(flag, [name for name in known if len(name) > 2])
+    return suggest_name(flag, [name for name in known if len(name) > 2])
+
+
+def suggest_name(name: str, known: Iterable[str]) -> str:
+    from dragoman.options import suggest  # only mistakes need it
+
+    return suggest(name, known)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     replace_closed_streams()
     parsed = parse_arguments(arguments)
-    flags = {name: getattr(parsed, name, None) for name in config.list_settings()}
-    try:
-        configuration = config.load_configuration(flags, search=True)
-    except config.SettingsError as error:
-        sys.exit(f"dragoman: {error}")
-    settings, parsed.configuration = configuration.settings, configuration
-    configure_logging(settings)
-    for warning in configuration.warnings:
-        log.warning("%s", warning)
-    from dragoman.runtime import StartupError
+    from dragoman.cli.console.execute import execute  # which `--help` does not need
 
-    if isinstance(sys.stdout, io.TextIOWrapper):  # some locales cannot encode every character
-        sys.stdout.reconfigure(errors="backslashreplace")
-    try:
-        parsed.run(parsed, settings)
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader closed the pipe, as `head` does
-        discard_output()
-        sys.exit(1)
-    except (CommandFailed, DragomanError, StartupError) as error:
-        sys.exit(f"dragoman: {escape_controls(str(error))}")
-    except OSError as error:
-        discard_output()
-        log.debug("a system call failed", exc_info=error)
-        where = f": {error.filename}" if error.filename else ""
-        sys.exit(f"dragoman: {error.strerror or error}{where}")
-    except KeyboardInterrupt:
-        sys.exit(130)
+    execute(parsed)
 
 
 def replace_closed_streams() -> None:
@@ -167,11 +185,3 @@ def replace_closed_streams() -> None:
         if getattr(sys, name) is None:
             flags = os.O_RDONLY if mode == "r" else os.O_WRONLY
             setattr(sys, name, os.fdopen(os.open(os.devnull, flags), mode, encoding="utf-8"))
-
-
-def discard_output() -> None:
-    """Drop output that cannot be written, or Python tries again at exit and complains."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

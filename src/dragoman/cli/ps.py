@@ -9,26 +9,21 @@ import msgspec
 
 from dragoman.cli.client.client import ServedModel
 from dragoman.cli.client.connect import connect
-from dragoman.cli.console.flags import CLIENT, add_command, add_flags
+from dragoman.cli.console.flags import CLIENT, add_flags, add_usage
 from dragoman.cli.console.table import format_duration, format_size, print_json, print_table
 from dragoman.config import Settings
 
 HEADINGS = ("NAME", "STATUS", "MEMORY", "CONTEXT", "SLOTS BUSY", "WAITING", "UNTIL", "")
 
 
-def add_parser(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser],
-) -> argparse.ArgumentParser:
-    parser = add_command(
-        commands,
-        "ps",
-        "list the models that the running server has loaded",
-        usage="[FLAGS]",
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_usage(
+        parser,
+        "[FLAGS]",
         examples=("dragoman ps", "dragoman ps --url http://gpu-box:8000 --json"),
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_flags(parser, CLIENT)
-    return parser
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> None:

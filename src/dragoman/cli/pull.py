@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from dragoman.cli.console.ask import ask
-from dragoman.cli.console.flags import COMMON, add_command, add_flags
+from dragoman.cli.console.flags import COMMON, add_flags, add_usage
 from dragoman.cli.console.model_manager import open_manager
 from dragoman.config import Settings
 from dragoman.models.hub_download import is_hub_name
@@ -17,14 +17,10 @@ from dragoman.models.pull import (
 )
 
 
-def add_parser(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser],
-) -> argparse.ArgumentParser:
-    parser = add_command(
-        commands,
-        "pull",
-        "download a model",
-        usage="[FLAGS] MODEL",
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_usage(
+        parser,
+        "[FLAGS] MODEL",
         examples=(
             "dragoman pull smollm2-135m",
             "dragoman pull hf:Qwen/Qwen3-4B-GGUF",
@@ -35,7 +31,6 @@ def add_parser(
         "model", metavar="MODEL", help="smollm2-135m, or hf:owner/repo[/file] from Hugging Face"
     )
     add_flags(parser, COMMON)
-    return parser
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> None:

@@ -13,7 +13,7 @@ from dragoman.cli.client.connect import find_server
 from dragoman.cli.client.transport import RequestFailed
 from dragoman.cli.console.ask import confirm
 from dragoman.cli.console.errors import CommandFailed
-from dragoman.cli.console.flags import CLIENT, COMMON, add_command, add_flags
+from dragoman.cli.console.flags import CLIENT, COMMON, add_flags, add_usage
 from dragoman.cli.console.model_manager import open_manager
 from dragoman.cli.console.table import format_size
 from dragoman.cli.console.text import print_text
@@ -24,20 +24,15 @@ if TYPE_CHECKING:
     from dragoman.models.management.service import ModelManager
 
 
-def add_parser(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser],
-) -> argparse.ArgumentParser:
-    parser = add_command(
-        commands,
-        "rm",
-        "delete a model, or one of its names",
-        usage="[FLAGS] MODEL ...",
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_usage(
+        parser,
+        "[FLAGS] MODEL ...",
         examples=("dragoman rm smollm2-135m", "dragoman rm -y writer"),
     )
     parser.add_argument("names", nargs="+", metavar="MODEL", help="name of a model")
     parser.add_argument("-y", "--yes", action="store_true", help="delete without asking")
     add_flags(parser, {*COMMON, *CLIENT})
-    return parser
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> None:

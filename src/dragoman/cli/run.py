@@ -16,7 +16,7 @@ from contextlib import closing
 
 from dragoman.cli.client.connect import notify, open_client
 from dragoman.cli.console.errors import CommandFailed
-from dragoman.cli.console.flags import CLIENT, COMMON, add_command, add_flags, list_model_settings
+from dragoman.cli.console.flags import CLIENT, COMMON, add_flags, add_usage, list_model_settings
 from dragoman.cli.console.text import print_text
 from dragoman.cli.conversation.chat_loop import answer_message, run_chat
 from dragoman.cli.conversation.conversation import ChatOptions, Conversation
@@ -27,15 +27,10 @@ from dragoman.config import Settings, state_dir
 WELCOME = "/help lists the commands. Ctrl-C stops an answer, Ctrl-D exits."
 
 
-def add_parser(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser],
-) -> argparse.ArgumentParser:
-    parser = add_command(
-        commands,
-        "run",
-        "chat with a model, or answer one prompt",
-        aliases=("chat",),
-        usage="[FLAGS] [MODEL] [PROMPT]",
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_usage(
+        parser,
+        "[FLAGS] [MODEL] [PROMPT]",
         examples=(
             "dragoman run",
             'dragoman run smollm2-135m "Why is the sky blue?"',
@@ -54,7 +49,6 @@ def add_parser(
     )
     add_chat_flags(parser)
     add_client_flags(parser)
-    return parser
 
 
 def add_chat_flags(parser: argparse.ArgumentParser) -> None:

@@ -8,7 +8,7 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
-from dragoman.cli.console.flags import add_command, add_flags, list_server_settings
+from dragoman.cli.console.flags import add_flags, add_usage, list_server_settings
 from dragoman.cli.pull import choose_model
 from dragoman.cli.serving.log_handler import configure_logging
 from dragoman.config import Configuration, Settings
@@ -20,14 +20,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("dragoman.server")
 
 
-def add_parser(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser],
-) -> argparse.ArgumentParser:
-    parser = add_command(
-        commands,
-        "serve",
-        "serve models over HTTP",
-        usage="[FLAGS] [MODEL]",
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_usage(
+        parser,
+        "[FLAGS] [MODEL]",
         examples=(
             "dragoman serve",
             "dragoman serve ./model.gguf --context 16k --port 8080",
@@ -43,7 +39,6 @@ def add_parser(
         "(default: --default-model)",
     )
     add_flags(parser, list_server_settings())
-    return parser
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> None:

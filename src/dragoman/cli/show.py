@@ -11,7 +11,7 @@ import msgspec
 from dragoman.cli.client.client import ServedModel
 from dragoman.cli.client.connect import connect
 from dragoman.cli.console.errors import CommandFailed
-from dragoman.cli.console.flags import COMMON, REMOTE, add_command, add_flags, list_model_settings
+from dragoman.cli.console.flags import COMMON, REMOTE, add_flags, add_usage, list_model_settings
 from dragoman.cli.console.table import format_size, print_fields, print_json
 from dragoman.cli.console.text import print_text
 from dragoman.cli.list import describe_source
@@ -32,14 +32,10 @@ PARTS = {
 }
 
 
-def add_parser(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser],
-) -> argparse.ArgumentParser:
-    parser = add_command(
-        commands,
-        "show",
-        "describe a model",
-        usage="[FLAGS] MODEL",
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_usage(
+        parser,
+        "[FLAGS] MODEL",
         examples=(
             "dragoman show smollm2-135m",
             "dragoman show ./model.gguf --template",
@@ -55,7 +51,6 @@ def add_parser(
             f"--{part}", dest="part", action="store_const", const=part, help=f"print only {text}"
         )
     add_flags(parser, {*COMMON, *REMOTE, "memory", *list_model_settings()})
-    return parser
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> None:

@@ -5,24 +5,19 @@ from __future__ import annotations
 import argparse
 
 from dragoman.cli.client.connect import connect
-from dragoman.cli.console.flags import ADMIN, add_command, add_flags
+from dragoman.cli.console.flags import ADMIN, add_flags, add_usage
 from dragoman.cli.console.text import print_text
 from dragoman.config import Settings
 
 
-def add_parser(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser],
-) -> argparse.ArgumentParser:
-    parser = add_command(
-        commands,
-        "stop",
-        "unload a model from the running server",
-        usage="[FLAGS] MODEL",
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_usage(
+        parser,
+        "[FLAGS] MODEL",
         examples=("dragoman stop smollm2-135m", "dragoman stop qwen3 --admin-key SECRET"),
     )
     parser.add_argument("model", metavar="MODEL", help="name of a loaded model; see `dragoman ps`")
     add_flags(parser, ADMIN)
-    return parser
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> None:

@@ -5,7 +5,6 @@ services on explicitly.
 
 model_catalog    the models that the settings name: files, directories, servers
 startup_model    loads the default model, and waits for the server that runs it
-startup_error    why a server cannot start
 """
 
 from __future__ import annotations
@@ -28,6 +27,7 @@ from dragoman.engines.in_process_watch import InProcessWatch
 from dragoman.engines.subprocess.engine import SubprocessEngine
 from dragoman.engines.system_memory import read_available_memory
 from dragoman.errors import ModelBroken, Unavailable
+from dragoman.errors import StartupError as StartupError
 from dragoman.files import FileLimits, FileService
 from dragoman.grammar.compiler.compiler_pool import CompilerPool
 from dragoman.keys import AuditLog, KeyFileError, KeyStore, RateLimiter, make_key_settings
@@ -63,7 +63,6 @@ from dragoman.runtime.model_catalog import make_unknown_model_error as make_unkn
 from dragoman.runtime.model_catalog import open_catalog as open_catalog
 from dragoman.runtime.model_catalog import parse_configured_models as parse_configured_models
 from dragoman.runtime.model_catalog import report_preset_errors as report_preset_errors
-from dragoman.runtime.startup_error import StartupError as StartupError
 from dragoman.store.rows import StoreError, StoreLimits
 from dragoman.telemetry.spans import close_provider, make_provider
 from dragoman.types.limits import find_no_limits

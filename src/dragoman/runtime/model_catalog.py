@@ -17,7 +17,7 @@ from dragoman.config import Settings
 from dragoman.engines.llamacpp.loading.settings import check_options
 from dragoman.engines.options import EngineOptions
 from dragoman.engines.remote.options import OWN_FIELDS, UPSTREAM_FIELDS
-from dragoman.errors import DragomanError, Unavailable
+from dragoman.errors import DragomanError, StartupError, Unavailable
 from dragoman.models.catalog import ModelCatalog, ModelSource, list_names
 from dragoman.models.hub_download import format_hub_name, is_hub_name
 from dragoman.models.loaders.loader import check_engine_name
@@ -35,7 +35,6 @@ from dragoman.options import InvalidOption
 from dragoman.options.pairs import read_paths, read_values
 from dragoman.presets import PresetError, expand_preset, parse_preset
 from dragoman.presets.options import PRESET_FIELDS
-from dragoman.runtime.startup_error import StartupError
 
 log = logging.getLogger("dragoman.runtime")
 

@@ -185,6 +185,7 @@ def _create_postgres_engine(url: URL, connections: int) -> Engine:
         "connect_timeout": f"{LOCK_TIMEOUT:.0f}",
         "tcp_user_timeout": f"{STATEMENT_TIMEOUT * 1000:.0f}",
         "application_name": "dragoman",
+        "client_encoding": "utf8",  # text is bytes otherwise, where the cluster has no encoding
     }
     arguments = {name: value for name, value in defaults.items() if name not in url.query}
     arguments["options"] = f"{timeouts} {url.query.get('options', '')}"

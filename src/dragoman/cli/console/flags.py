@@ -21,26 +21,12 @@ MODEL_SECTIONS = (
 )  # of the settings that a command needs to load a model
 
 
-def add_command(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser],
-    name: str,
-    summary: str,
-    *,
-    examples: tuple[str, ...],
-    aliases: tuple[str, ...] = (),
-    usage: str = "",
-) -> argparse.ArgumentParser:
-    """Add the parser of a command; `--help` begins with its usage and ends with examples."""
+def add_usage(parser: argparse.ArgumentParser, usage: str, *, examples: tuple[str, ...]) -> None:
+    """Let `--help` begin with the usage of the command and end with examples."""
     lines = "\n".join(f"  {example}" for example in examples)
-    return commands.add_parser(
-        name,
-        aliases=aliases,
-        help=summary,
-        description=f"{summary[0].upper()}{summary[1:]}.",
-        usage=f"dragoman {name} {usage}".rstrip(),
-        epilog=f"examples:\n{lines}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser.usage = f"{parser.prog} {usage}"
+    parser.epilog = f"examples:\n{lines}"
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
 
 
 def list_model_settings() -> tuple[str, ...]:

@@ -1,5 +1,5 @@
 """`dragoman engine`: install engines that need an environment of their own."""
 
-from dragoman.cli.engine.command import add_parser, run
+from dragoman.cli.engine.command import add_arguments, run
 
-__all__ = ["add_parser", "run"]
+__all__ = ["add_arguments", "run"]

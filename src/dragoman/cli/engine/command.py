@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from dragoman.cli.console.errors import CommandFailed
-from dragoman.cli.console.flags import COMMON, add_command, add_flags
+from dragoman.cli.console.flags import COMMON, add_flags, add_usage
 from dragoman.cli.console.table import print_table
 from dragoman.config import Settings
 from dragoman.config.package_index import make_pip_environment
@@ -14,14 +14,10 @@ from dragoman.config.package_index import make_pip_environment
 INSTALL, LIST, REMOVE = "install", "list", "remove"
 
 
-def add_parser(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser],
-) -> argparse.ArgumentParser:
-    parser = add_command(
-        commands,
-        "engine",
-        "install vLLM, which runs safetensors",
-        usage="{install,list,remove} [ENGINE] [--device DEVICE]",
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_usage(
+        parser,
+        "{install,list,remove} [ENGINE] [--device DEVICE]",
         examples=("dragoman engine install vllm", "dragoman engine list"),
     )
     parser.add_argument(
@@ -37,7 +33,6 @@ def add_parser(
         help="cpu or cuda (default: cuda if there is a driver of NVIDIA, else cpu)",
     )
     add_flags(parser, (*COMMON, "engines_dir"))
-    return parser
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> None:

@@ -7,20 +7,16 @@ import getpass
 import sys
 
 from dragoman.cli.console.errors import CommandFailed
-from dragoman.cli.console.flags import add_command
+from dragoman.cli.console.flags import add_usage
 from dragoman.config import Settings
 
 NEW, HASH = "new", "hash"
 
 
-def add_parser(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser],
-) -> argparse.ArgumentParser:
-    parser = add_command(
-        commands,
-        "keys",
-        "make API keys",
-        usage="{new,hash} NAME [--admin]",
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_usage(
+        parser,
+        "{new,hash} NAME [--admin]",
         examples=("dragoman keys new alice", "dragoman keys hash alice < key.txt"),
     )
     parser.add_argument(
@@ -31,7 +27,6 @@ def add_parser(
     )
     parser.add_argument("name", metavar="NAME", help="whose key it is, in logs and metrics")
     parser.add_argument("--admin", action="store_true", help="allow the admin routes")
-    return parser
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from dragoman.cli.console.errors import CommandFailed
-from dragoman.cli.console.flags import COMMON, add_command, add_flags, list_model_settings
+from dragoman.cli.console.flags import COMMON, add_flags, add_usage, list_model_settings
 from dragoman.cli.console.table import print_json
 from dragoman.cli.console.text import print_text
 from dragoman.config import Settings
@@ -17,14 +17,10 @@ if TYPE_CHECKING:
     from dragoman.models.catalog import ModelSource
 
 
-def add_parser(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser],
-) -> argparse.ArgumentParser:
-    parser = add_command(
-        commands,
-        "explain",
-        "show how a model writes tool calls and reasoning, and what runs at a URL",
-        usage="[FLAGS] MODEL|URL",
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_usage(
+        parser,
+        "[FLAGS] MODEL|URL",
         examples=(
             "dragoman explain smollm2-135m",
             "dragoman explain ./chat_template.jinja --source",
@@ -41,7 +37,6 @@ def add_parser(
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--source", action="store_true", help="also print the template")
     add_flags(parser, {*COMMON, *list_model_settings()})
-    return parser
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> None:

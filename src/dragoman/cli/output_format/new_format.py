@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dragoman.cli.console.errors import CommandFailed
-from dragoman.cli.console.flags import add_command, add_flags
+from dragoman.cli.console.flags import add_flags, add_usage
 from dragoman.cli.console.text import print_text
 from dragoman.config import Settings
 
@@ -26,14 +26,10 @@ Next: check the markers in {format_file} and name the models there,
 run `pytest {test_file}`, and add {name} to docs/formats.md with `make format`."""
 
 
-def add_parser(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser],
-) -> argparse.ArgumentParser:
-    parser = add_command(
-        commands,
-        "new-format",
-        "make a tool format from an example answer, or name the format that reads it",
-        usage="[FLAGS] NAME [FILE]",
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_usage(
+        parser,
+        "[FLAGS] NAME [FILE]",
         examples=(
             "dragoman new-format my_model answer.txt",
             "dragoman new-format my_model answer.txt --tools tools.json --into ~/dragoman",
@@ -60,7 +56,6 @@ def add_parser(
         help="make a new format even if another one reads the answer",
     )
     add_flags(parser, ("log_level",))
-    return parser
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> None:
