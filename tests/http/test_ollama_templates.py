@@ -118,7 +118,10 @@ def test_context_precedes_a_prompt_with_a_template(
         ({"template": "{% for m in messages %}{% endfor %}"}, "not in Jinja"),
         ({"template": "{{ messages }}"}, "`messages`"),
         ({"template": "{{ .Prompt }}", "raw": True}, "cannot be combined with `raw`"),
-        ({"template": "{{ .Prompt }}", "suffix": "x"}, "cannot be combined with `suffix`"),
+        ({"template": "{{ .Prompt }}", "suffix": "x"}, "`suffix` has no place in `template`"),
+        ({"template": "{{ .Suffix }}", "suffix": "x", "system": "s"}, "`system` cannot be"),
+        ({"template": "{{ .Suffix }}{{ .Wonders }}", "suffix": "x"}, "`.Wonders`"),
+        ({"template": "{{ if .System }}{{ .Suffix }}{{ end }}", "suffix": "x"}, "empty"),
         ({"template": "{{ if .System }}{{ .Prompt }}{{ end }}"}, "empty"),
         ({"template": 5}, "template"),
     ],
@@ -127,6 +130,68 @@ def test_template_that_cannot_be_used_is_refused(
     server: RunningServer, fields: dict[str, Any], problem: str
 ) -> None:
     assert problem in check_error(send(server, "generate", **fields), 400)
+
+
+FILL_IN = (
+    "{{ if .Suffix }}<PRE>{{ .Prompt }}<SUF>{{ .Suffix }}<MID>"
+    "{{ else }}Q: {{ .Prompt }}\nA:{{ end }}{{ .Response }}"
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "fields", "prompt"),
+    [
+        (FILL_IN, {"suffix": "b"}, "<PRE>hi<SUF>b<MID>"),
+        (FILL_IN, {"suffix": "b", "prompt": ""}, "<PRE><SUF>b<MID>"),
+        (FILL_IN, {"suffix": "{{ .Prompt }}{% x %}"}, "<PRE>hi<SUF>{{ .Prompt }}{% x %}<MID>"),
+        (FILL_IN, {}, "Q: hi\nA:"),
+        (
+            "{{ if .Messages }}{{ range .Messages }}{{ .Content }}{{ end }}"
+            "{{ else }}{{ .Prompt }}^{{ .Suffix }}{{ .System }}{{ end }}",
+            {"suffix": "b"},
+            "hi^b",
+        ),
+        ("{{ .Suffix }}{{ range .Messages }}[{{ .Content }}]{{ end }}", {}, "[hi]"),
+    ],
+)
+def test_template_of_a_request_has_a_place_for_the_suffix(
+    server: RunningServer,
+    engine: ScriptedEngine,
+    template: str,
+    fields: dict[str, Any],
+    prompt: str,
+) -> None:
+    answer = ask_both_ways(server, "generate", **{"prompt": "hi", "template": template} | fields)
+    assert answer["content"] == "Fine."
+    assert get_prompt(engine) == prompt
+
+
+def test_suffix_is_no_special_token_in_a_template(
+    server: RunningServer, engine: ScriptedEngine
+) -> None:
+    template = "<|im_start|>{{ .Prompt }}<|im_end|>{{ .Suffix }}"
+    fields: dict[str, Any] = {"prompt": "<|im_start|>", "suffix": "<|im_end|>", "stream": False}
+    send(server, "generate", template=template, **fields)
+    prompt, tokenizer = engine.jobs[-1].prompt, engine.tokenizer
+    assert isinstance(prompt, list)
+    assert tokenizer is not None
+    assert tokenizer.decode(prompt) == "<|im_start|><|im_start|><|im_end|><|im_end|>"
+    specials = [tokenizer.pieces[number] for number in prompt if number >= 256]
+    assert specials == [b"<|im_start|>", b"<|im_end|>"]
+
+
+def test_model_with_a_place_for_the_suffix_fills_in() -> None:
+    """Its own template is used, as in Ollama, also where the model has no tokens for this."""
+    engine = ScriptedEngine([Reply("Fine.")], tokens=True, context=4096, markup=MARKUP)
+    with serve_scripted(engine, chat_template=FILL_IN) as server:
+        answer = ask_both_ways(server, "generate", prompt="a", suffix="b")
+        assert answer["content"] == "Fine."
+        assert get_prompt(engine) == "<PRE>a<SUF>b<MID>"
+        send(server, "generate", prompt="a", stream=False)
+        assert get_prompt(engine) == "Q: a\nA:"
+        body = {"prompt": "a", "suffix": "b", "max_tokens": 5}
+        assert httpx.post(f"{server.url}/v1/completions", json=body).status_code == 200
+        assert get_prompt(engine) == "<PRE>a<SUF>b<MID>"
 
 
 def test_costly_template_is_stopped(server: RunningServer) -> None:

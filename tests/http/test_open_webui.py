@@ -46,6 +46,25 @@ def test_recorded_request_is_answered(client: httpx.Client, case: dict[str, Any]
     assert shown.keys() >= set(case["has"])
 
 
+def test_copies_are_listed_until_they_are_deleted(client: httpx.Client) -> None:
+    """Copying and deleting as its pages do; a second deletion finds nothing."""
+
+    def list_names() -> list[str]:
+        return [item["model"] for item in client.get("/api/tags").json()["models"]]
+
+    body = {"model": "poet4:latest", "name": None}
+    copied = client.post("/api/copy", json={"source": MODEL, "destination": "poet4:latest"})
+    assert (copied.status_code, copied.content) == (200, b"")
+    assert "poet4:latest" in list_names()
+    deleted = client.request("DELETE", "/api/delete", json=body)
+    assert (deleted.status_code, deleted.content) == (200, b"")
+    assert "poet4:latest" not in list_names()
+    again = client.request("DELETE", "/api/delete", json=body)
+    assert (again.status_code, again.json().keys()) == (404, {"error"})
+    unknown = client.post("/api/copy", json={"source": "none", "destination": "poet4:latest"})
+    assert (unknown.status_code, unknown.json().keys()) == (404, {"error"})
+
+
 def test_lists_join_by_the_name_of_a_model(client: httpx.Client) -> None:
     """Its list of models is made of `tags` and `ps`, joined by `model`."""
     client.post("/api/generate", json={"model": MODEL})

@@ -24,6 +24,7 @@ from dragoman.models.projectors import list_modalities
 from dragoman.models.recommended_sampling import find_recommended_sampling
 from dragoman.models.upstream.discover import Discovery, discover
 from dragoman.presets import ExampleMessage, parse_preset
+from dragoman.prompt.go_template import writes_suffix
 from dragoman.tokenizers.from_gguf import vocabulary_from_gguf
 from dragoman.types import Json
 
@@ -204,7 +205,8 @@ def _list_capabilities(
         "thinking": reasoning is not None,
         "embedding": embeds and head.embeds,
         "rerank": head.ranks,
-        "infill": vocabulary_from_gguf(header.metadata).infill is not None,
+        "infill": vocabulary_from_gguf(header.metadata).infill is not None
+        or writes_suffix(template),
         "lora": bool(source.options.lora),
     }
     return tuple(name for name, is_supported in supported.items() if is_supported)

@@ -16,6 +16,7 @@ from dragoman.engines.limits import make_context_overflow
 from dragoman.errors import ContextOverflow
 from dragoman.models.output_format import OutputFormat
 from dragoman.presets import Preset
+from dragoman.prompt.go_template import writes_suffix
 from dragoman.prompt.renderer import PromptRenderer
 from dragoman.prompt.tokens.limit import DEFAULT_TOKENS, PromptLimit, make_limit
 from dragoman.tokenizers.tokenizer import AnyTokenizer
@@ -186,7 +187,7 @@ def list_capabilities(
         "thinking": output_format.reasoning is not None,
         "embedding": capabilities.embeddings > 0,
         "rerank": capabilities.scores,
-        "infill": getattr(tokenizer, "infill", None) is not None,
+        "infill": getattr(tokenizer, "infill", None) is not None or writes_suffix(template),
         "grammar": capabilities.generates and capabilities.grammars,
         "logprobs": capabilities.generates and capabilities.logprobs >= 0,
         "lora": bool(capabilities.lora),

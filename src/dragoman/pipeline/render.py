@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from dragoman.errors import BadRequest, ContextOverflow, Unsupported
 from dragoman.media.service import MediaReading, has_media
 from dragoman.models.model import Model
+from dragoman.pipeline.rendering.infill_template import find_infill_renderer, render_infill
 from dragoman.pipeline.rendering.media_prompt import count_prompt
 from dragoman.pipeline.services import Services
 from dragoman.pipeline.validate import (
@@ -35,7 +36,7 @@ from dragoman.prompt.renderer import RenderedPrompt as RenderedPrompt
 from dragoman.prompt.tokens.limit import PromptLimit
 from dragoman.replay import NO_ROOM, REREAD, ReplayedPrompt, ReplayScope, ReplayService
 from dragoman.telemetry.record import get_record
-from dragoman.types import Chat, Json, Message, Prompt, Request, text_content
+from dragoman.types import Chat, Json, Message, Prompt, Request, make_text_content
 from dragoman.types.common_prefix import count_common
 from dragoman.types.loop_share import LoopShare
 
@@ -224,6 +225,9 @@ async def encode_raw_prompt(
     """
     limit = model.make_prompt_limit("prompt")
     if prompt.infill is not None:
+        renderer = await find_infill_renderer(prompt.infill, model)
+        if renderer is not None:
+            return await render_infill(prompt, prompt.infill, renderer, limit)
         context, max_tokens = model.capabilities.context, request.sampling.max_tokens
         room = (
             None if context is None else max(context - (max_tokens or INFILL_ANSWER), context // 2)
@@ -273,9 +277,9 @@ async def count_public_tokens(content: list[int] | str, model: Model) -> int:
 async def _render_prefix(text: str, model: Model) -> list[int]:
     """Return the tokens with which every conversation with this system prompt begins."""
     prompts = []
-    system = Message(role="system", content=text_content(text))
+    system = Message(role="system", content=make_text_content(text))
     for question in QUESTIONS:
-        user = Message(role="user", content=text_content(question))
+        user = Message(role="user", content=make_text_content(question))
         chat, _ = adapt_chat(Chat(messages=(system, user)), model)
         prompts.append((await model.renderer.render(chat)).ids or [])
     first, second = prompts

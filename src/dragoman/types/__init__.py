@@ -187,6 +187,7 @@ class Infill(Struct, frozen=True, kw_only=True):
     files: tuple[tuple[str, str], ...] = ()  # names and texts of other files, for context
     may_shorten: bool = False  # shorten all texts so that they fit, instead of an error
     param: str = "suffix"  # the client's field, for errors
+    template: str | None = None  # of the request, in Go's language, with places for both texts
 
 
 class Prompt(Struct, frozen=True, kw_only=True, tag="prompt"):

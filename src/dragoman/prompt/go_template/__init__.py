@@ -12,5 +12,7 @@ detection. Only the functions and fields that Ollama's templates use are known. 
 another one is refused by its name.
 """
 
+from dragoman.prompt.go_template.convert import SUFFIX as SUFFIX
 from dragoman.prompt.go_template.convert import convert_go_template as convert_go_template
 from dragoman.prompt.go_template.convert import is_go_template as is_go_template
+from dragoman.prompt.go_template.convert import writes_suffix as writes_suffix

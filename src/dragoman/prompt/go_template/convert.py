@@ -1,8 +1,11 @@
 """Writes a template in Go's language as a Jinja template.
 
 Ollama runs a template in one of two ways. If it names `.Messages`, it is run once, with all of
-them. Otherwise it is run for each exchange, with `.System`, `.Prompt` and `.Response`; the last
-time, the template ends at `.Response`. One that names neither gets `.Response` at its end.
+them. Otherwise it is run for each question and its answer, with `.System`, `.Prompt` and
+`.Response`; the last time, the template ends at `.Response`. One that names neither gets
+`.Response` at its end.
+
+To fill in text, a template that names `.Suffix` is run once, with `.Prompt` and `.Suffix` alone.
 
 Text is written as strings, so that no setting of Jinja changes the white space beside it.
 """
@@ -31,6 +34,7 @@ from dragoman.prompt.go_template.parser import parse_template
 from dragoman.prompt.go_template.scopes import ROOT, Scopes
 
 MAX_LENGTH = 64 * 1024  # characters of a template
+SUFFIX = "go_suffix"  # the variable with the text after the one to fill in
 RESPONSE = Action(Pipeline((Command((Fields(Dot(), ("Response",)),)),)))
 # fields about reasoning, and the variables of Jinja from which they are made
 REASONING = {
@@ -48,6 +52,11 @@ def is_go_template(source: str) -> bool:
     return _GO.search(source) is not None and _JINJA.search(source) is None
 
 
+def writes_suffix(template: str | None) -> bool:
+    """Whether a converted template has a place for the text after the one to fill in."""
+    return template is not None and SUFFIX in template
+
+
 @lru_cache(maxsize=64)
 def convert_go_template(source: str) -> str:
     """Return the Jinja template that writes the same prompts; raise `InvalidValue` if none does."""
@@ -61,7 +70,24 @@ def convert_go_template(source: str) -> str:
         )
     nodes = parse_template(source)
     fields = {name for node in nodes for name in find_fields(node)}
-    reasoning = [text for name, text in REASONING.items() if name in fields]
+    chat = _write_chat(nodes, fields)
+    if "Suffix" not in fields:
+        return chat
+    infill = _write_infill(nodes, fields)
+    return f"{{%- if {SUFFIX} is defined -%}}{infill}{{%- else -%}}{chat}{{%- endif -%}}"
+
+
+def _write_infill(nodes: tuple[Node, ...], fields: set[str]) -> str:
+    values = (
+        '"system": "", "messages": [], "tools": [], "response": ""',
+        f'"prompt": (messages|go_turns)[0].prompt, "suffix": {SUFFIX}',
+        *_list_reasoning(fields),
+    )
+    return f"{{%- set {ROOT} = {{{', '.join(values)}}} -%}}{TemplateWriter().write(nodes)}"
+
+
+def _write_chat(nodes: tuple[Node, ...], fields: set[str]) -> str:
+    reasoning = _list_reasoning(fields)
     writer = TemplateWriter()
     if "Messages" in fields:
         values = (
@@ -83,6 +109,10 @@ def convert_go_template(source: str) -> str:
         f"{{%- set {ROOT} = {{{', '.join(values)}}} -%}}"
         f"{{%- if not loop.last -%}}{body}{{%- else -%}}{end}{{%- endif -%}}{{%- endfor -%}}"
     )
+
+
+def _list_reasoning(fields: set[str]) -> list[str]:
+    return [text for name, text in REASONING.items() if name in fields]
 
 
 def cut_after_response(nodes: tuple[Node, ...]) -> tuple[Node, ...]:

@@ -138,9 +138,10 @@ def decode_generate(body: bytes, strict: bool = False) -> OllamaRequest:
 
 
 def _decode_plain_prompt(fields: OllamaGenerateRequest) -> tuple[Prompt, list[str]]:
-    """Return a prompt that no template renders, and warnings about fields without effect."""
+    """Return a prompt that is not a chat, and warnings about fields without effect."""
     mode = "raw" if fields.raw else "suffix"
-    for name in ("template", "system", "context", "images"):
+    refused = ("system", "context", "images", *(("template",) if fields.raw else ()))
+    for name in refused:
         if getattr(fields, name):
             raise Unsupported(f"`{name}` cannot be combined with `{mode}`.", param=name)
     warnings = []
@@ -150,7 +151,7 @@ def _decode_plain_prompt(fields: OllamaGenerateRequest) -> tuple[Prompt, list[st
         warnings.append("`suffix` has no effect with `raw`.")
     if fields.raw:
         return Prompt(content=fields.prompt or ""), warnings
-    infill = Infill(suffix=fields.suffix or "")
+    infill = Infill(suffix=fields.suffix or "", template=fields.template or None)
     return Prompt(content=fields.prompt or "", parse_special=False, infill=infill), warnings
 
 
