@@ -411,7 +411,6 @@ def test_arguments_of_commands_are_not_mistaken_for_settings() -> None:
     [commands] = [action for action in build_parser()._actions if isinstance(action.choices, dict)]
     assert isinstance(commands.choices, dict)
     for parser in commands.choices.values():
-        assert parser.format_help()  # adds the arguments
         for action in parser._actions:
             field = settings.get(action.dest)
             assert field is None or config.name_flag(field) in action.option_strings

@@ -74,30 +74,10 @@ FOREIGN_FLAGS = {
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser whose errors are one line, and whose flags cannot be abbreviated.
+    """A parser whose errors are one line, and whose flags cannot be abbreviated."""
 
-    That of a command gets its arguments when it is used.
-    """
-
-    def __init__(self, *, command: CommandEntry | None = None, **options: Any) -> None:
+    def __init__(self, **options: Any) -> None:
         super().__init__(**options | {"allow_abbrev": False})
-        self._command = command
-
-    def _add_arguments(self) -> None:
-        """Add the arguments of the command, unless they are there."""
-        if self._command is not None:
-            module = import_module(f"dragoman.cli.{self._command.module}")
-            self._command = None
-            module.add_arguments(self)
-            self.set_defaults(run=module.run, parser=self)
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        self._add_arguments()
-        return super().parse_known_args(args, namespace)
-
-    def format_help(self) -> str:
-        self._add_arguments()
-        return super().format_help()
 
     def _get_option_tuples(
         self, option_string: str
@@ -117,7 +97,8 @@ class CommandParser(argparse.ArgumentParser):
         self.exit(2, f"dragoman: {message}{end} See `{self.prog} --help`.\n")
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser(word: str | None = None) -> argparse.ArgumentParser:
+    """Build the parser of all commands, or one that reads command lines with this first word."""
     parser = CommandParser(
         prog="dragoman",
         description="An OpenAI-, Anthropic- and Ollama-compatible server for open models.",
@@ -127,22 +108,25 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"dragoman {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for command in COMMANDS:
-        commands.add_parser(
+        subparser = commands.add_parser(
             command.name,
             aliases=command.aliases,
             help=command.summary,
             description=f"{command.summary[0].upper()}{command.summary[1:]}.",
-            command=command,
         )
+        if word is None or word in (command.name, *command.aliases):
+            module = import_module(f"dragoman.cli.{command.module}")
+            module.add_arguments(subparser)
+            subparser.set_defaults(run=module.run, parser=subparser)
     return parser
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse the command line; a flag that does not exist is an error that names a similar one."""
     words = sys.argv[1:] if arguments is None else [*arguments]
-    if words[:1] == ["help"]:
+    if words[:1] == ["help"] or not words:
         words = [*words[1:2], "--help"]
-    parsed, unknown = build_parser().parse_known_args(words)
+    parsed, unknown = build_parser(words[0]).parse_known_args(words)
     for argument in unknown:
         flag = argument.partition("=")[0]
         if flag.startswith("-"):
