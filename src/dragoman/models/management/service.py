@@ -5,6 +5,9 @@ models.yaml; the files of a model are those of the models directory. Changes hap
 also if several processes make them: the models directory is locked meanwhile. After each change the
 catalog is read again, and `on_change` gets one line for the audit log.
 
+A change may be limited to some models (`AllowsModel`): others do not exist for it, and it does not
+replace their names.
+
 Everything here blocks, so a server calls it in threads. Nothing is loaded or unloaded: a server
 asks its registry to unload what is no longer in the catalog.
 """
@@ -14,7 +17,7 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -44,6 +47,8 @@ from dragoman.types import Json
 DEFAULT_BLOB_LIMIT = 64 << 30
 # records a change: what happened, and the names of the models
 RecordChange = Callable[[str, Mapping[str, Json]], None]
+# whether the one who makes a change may use a model
+AllowsModel = Callable[[ModelSource], bool]
 
 
 class Deletion(Struct, frozen=True, kw_only=True):
@@ -61,6 +66,11 @@ class Deletion(Struct, frozen=True, kw_only=True):
 
 def ignore_change(event: str, fields: Mapping[str, Json]) -> None:
     """Record nothing."""
+
+
+def allow_every_model(source: ModelSource) -> bool:
+    """Allow what the operator does."""
+    return True
 
 
 class ModelManager:
@@ -86,9 +96,11 @@ class ModelManager:
         """Find a model to change; unlike in a request, an unknown tag is an unknown model."""
         return self.catalog.find(strip_default_parts(name), any_tag=False)
 
-    def require(self, name: str, param: str = "model") -> ModelSource:
+    def require(
+        self, name: str, param: str = "model", allows: AllowsModel = allow_every_model
+    ) -> ModelSource:
         source = self.find(name)
-        if source is None:
+        if source is None or not allows(source):
             shown = "".join(c if c.isprintable() else "\ufffd" for c in name.strip()[:100])
             raise ModelNotFound(f"The model `{shown}` does not exist.", param=param)
         return source
@@ -121,8 +133,10 @@ class ModelManager:
 
     # Changes
 
-    def find_download(self, name: str) -> str:
+    def find_download(self, name: str, allows: AllowsModel = allow_every_model) -> str:
         """Return the name that `pull` downloads for a name of Ollama's, or raise `NotFound`."""
+        if self.find(name) is not None:
+            self.require(name, allows=allows)
         short = translate_hub_name(strip_default_parts(name))
         spellings = list(list_spellings(normalize_name(short), any_tag=False))
         default = next((spelling for spelling in spellings if spelling in DEFAULT_ALIASES), short)
@@ -145,24 +159,27 @@ class ModelManager:
         *,
         overwrite: bool = False,
         found: ModelSource | None = None,
+        allows: AllowsModel = allow_every_model,
     ) -> None:
         """Give a model another name. Nothing is copied on disk.
 
         `found` is the model where `source` is the path of its file.
         """
         with self._change():
-            found = found or self.require(source, "source")
+            found = found or self.require(source, "source", allows)
+            self._check_name(destination, "destination", allows)
             entry = self._make_entry(found, source)
             self._write_entry(destination, entry, "destination", overwrite=overwrite)
         self.on_change("model_copied", {"source": source, "model": destination})
 
-    def create(self, recipe: Recipe) -> list[str]:
+    def create(self, recipe: Recipe, allows: AllowsModel = allow_every_model) -> list[str]:
         """Create a model, or replace one that was created, and return warnings."""
         with self._change():
+            self._check_name(recipe.name, "model", allows)
             base: dict[str, Json] = {}
             source = None
             if recipe.source is not None:
-                source = self.require(recipe.source, "from")
+                source = self.require(recipe.source, "from", allows)
                 if source.broken is not None:
                     raise BadRequest(f"`from`: the model is broken. {source.broken}", param="from")
                 entry = self._make_entry(source, recipe.source)
@@ -174,9 +191,9 @@ class ModelManager:
         self.on_change("model_created", {"model": recipe.name, "source": recipe.source})
         return warnings
 
-    def plan_deletion(self, name: str) -> Deletion:
+    def plan_deletion(self, name: str, allows: AllowsModel = allow_every_model) -> Deletion:
         """Find out what is deleted with a name, or why it cannot be."""
-        source = self.require(name)
+        source = self.require(name, allows=allows)
         entry = self.find_entry(name)
         if entry is not None:
             return Deletion(source=source, entry=entry)
@@ -192,18 +209,17 @@ class ModelManager:
         files = tuple(list_files(source))
         return Deletion(source=source, files=files, names=tuple(self._find_names(source)))
 
-    def delete(self, name: str, *, with_names: bool = False) -> Deletion:
+    def delete(
+        self, name: str, *, with_names: bool = False, allows: AllowsModel = allow_every_model
+    ) -> Deletion:
         """Delete a name of models.yaml, or the files of a model.
 
         Files that have other names are deleted only `with_names`, which are deleted, too.
         """
         with self._change():
-            deletion = self.plan_deletion(name)
+            deletion = self.plan_deletion(name, allows)
             if deletion.names and not with_names:
-                raise BadRequest(
-                    f"The files of this model are also used by {', '.join(deletion.names)}: delete "
-                    f"{'it' if len(deletion.names) == 1 else 'them'} first."
-                )
+                raise self._make_used_error(deletion.names, allows)
             for key in (deletion.entry, *deletion.names):
                 if key is not None:
                     remove_entry(self.mapping, key)
@@ -234,6 +250,21 @@ class ModelManager:
             finally:
                 os.close(directory)
 
+    def _make_used_error(self, names: Sequence[str], allows: AllowsModel) -> BadRequest:
+        """Return the error about files that have other names, of which it tells those allowed."""
+        known = [name for name in names if (source := self.find(name)) and allows(source)]
+        others = [*known, *(["other models"] if len(known) < len(names) else [])]
+        pronoun = "it" if known and len(others) == 1 else "them"
+        return BadRequest(
+            f"The files of this model are also used by {', '.join(others)}: delete {pronoun} first."
+        )
+
+    def _check_name(self, name: str, param: str, allows: AllowsModel) -> None:
+        """Raise an error if a name is that of a model which must not be replaced."""
+        source = self.find(name)
+        if source is not None and not allows(source):
+            raise make_name_error(name, param)
+
     def _write_entry(self, name: str, entry: Json, param: str, *, overwrite: bool) -> None:
         """Add an entry, or put it in the place of one; the name of a file is not taken over."""
         if name == NESTED:
@@ -246,7 +277,7 @@ class ModelManager:
         elif key is None and not self._is_taken(name):
             add_entry(self.mapping, name, entry)
         else:
-            raise BadRequest(f"There is a model `{name}` already.", param=param)
+            raise make_name_error(name, param)
 
     def _is_taken(self, name: str) -> bool:
         names = (other for source in self.catalog.list_sources() for other in list_names(source))
@@ -294,3 +325,7 @@ class ModelManager:
             for path in unused:
                 self.blobs.remove(Path(path))
         self.blobs.remove_unused(used)
+
+
+def make_name_error(name: str, param: str) -> BadRequest:
+    return BadRequest(f"There is a model `{name}` already.", param=param)

@@ -24,6 +24,7 @@ from dragoman.http.routes.shared.context import RouteContext
 from dragoman.models.management.blobs import parse_digest
 from dragoman.models.management.model_name import check_new_name
 from dragoman.models.management.recipe import Recipe, make_messages
+from dragoman.models.management.service import AllowsModel
 from dragoman.protocols.ollama import DIALECT
 from dragoman.protocols.ollama import installed_models as wire
 from dragoman.protocols.ollama.management import (
@@ -159,7 +160,7 @@ class OllamaModelHandlers:
         fields = await self._context.reader.read_and_decode(request, decode_pull)
         name = request.record.requested_model = fields.model_name
         self._manager.check_changeable()
-        wanted = self._manager.find_download(name)
+        wanted = self._manager.find_download(name, self._make_filter(request))
 
         async def work(report: Report) -> bytes:
             report(encode(wire.OllamaProgress(status="pulling manifest")))
@@ -180,9 +181,8 @@ class OllamaModelHandlers:
         fields = await self._context.reader.read_and_decode(request, decode_create)
         recipe = make_recipe(fields)
         request.record.requested_model = recipe.name
-        if recipe.source is not None:
-            self._check_visible(recipe.source, request)
-        request.warnings += await self._change(partial(self._manager.create, recipe))
+        create = partial(self._manager.create, recipe, self._make_filter(request))
+        request.warnings += await self._change(create)
         lines = ("reading model metadata", "creating system layer", "writing manifest")
 
         async def work(report: Report) -> bytes:
@@ -196,16 +196,14 @@ class OllamaModelHandlers:
         fields = await self._context.reader.read_and_decode(request, decode_copy)
         destination = check_new_name(fields.destination, "destination")
         request.record.requested_model = destination
-        self._check_visible(fields.source, request)
         copy = partial(self._manager.copy, fields.source, destination, overwrite=True)
-        await self._change(copy)
+        await self._change(partial(copy, allows=self._make_filter(request)))
         await request.send_response(200, b"")
 
     async def delete(self, request: RequestContext) -> None:
         fields = await self._context.reader.read_and_decode(request, decode_delete)
         name = request.record.requested_model = fields.model_name
-        self._check_visible(name, request)
-        await self._change(partial(self._manager.delete, name))
+        await self._change(partial(self._manager.delete, name, allows=self._make_filter(request)))
         await request.send_response(200, b"")
 
     async def find_blob(self, request: RequestContext) -> None:
@@ -236,11 +234,9 @@ class OllamaModelHandlers:
         self._registry.unload_removed()
         return result
 
-    def _check_visible(self, name: str, request: RequestContext) -> None:
-        """Hide models that the key of the request may not use."""
-        source = self._manager.find(name)
-        if source is not None and not self._registry.names.allows(request.owner, source):
-            raise self._registry.names.make_not_found(name, request.owner)
+    def _make_filter(self, request: RequestContext) -> AllowsModel:
+        """Return whether the key of a request may use a model; others do not exist for it."""
+        return partial(self._registry.names.allows, request.owner)
 
 
 class PullListener:
