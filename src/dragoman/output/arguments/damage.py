@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 
 from dragoman.output.arguments.end_markers import EndMarkers
 from dragoman.output.arguments.json_strings import escape, quote
-from dragoman.output.arguments.strings import Output, read_quoted
-from dragoman.output.text_buffer import INVISIBLE, ReadSteps, TextBuffer
+from dragoman.output.arguments.strings import Output, read_quoted, read_word
+from dragoman.output.text_buffer import INVISIBLE, Mismatch, ReadSteps, TextBuffer
 
 MAX_KEY = 64  # characters of a key that may stand in a list that was not closed
 MAX_SPACE = 32  # characters of white space after a quote
@@ -29,6 +29,10 @@ HALF_QUOTED = (  # words and a closing quote
 KEY_AFTER_QUOTE = (  # the rest of a key and a colon, in an object whose last string is not closed
     re.compile(r"\s{0,16}[\w.\- ]{1,64}[\"']\s{0,16}:"),
     re.compile(r"\s{0,16}(?:\Z|[\w.\- ]{1,64}(?:\Z|[\"']\s{0,16}\Z))"),
+)
+MORE_KEY = (  # more words of a key without quotes
+    re.compile(r"(?P<words> {1,4}\w[\w.\- ]{0,64}?)[\"']?\s{0,16}:"),
+    re.compile(r" {1,4}(?:\Z|\w[\w.\- ]{0,64}(?:\Z|[\"']?\s{0,16}\Z))"),
 )
 LIST_END = (re.compile(r"\s{0,16}\]"), re.compile(r"\s{0,16}\Z"))
 COMMENT = (  # up to the end of the line, or between its markers
@@ -80,6 +84,21 @@ def skip_odd_space(buffer: TextBuffer, stack: Sequence[str]) -> ReadSteps[bool]:
         return bool(stack) and (yield from skip_comment(buffer))
     buffer.pos += 1
     return True
+
+
+def read_bare_key(buffer: TextBuffer, ends: EndMarkers) -> ReadSteps[str]:
+    """Read a key without quotes, or with a closing quote alone; a colon follows several words."""
+    key = yield from read_word(buffer, ends, ends.word)
+    if not key:
+        raise Mismatch
+    if buffer.text[buffer.pos : buffer.pos + 1] == " " and (yield from is_before(buffer, MORE_KEY)):
+        match = MORE_KEY[0].match(buffer.text, buffer.pos)
+        assert match is not None  # noqa: S101
+        key += match["words"]
+        buffer.pos = match.end("words")
+    if buffer.has_more and buffer.text[buffer.pos] in "\"'":
+        buffer.pos += 1
+    return key
 
 
 def read_half_quoted(buffer: TextBuffer) -> str:

@@ -237,15 +237,20 @@ def ends_string(buffer: TextBuffer, ends: EndMarkers, finder: Finder) -> ReadSte
             return False
         else:
             yield
+    return not (yield from is_closed_after(buffer, offset, finder))
+
+
+def is_closed_after(buffer: TextBuffer, offset: int, finder: Finder) -> ReadSteps[bool]:
+    """Whether a string goes on after so many characters, and is closed."""
     while True:
         is_closed, position = finder.find(buffer, buffer.pos + offset)
         offset = position - buffer.pos
         if offset > MAX_LOOKAHEAD:  # first, so that it does not depend on how the text was cut
-            return False
-        if is_closed is not None:
-            return not is_closed
-        if buffer.has_ended:
             return True
+        if is_closed is not None:
+            return is_closed
+        if buffer.has_ended:
+            return False
         yield
 
 

@@ -23,6 +23,7 @@ from dragoman.output.arguments.damage import (
     ElementText,
     find_next_key,
     is_before,
+    read_bare_key,
     read_half_quoted,
     read_string,
     skip_doubled_closing,
@@ -333,11 +334,7 @@ class ValueReader:
             parts = ['"']
             yield from read_until_marker(buffer, self.ends, markers, parts.append)
             return "".join([*parts, '"'])
-        self._bare_key = yield from read_word(buffer, self.ends, self.ends.word)
-        if not self._bare_key:
-            raise Mismatch
-        if buffer.has_more and buffer.text[buffer.pos] in "\"'":
-            buffer.pos += 1  # the opening quote is missing
+        self._bare_key = yield from read_bare_key(buffer, self.ends)
         return quote(self._bare_key)
 
     def _read_string(self, quote: str) -> ReadSteps[None]:

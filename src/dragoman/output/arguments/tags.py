@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from dragoman.output.arguments.call_body import marker_set, next_char, read_arguments_value
 from dragoman.output.arguments.cast import cast, to_json
 from dragoman.output.arguments.end_markers import (
+    CLOSING_QUOTES,
     MAX_LOOKAHEAD,
     EndMarkers,
     MarkerFinder,
     ends_string,
+    is_closed_after,
     make_finder,
 )
 from dragoman.output.arguments.json_strings import escape, quote
@@ -40,6 +42,7 @@ from dragoman.output.text_buffer import (
 CDATA = ("<![CDATA[", "]]>")
 WRONG_CLOSE = "</"  # starts a closing tag, perhaps of another name
 WRONG_TAG = re.compile(r"</[^<>\s]{0,40}(>)?\s{0,16}")
+ESCAPED = re.compile(r"\\.", re.DOTALL)
 MakeItem: TypeAlias = Callable[[ParameterSchema], str]  # returns an element of a list as JSON
 JSON_TYPE: Types = frozenset({"json"})  # a value that the format declares not to be a string
 INLINE_TYPES = {"true": STRING, "false": JSON_TYPE}
@@ -136,16 +139,17 @@ def read_all_arguments(
 ) -> ReadSteps[None]:
     """Read the keys and values of a call whose name is known."""
     out = ArgumentWriter(calls)
-    opens = marker_set(*body.key.open)
+    opens, closes = marker_set(*body.key.open), marker_set(*body.value.close)
     try:  # no function of its own: each one that waits for text takes time for every token
         while True:
             yield from skip_space(buffer)
             if buffer.has_ended and not buffer.has_more:
                 raise UnexpectedEnd
-            if (yield from read_marker(buffer, opens)) < 0:
+            if (yield from read_marker(buffer, opens)) >= 0:
+                yield from read_argument(buffer, body, calls, out)
+                calls.commit()
+            elif (yield from read_marker(buffer, closes)) < 0:  # one that closes nothing is skipped
                 break
-            yield from read_argument(buffer, body, calls, out)
-            calls.commit()
     finally:
         out.write_list()
     if (
@@ -242,6 +246,17 @@ class PendingValue:
         found = (*self.closes, *ends.join(marker_set(WRONG_CLOSE)).markers)
         self.markers = marker_set(*found, *(start + marker for start in line for marker in found))
         self.next_markers = ends.join(marker_set(*body.key.open))
+        self._checked = 0  # parts of the value up to which this is known:
+        self._in_string = False  # they end inside a string of a JSON value
+
+    def is_in_string(self, parts: Sequence[str]) -> bool:
+        """Whether the value read so far is JSON, and ends inside a string."""
+        text = "".join(parts[self._checked :])
+        if not self._checked and not text.lstrip().startswith(("[", "{")):
+            return False
+        self._checked = len(parts)
+        self._in_string ^= ESCAPED.sub("", text).count('"') % 2 == 1
+        return self._in_string
 
 
 def read_value(buffer: TextBuffer, pending: PendingValue, out: ArgumentWriter) -> ReadSteps[None]:
@@ -257,9 +272,17 @@ def read_value(buffer: TextBuffer, pending: PendingValue, out: ArgumentWriter) -
     if is_streamed:
         out.start_string(pending.key)
     try:
-        marker, end = yield from (stream_cdata if body.cdata else stream_value)(
-            buffer, pending, write
-        )
+        while True:
+            marker, end = yield from (stream_cdata if body.cdata else stream_value)(
+                buffer, pending, write
+            )
+            length = end - buffer.pos  # the position changes while more text arrives
+            is_close = marker.lstrip("\n") in pending.closes
+            may_be_quoted = is_close and pending.is_in_string(parts)
+            if not (may_be_quoted and (yield from is_quoted(buffer, length))):
+                break
+            write(buffer.text[buffer.pos : buffer.pos + length])
+            buffer.pos += length
     except UnexpectedEnd:
         text = "".join(parts)
         if text.strip() and not buffer.is_truncated:  # half a value is another value
@@ -270,7 +293,15 @@ def read_value(buffer: TextBuffer, pending: PendingValue, out: ArgumentWriter) -
     else:
         write_pending(pending, "".join(parts), out)
     if marker.lstrip("\n") in body.value.close:
-        buffer.pos = end
+        buffer.pos += length
+
+
+def is_quoted(buffer: TextBuffer, length: int) -> ReadSteps[bool]:
+    """Whether the marker here, inside a string of a JSON value, is part of it: it is closed."""
+    is_closed = yield from is_closed_after(buffer, length, CLOSING_QUOTES['"'])
+    if not is_closed and buffer.is_truncated:
+        raise UnexpectedEnd  # the rest of the string is cut off
+    return is_closed
 
 
 def stream_value(
@@ -296,7 +327,7 @@ def stream_value(
                 return "", buffer.pos
             skip_cut_marker(buffer, pending.closes)
         elif (yield from ends_string(buffer, pending.ends, finder)):
-            return name, end
+            return name, buffer.pos
         write(line + buffer.text[buffer.pos])
         buffer.pos += 1
 

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from dragoman.events import Delta
 from dragoman.presets.options import DEFAULT_MAX_TOOL_CALLS
-from dragoman.replay.digest import canonical_json
+from dragoman.replay.digest import normalize_arguments
 
 
 class CallLimits(Struct, frozen=True):
@@ -72,7 +72,7 @@ class CallLimiter:
         """End the open call; return what may be sent. The answer is over at one call too many."""
         self.is_open = False
         name, arguments = self.names[-1], self.arguments
-        call = name, canonical_json(arguments)
+        call = name, normalize_arguments(arguments)
         self._made[call] += 1
         if self._made[call] > self._limits.same:
             self.is_over = True

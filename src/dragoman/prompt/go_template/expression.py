@@ -40,7 +40,7 @@ OPERATORS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=
 _VERB = re.compile(r"%(.)?", re.DOTALL)
 
 
-def fail(problem: str) -> InvalidValue:
+def make_error(problem: str) -> InvalidValue:
     return InvalidValue(f"`template`: {problem}.", param="template")
 
 
@@ -65,7 +65,7 @@ class ExpressionWriter:
 
     def _write_value(self, command: Command) -> str:
         if len(command.words) > 1:
-            raise fail("a value that is not a function has arguments")
+            raise make_error("a value that is not a function has arguments")
         return self.write_operand(command.words[0])
 
     def _write_command(self, command: Command, last: list[str]) -> str:
@@ -73,7 +73,7 @@ class ExpressionWriter:
         function, *words = command.words
         if not isinstance(function, Function):
             if last:
-                raise fail("`|` must be followed by a function")
+                raise make_error("`|` must be followed by a function")
             return self._write_value(command)
         if function.name in ("printf", "print", "println"):
             return self._write_print(function.name, words, last)
@@ -107,24 +107,24 @@ class ExpressionWriter:
             return ROOT
         namespace = self._scopes.find(name)
         if namespace is None:
-            raise fail(f"the variable `${name}` is not declared")
+            raise make_error(f"the variable `${name}` is not declared")
         return f"{namespace}.value"
 
     @staticmethod
     def _write_fields(value: str, names: Sequence[str]) -> str:
         for name in names:
             if name not in FIELD_NAMES:
-                raise fail(f"the field `.{name}` is not supported")
+                raise make_error(f"the field `.{name}` is not supported")
             value = f"({value} or {{}}).get({quote(FIELD_NAMES[name])})"
         return f"({value})"
 
     def _call(self, name: str, arguments: list[str]) -> str:
         write = FUNCTIONS.get(name)
         if write is None:
-            raise fail(f"the function `{name}` is not supported")
+            raise make_error(f"the function `{name}` is not supported")
         least, most, build = write
         if not least <= len(arguments) <= most:
-            raise fail(f"`{name}` has the wrong number of arguments")
+            raise make_error(f"`{name}` has the wrong number of arguments")
         return build(arguments)
 
     def _write_print(self, name: str, words: Sequence[Operand], last: list[str]) -> str:
@@ -135,7 +135,7 @@ class ExpressionWriter:
             return f'("" ~ {separator.join(f"{value}|go_text" for value in values)}{end})'
         pattern = words[0] if words else None
         if not isinstance(pattern, Literal) or not isinstance(pattern.value, str):
-            raise fail("the format of `printf` must be a string")
+            raise make_error("the format of `printf` must be a string")
         return _write_format(pattern.value, values[1:])
 
 
@@ -149,21 +149,21 @@ def _write_format(pattern: str, values: list[str]) -> str:
             parts.append(quote("%"))
             continue
         if match[1] not in ("s", "d", "v", "q"):
-            raise fail(f"`{match[0]}` is not supported in the format of `printf`")
+            raise make_error(f"`{match[0]}` is not supported in the format of `printf`")
         if number >= len(values):
-            raise fail("`printf` has too few arguments")
+            raise make_error("`printf` has too few arguments")
         parts.append(f"({values[number]})|{'go_json' if match[1] == 'q' else 'go_text'}")
         number += 1
     if number < len(values):
-        raise fail("`printf` has too many arguments")
+        raise make_error("`printf` has too many arguments")
     return f"({' ~ '.join([*parts, quote(pattern[position:])])})"
 
 
-def _join(operator: str) -> Callable[[list[str]], str]:
+def _make_joiner(operator: str) -> Callable[[list[str]], str]:
     return lambda arguments: f"({f' {operator} '.join(arguments)})"
 
 
-def _compare(operator: str) -> Callable[[list[str]], str]:
+def _make_comparison(operator: str) -> Callable[[list[str]], str]:
     def write(arguments: list[str]) -> str:
         first, *others = arguments
         return f"({' or '.join(f'{first} {operator} {other}' for other in others)})"
@@ -185,11 +185,11 @@ def _write_slice(arguments: list[str]) -> str:
 MANY = 100
 # of each function: the fewest and the most arguments, and how it is written
 FUNCTIONS: dict[str, tuple[int, int, Callable[[list[str]], str]]] = {
-    "and": (1, MANY, _join("and")),
-    "or": (1, MANY, _join("or")),
+    "and": (1, MANY, _make_joiner("and")),
+    "or": (1, MANY, _make_joiner("or")),
     "not": (1, 1, lambda arguments: f"(not {arguments[0]})"),
-    "eq": (2, MANY, _compare("==")),
-    **{name: (2, 2, _compare(sign)) for name, sign in OPERATORS.items() if name != "eq"},
+    "eq": (2, MANY, _make_comparison("==")),
+    **{name: (2, 2, _make_comparison(sign)) for name, sign in OPERATORS.items() if name != "eq"},
     "len": (1, 1, lambda arguments: f'(({arguments[0]} or "")|length)'),
     "index": (1, MANY, _write_index),
     "slice": (1, 3, _write_slice),

@@ -82,7 +82,7 @@ def merge_messages(messages: Value) -> list[dict[str, Value]]:
 
 
 def list_turns(messages: Value) -> list[dict[str, str]]:
-    """Return the exchanges of a conversation; the last is the one to continue."""
+    """Return the questions of a conversation with their answers; the last is to be answered."""
     return [*_iterate_turns(merge_messages(messages))]
 
 
