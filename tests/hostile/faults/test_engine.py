@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from dragoman import config, runtime
@@ -404,7 +405,8 @@ def test_fault_33_swapping_models_mixes_no_answers(
     catalog = ModelCatalog(root, root / "models.yaml")
     catalog.refresh()
     memory = get_size(root, "a") + 5
-    settings = config.load({"port": 0, "store": "sqlite://", "memory": memory})
+    settings = config.load({"port": 0, "store": "sqlite://"})
+    settings = msgspec.structs.replace(settings, memory=memory)  # less than a flag may say
     models = ModelRegistry(catalog, load_named, runtime.make_policy(settings))
     app = make_app(runtime.build_runtime(models, settings), local=True)
     with run_app(app) as server:
