@@ -33,7 +33,6 @@ from bench.measure import find_free_port, list_process_tree
 MODEL_NAME = "m"
 CLIENTS = 4  # processes
 FRONTS = ("ours", "python", "rust")
-CAPTURE_SIZES = [1, 2, 4, 8, *range(16, 257, 16)]
 START_SECONDS = 420
 CALIBRATION_WORDS = 64
 
@@ -95,10 +94,7 @@ def list_engine_arguments(options: argparse.Namespace) -> dict[str, object]:
             "enforce_eager": True,
             "kv_cache_memory_bytes": 1 << 29,
         }
-    return arguments | {
-        "gpu_memory_utilization": options.memory_share,
-        "compilation_config": {"cudagraph_capture_sizes": CAPTURE_SIZES},
-    }
+    return arguments | {"gpu_memory_utilization": options.memory_share}
 
 
 def make_command(name: str, port: int, options: argparse.Namespace) -> list[str]:
