@@ -84,8 +84,8 @@ class AttackedServer(NamedTuple):
 
 @contextmanager
 def serve_under_attack(model: Path) -> Iterator[AttackedServer]:
-    flags = ("--context", "512", "--slots", "2", "--models-dir", str(model.parent.parent))
-    with run_server(MODEL, *flags) as (process, url):
+    flags = ("--context", "512", "--slots", "2", "--threads", "1")
+    with run_server(MODEL, *flags, "--models-dir", str(model.parent.parent)) as (process, url):
         read_until(process, "Serving")
         # a full pipe would block the server
         reader = threading.Thread(target=lambda: list(process.stdout or ()))
