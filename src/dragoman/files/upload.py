@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
 
@@ -60,7 +60,7 @@ class Upload:
         self._limits = limits
         self._buffer = bytearray()
         self._written = 0  # chunks
-        self._last_write: asyncio.Task[Any] | None = None
+        self._last_write: asyncio.Task[object] | None = None
         self._size = 0
 
     async def write(self, data: bytes) -> None:
