@@ -213,6 +213,16 @@ CASES = {
         f"{KIMI[1]}",
         [("f", {"s": "a", "n": "fasle"})],
     ),
+    "keys of several words": Case(
+        "gemma4",
+        '<|tool_call>call:f{o:{first name:<|"|>b<|"|>,x y z:3},s:<|"|>a<|"|>}<tool_call|>',
+        [("f", {"o": {"first name": "b", "x y z": 3}, "s": "a"})],
+    ),
+    "keys of several words without quotes": Case(
+        "hermes_json",
+        hermes('{"name": "f", "arguments": {"o": {first name: 1, last name": 2}}}'),
+        [("f", {"o": {"first name": 1, "last name": 2}})],
+    ),
     # Python
     "a literal that JSON lacks": Case(
         "lfm2", lfm("[f(tags={'x', 'y'}, n=07)]"), [("f", {"tags": ["x", "y"], "n": 7})]
@@ -252,6 +262,30 @@ CASES = {
         "qwen3_coder",
         qwen(("tags", "x"), ("tags", "y"))[: -len("</function>\n</tool_call>")],
         [("f", {"tags": ["x", "y"]})],
+    ),
+    "a closing tag in a list": Case(
+        "qwen3_coder",
+        qwen(("tags", '["</parameter>", "<parameter=s>"]'), ("s", "a")),
+        [("f", {"tags": ["</parameter>", "<parameter=s>"], "s": "a"})],
+    ),
+    "a list whose string is not closed": Case(
+        "qwen3_coder",
+        qwen(("tags", '["x'), ("s", "a")),
+        [("f", {"tags": '["x', "s": "a"})],
+    ),
+    "a doubled closing tag": Case(
+        "qwen3_coder",
+        qwen(("n", "1\n</parameter>"), ("s", "a")),
+        [("f", {"n": 1, "s": "a"})],
+    ),
+    "a doubled closing tag of an argument": Case(
+        "minimax_m2",
+        '<minimax:tool_call>\n<invoke name="f">\n<parameter name="n">1</parameter></parameter>\n'
+        '<parameter name="s">a</parameter>\n</invoke>\n</minimax:tool_call>',
+        [("f", {"n": 1, "s": "a"})],
+    ),
+    "an empty element without a type": Case(
+        "minimax_m3", minimax(("o", f"{M3}<x>{M3}</x>")), [("f", {"o": {"x": ""}})]
     ),
     "next tag closes": Case(
         "deepseek_v4",

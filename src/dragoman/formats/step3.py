@@ -25,7 +25,6 @@ TOOLS = ToolFormat(
             key=MarkerPair(open=("<steptml:parameter name=",), close=(">",)),
             key_spelling='"{key}"',
             value=MarkerPair(close=("</steptml:parameter>",)),
-            trim="none",
             implicit_end=True,
         ),
     ),
