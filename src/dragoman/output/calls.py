@@ -23,9 +23,8 @@ class DeclaredTools:
     """The declared tools; `tools=None` accepts any name."""
 
     def __init__(self, tools: Mapping[str, Json] | None, accept: bool = False) -> None:
-        self._tools = {
-            name: read_parameter_schema(schema) for name, schema in (tools or {}).items()
-        }
+        self._tools = tools or {}
+        self._schemas: dict[str, ParameterSchema] = {}  # of tools that are called
         self._types: dict[str, dict[str, Types]] = {}
         self._accept = accept or tools is None
 
@@ -46,13 +45,22 @@ class DeclaredTools:
         """Return the types of each parameter of a tool, computed on first use."""
         types = self._types.get(name)
         if types is None:
-            tool = self._tools.get(name)
-            types = {} if tool is None else {key: tool.member(key).types for key in tool.names()}
+            schema = self._find_schema(name)
+            types = {key: schema.member(key).types for key in schema.names()}
             self._types[name] = types
         return types
 
     def parameter_schema(self, name: str, key: str) -> ParameterSchema:
-        return self._tools.get(name, NO_SCHEMA).member(key)
+        return self._find_schema(name).member(key)
+
+    def _find_schema(self, name: str) -> ParameterSchema:
+        """Return the parameters of a tool, read on first use."""
+        if name not in self._tools:
+            return NO_SCHEMA
+        schema = self._schemas.get(name)
+        if schema is None:
+            schema = self._schemas[name] = read_parameter_schema(self._tools[name])
+        return schema
 
 
 class CallRecorder:
