@@ -32,7 +32,9 @@ def start_litellm(stack: ExitStack, url: str) -> RunningPeer:
     (directory / "config.yaml").write_text(json.dumps(settings))
     port = find_free_port()
     flags = ["--config", str(directory / "config.yaml"), "--host", "127.0.0.1"]
-    command = [str(PROGRAMS / "litellm"), *flags, "--port", str(port), "--telemetry", "False"]
+    # it ends streams that repeat a chunk, which is all that the script does
+    program = ["env", "REPEATED_STREAMING_CHUNK_LIMIT=1000000", str(PROGRAMS / "litellm")]
+    command = [*program, *flags, "--port", str(port), "--telemetry", "False"]
     return stack.enter_context(run_server("litellm", command, port, program=()))
 
 

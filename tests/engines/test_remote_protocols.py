@@ -1,36 +1,48 @@
 """Reading what upstream servers send: frames of SGLang, damaged frames, and every way to cut them.
 
-The files in `sglang_frames` have the fields that SGLang 0.5 sends, for an answer with logprobs, and
-answers of real servers with their sources.
+The files in `sglang_frames` are the bodies that SGLang's own code wrote (`record.py` there says
+how), and answers of real servers with their sources.
 """
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any, Self
 
 import pytest
+from msgspec.structs import replace
 
 from dragoman.engines.remote.answer import AnswerParts
-from dragoman.engines.remote.failures import InvalidFrame, StatusFailure, UpstreamFailure
+from dragoman.engines.remote.failures import (
+    InvalidFrame,
+    StatusFailure,
+    UpstreamFailure,
+    convert_failure,
+)
+from dragoman.engines.remote.http import frames
 from dragoman.engines.remote.http.frames import FrameSplitter
 from dragoman.engines.remote.protocols import make_api
 from dragoman.engines.remote.protocols.api import FrameReader
 from dragoman.engines.remote.settings import TokenProtocol, Upstream
+from dragoman.errors import ContextOverflow, DragomanError, Unavailable
 from dragoman.testing import every_cut
 from dragoman.tokenizers.vocabulary import Vocabulary
-from dragoman.types import DEFAULT_SAMPLING, Job, Json, Logprob, Step
+from dragoman.types import DEFAULT_SAMPLING, Capabilities, Job, Json, Logprob, Step
 from tests.support.yaml_files import read_yaml
 
 FRAMES = Path(__file__).parent / "sglang_frames"
-IDS = [785, 6722, 315, 9625, 374, 12095, 13]
-END = 151645
+KINDS = ("cumulative", "incremental")
+IDS = [504, 3575, 282, 4649, 314, 7042, 30]  # The capital of France is Paris.
+STOP = 30  # a token that the request of `stop` ends at
+END = 2
 VOCABULARY = Vocabulary(pieces=[b"x"] * 151_700, eos_id=END, eos_ids=frozenset({END}))
 
 
 def make_reader(protocol: TokenProtocol, **fields: Json) -> FrameReader:
     upstream = Upstream(protocol=protocol, model="m", context=4096)
-    job = Job(id="j", prompt=[1] * 14, sampling=DEFAULT_SAMPLING, **fields)
+    fields.setdefault("sampling", DEFAULT_SAMPLING)
+    job = Job(id="j", prompt=[1] * 16, **fields)
     api = make_api(upstream, VOCABULARY)
     parts = AnswerParts(job=job, vocabulary=VOCABULARY, vocabulary_size=len(VOCABULARY.pieces))
     return api.make_reader(api.build_requests(job)[0], parts)
@@ -42,26 +54,58 @@ def read_all(reader: FrameReader, pieces: list[bytes]) -> list[Step]:
     return [step for frame in frames for step in reader.read(frame)]
 
 
-@pytest.mark.parametrize("kind", ["cumulative", "incremental"])
-@pytest.mark.parametrize("line_end", [b"\n", b"\r\n"])
-def test_both_kinds_of_sglang_streams_are_read_alike(kind: str, line_end: bytes) -> None:
-    body = (FRAMES / f"{kind}.txt").read_bytes().replace(b"\n", line_end)
-    reader = make_reader("sglang", logprobs=2)
+def read_recorded(case: str, kind: str, line_end: bytes = b"\n", **fields: Json) -> list[Step]:
+    body = (FRAMES / f"{case}.{kind}.txt").read_bytes().replace(b"\n", line_end)
+    reader = make_reader("sglang", **fields)
     steps = read_all(reader, [body])
     assert reader.is_complete
+    return steps
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n"])
+def test_both_kinds_of_sglang_streams_are_read_alike(kind: str, line_end: bytes) -> None:
+    steps = read_recorded("logprobs", kind, line_end, logprobs=2)
     assert [token for step in steps for token in step.ids] == IDS
-    assert [len(step.ids) for step in steps] == [1, 1, 2, 1, 2, 0]
+    assert [len(step.ids) for step in steps] == [1, 1, 2, 1, 2]
     assert (steps[-1].finish, steps[-1].stop_id) == ("stop", END)
-    assert (steps[0].prompt_tokens, steps[0].cached_tokens) == (14, 12)
+    assert (steps[0].prompt_tokens, steps[0].cached_tokens) == (16, 0)
     assert all(step.prompt_tokens is None for step in steps[1:])
     logprobs = [entry for step in steps for entry in step.logprobs]
     assert [entry.id for entry in logprobs] == IDS
-    assert logprobs[0] == Logprob(785, -0.021, (Logprob(785, -0.021), Logprob(9707, -5.521)))
+    values = (-0.587388277053833, -2.316638231277466)
+    assert logprobs[0] == Logprob(504, values[0], (Logprob(504, values[0]), Logprob(60, values[1])))
 
 
-@pytest.mark.parametrize("kind", ["cumulative", "incremental"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_recorded_answers_end_for_the_reason_that_sglang_gives(kind: str) -> None:
+    by_length = read_recorded("length", kind)
+    ids = [token for step in by_length for token in step.ids]
+    assert ids == [198, 198, 10813, 116, 243, 198, 198]  # some are parts of a character
+    assert (by_length[-1].finish, by_length[-1].stop_id) == ("length", None)
+    stop = replace(DEFAULT_SAMPLING, stop_token_ids=[STOP])
+    by_token = read_recorded("stop", kind, sampling=stop)
+    assert [token for step in by_token for token in step.ids] == IDS[:-1]
+    assert (by_token[-1].finish, by_token[-1].stop_id) == ("stop", STOP)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("case", "status", "error"), [("abort", 503, Unavailable), ("too-long", 400, ContextOverflow)]
+)
+def test_recorded_errors_have_their_status(
+    case: str, status: int, error: type[DragomanError], kind: str
+) -> None:
+    with pytest.raises(StatusFailure) as failure:
+        read_recorded(case, kind)
+    assert failure.value.status == status
+    converted = convert_failure(failure.value, Capabilities(context=8192), 9000)
+    assert type(converted) is error
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_cuts_of_the_network_make_no_difference(kind: str) -> None:
-    text = "".join((FRAMES / f"{kind}.txt").read_text().partition("\n\n")[:2])
+    text = "".join((FRAMES / f"stop.{kind}.txt").read_text().partition("\n\n")[:2])
     expected = read_all(make_reader("sglang"), [text.encode()])
     for pieces in every_cut(text):
         steps = read_all(make_reader("sglang"), [piece.encode() for piece in pieces])
@@ -117,10 +161,10 @@ def damage(frame: dict[str, Json], *path: str, value: Json) -> None:
     [
         (("output_ids",), None),
         (("output_ids",), []),
-        (("output_ids",), ["785"]),
-        (("output_ids",), [785.5]),
+        (("output_ids",), ["504"]),
+        (("output_ids",), [504.5]),
         (("output_ids",), [-1]),
-        (("output_ids",), [1, 785]),  # a token of the prompt, as some versions send
+        (("output_ids",), [1, 504]),  # a token of the prompt, as some versions send
         (("meta_info",), None),
         (("meta_info", "completion_tokens"), None),
         (("meta_info", "completion_tokens"), 2),
@@ -129,8 +173,8 @@ def damage(frame: dict[str, Json], *path: str, value: Json) -> None:
     ],
 )
 def test_a_damaged_frame_of_sglang_is_an_error(path: tuple[str, ...], value: Json) -> None:
-    first = (FRAMES / "cumulative.txt").read_text().partition("\n\n")[0].removeprefix("data: ")
-    frame = json.loads(first)
+    first = (FRAMES / "logprobs.cumulative.txt").read_text().partition("\n\n")[0]
+    frame = json.loads(first.removeprefix("data: "))
     damage(frame, *path, value=value)
     with pytest.raises(InvalidFrame):
         make_reader("sglang", logprobs=2).read(json.dumps(frame).encode())
@@ -194,3 +238,52 @@ def test_vllm_counts_its_tokens_at_the_end() -> None:
 def test_comments_and_names_of_events_are_dropped() -> None:
     body = b": ping\n\nevent: x\ndata: a\n\nid: 1\n\ndata: b\ndata: c\n\ndata:d\n\nrest"
     assert FrameSplitter().feed(body) == [b"a", b"b\nc", b"d"]
+
+
+class CountingBuffer(bytearray):
+    """Counts the bytes that are added, searched and copied."""
+
+    work = 0
+
+    def __iadd__(self, data: Any) -> Self:  # type: ignore[misc]
+        type(self).work += len(data)
+        return super().__iadd__(data)
+
+    def __bytes__(self) -> bytes:
+        type(self).work += len(self)
+        return bytes(memoryview(self))
+
+    def find(self, part: Any, start: Any = 0, end: Any = None, /) -> int:
+        type(self).work += len(self) - start
+        return super().find(part, start, end)
+
+
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n"])
+@pytest.mark.parametrize("size", [100, 1460, 65536])
+def test_the_work_for_a_long_frame_grows_with_its_length(
+    size: int, line_end: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frames, "bytearray", CountingBuffer, raising=False)
+
+    def count_work(length: int) -> int:
+        CountingBuffer.work = 0
+        splitter = FrameSplitter()
+        body = b"data: " + b"x" * length + 2 * line_end
+        found = [
+            frame
+            for start in range(0, len(body), size)
+            for frame in splitter.feed(body[start : start + size])
+        ]
+        assert found == [b"x" * length]
+        return CountingBuffer.work
+
+    assert 0 < count_work(1 << 20) <= 5 << 20
+    assert count_work(1 << 21) <= 2.1 * count_work(1 << 20)
+
+
+def test_a_frame_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "MAX_FRAME", 1000)
+    splitter = FrameSplitter()
+    assert splitter.feed(b"data: " + b"x" * 900) == []
+    with pytest.raises(InvalidFrame, match="too long"):
+        splitter.feed(b"x" * 200)

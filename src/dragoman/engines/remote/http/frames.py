@@ -26,8 +26,13 @@ class FrameSplitter:
 
     def feed(self, data: bytes) -> list[bytes]:
         """Return the data of the frames that are complete with this part of the body."""
-        is_one = data.count(b"\n") == 2 and data.endswith(END) and data.startswith(DATA)
-        if is_one and not self._rest and len(data) > MIN_FRAME:  # the usual case
+        if (
+            not self._rest
+            and data.count(b"\n") == 2
+            and data.endswith(END)
+            and data.startswith(DATA)
+            and len(data) > MIN_FRAME
+        ):  # the usual case: one frame
             return [data[6:-2]]
         return self._split(data)
 
