@@ -1,4 +1,4 @@
-"""Every schema of the corpus in every constraint mode, and three reasoning formats.
+"""Every schema of the corpus in every constraint mode, conditions, and three reasoning formats.
 
 The model is far too small to satisfy any of this by itself, and answers at temperature 1. Every
 complete answer must match. This takes about an hour; `make test-constraints` runs it.
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.grammar.test_real_model import CONDITIONS, check_condition, check_seeds
 from tests.support.real_model import (
     CONSTRAINT_MODES,
     REASONING_TEMPLATES,
@@ -72,6 +73,17 @@ def test_complete_answers_match_the_schema(
     counter.add(mode, case.name, whole.finish)
     assert streamed == whole
     assert find_answer_error(whole, schema, mode) is None
+
+
+@pytest.mark.parametrize("name", CONDITIONS)
+@pytest.mark.parametrize("seed", range(1, 10))
+def test_answers_satisfy_conditions(server: RunningServer, name: str, seed: int) -> None:
+    check_condition(server, name, seed)
+
+
+@pytest.mark.parametrize("mode", CONSTRAINT_MODES)
+def test_same_seed_gets_the_same_answer(server: RunningServer, mode: str) -> None:
+    check_seeds(server, mode)
 
 
 @pytest.fixture(scope="module", params=REASONING_TEMPLATES)
