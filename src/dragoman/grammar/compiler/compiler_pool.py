@@ -5,9 +5,9 @@ each within a budget (see `worker`). A worker that exceeds it is killed and repl
 its own spec and no other. In front of the workers is a cache, which also stores errors, and equal
 specs share one compile; both within one cache scope only (`types.cache_scope`), because a compile
 takes long enough to tell whether somebody else has used the same schema. A spec is compiled at once
-if fewer than `workers` compiles are running; otherwise it waits in a bounded first-come queue. The
-pool starts one process more than it runs at a time, so that a spec after a kill need not wait for
-an interpreter to start.
+if fewer than `workers` compiles are running; otherwise it waits in a bounded queue, in which owners
+take turns. The pool starts one process more than it runs at a time, so that a spec after a kill
+need not wait for an interpreter to start.
 
 Nothing is started before the first spec. A process that does not even start is logged, and not
 replaced before the next spec comes.
@@ -26,7 +26,6 @@ import logging
 import os
 import signal
 import sys
-from collections import deque
 from collections.abc import Coroutine
 from typing import TypeVar
 
@@ -43,6 +42,7 @@ from dragoman.errors import (
     deserialize_error,
     serialize_error,
 )
+from dragoman.grammar.compiler.compile_queue import CompileQueue
 from dragoman.grammar.compiler.grammar_cache import GrammarCache, Key, Outcome
 from dragoman.grammar.compiler.worker import MAX_FRAME_BYTES, CompileResult, result_decoder
 from dragoman.grammar.complexity import make_too_complex_error
@@ -55,6 +55,7 @@ log = logging.getLogger("dragoman.grammar")
 
 T = TypeVar("T")
 
+QUEUE_LIMIT = 256  # specs that may wait for a worker
 COMPILE_FUNCTION = "dragoman.grammar.compiler.compile:compile_grammar"
 CPU_TIMEOUT_EXIT = -getattr(signal, "SIGPROF", 0)
 # exits with these signals have causes other than the spec
@@ -86,9 +87,10 @@ class CompilerStats(Struct, frozen=True, kw_only=True):
 class PendingCompile:
     """A compile that is queued or running, and the number of callers that wait for it."""
 
-    def __init__(self, spec: GrammarSpec, data: bytes) -> None:
+    def __init__(self, spec: GrammarSpec, data: bytes, scope: str) -> None:
         self.spec = spec
         self.data = data
+        self.scope = scope  # of its owner
         self.waiters = 0
         self.worker: asyncio.Future[WorkerProcess | DragomanError] = (
             asyncio.get_running_loop().create_future()
@@ -110,13 +112,12 @@ class CompilerPool:
         target: str = COMPILE_FUNCTION,
     ) -> None:
         self.workers = workers or min(2, os.cpu_count() or 1)
-        self.queue_limit = 256  # specs that may wait for a worker
         self.queue_timeout = 10.0  # seconds that a spec may wait for a worker
         self._cpu_seconds = cpu_seconds
         self._cache = GrammarCache(cache_entries, cache_bytes)
         self._command = [sys.executable, "-c", BOOT, target, str(worker_memory), str(cpu_seconds)]
         self._pending: dict[Key, PendingCompile] = {}
-        self._queue: deque[PendingCompile] = deque()
+        self.queue: CompileQueue[PendingCompile] = CompileQueue(QUEUE_LIMIT)
         self._workers: set[WorkerProcess] = set()  # all whose process may be alive
         self._idle: list[WorkerProcess] = []
         self._tasks: set[asyncio.Task[object]] = set()
@@ -133,7 +134,7 @@ class CompilerPool:
             misses=self._misses,
             restarts=self._restarts,
             working=self._working,
-            waiting=len(self._queue),
+            waiting=len(self.queue),
         )
 
     @property
@@ -167,9 +168,9 @@ class CompilerPool:
     async def aclose(self) -> None:
         """Kill all workers; waiting callers get an error that the server is stopping."""
         self._is_closed = True
-        for pending in self._queue:
+        for pending in self.queue:
             pending.worker.set_result(_make_stopping_error())
-        self._queue.clear()
+        self.queue.clear()
         for worker in self._workers:
             worker.kill()
         if self._tasks:
@@ -190,17 +191,20 @@ class CompilerPool:
             pending.waiters -= 1
             if not pending.waiters and not pending.worker.done():
                 pending.worker.cancel()
-                self._queue.remove(pending)
+                self.queue.remove(pending)
                 del self._pending[key]
 
     def _enqueue(self, key: Key, spec: GrammarSpec, data: bytes) -> PendingCompile:
         if self._is_closed:
             raise _make_stopping_error()
-        if len(self._queue) >= self.queue_limit:
+        pending = PendingCompile(spec, data, get_cache_scope())
+        excess = self.queue.push(pending)
+        if excess is pending:
             raise _make_queue_full_error()
+        if excess is not None:
+            excess.worker.set_result(_make_queue_full_error())
         self._misses += 1
-        pending = self._pending[key] = PendingCompile(spec, data)
-        self._queue.append(pending)
+        self._pending[key] = pending
         self._start_workers()
         self._dispatch()
         pending.task = self._start_task(self._run_pending(key, pending))
@@ -211,7 +215,7 @@ class CompilerPool:
         try:
             await asyncio.wait({pending.worker}, timeout=self.queue_timeout)
             if not pending.worker.done():
-                self._queue.remove(pending)
+                self.queue.remove(pending)
                 pending.worker.set_result(_make_queue_full_error())
             if pending.worker.cancelled():
                 return serialize_error(_make_queue_full_error())  # nobody waits for it any more
@@ -258,15 +262,15 @@ class CompilerPool:
     def _dispatch(self) -> None:
         """Give queued compiles to idle workers."""
         self._idle = [worker for worker in self._idle if not worker.exited.done()]
-        while self._queue and self._idle and self._working < self.workers:
+        while self.queue and self._idle and self._working < self.workers:
             worker = self._idle.pop()
             worker.was_used = True
             self._working += 1
-            self._queue.popleft().worker.set_result(worker)
+            self.queue.pop().worker.set_result(worker)
 
     def _start_workers(self) -> None:
         """Start the workers that are missing."""
-        wanted = min(self.workers, len(self._queue) + self._working)
+        wanted = min(self.workers, len(self.queue) + self._working)
         if self._keeps_spare:
             wanted = self.workers + 1
         while len(self._workers) < wanted and not self._is_closed:
@@ -285,7 +289,7 @@ class CompilerPool:
             await worker.exited
             self._workers.discard(worker)
             self._restarts += not self._is_closed
-            if worker.was_used or self._queue:  # one that dies idle could do so again, for ever
+            if worker.was_used or self.queue:  # one that dies idle could do so again, for ever
                 self._start_workers()
             return
         await worker.exited
@@ -296,8 +300,8 @@ class CompilerPool:
         for line in worker.stderr_lines:
             log.error("a grammar worker did not start: %s", line)
         if not self._workers:
-            while self._queue:
-                self._queue.popleft().worker.set_result(_make_no_worker_error())
+            while self.queue:
+                self.queue.pop().worker.set_result(_make_no_worker_error())
 
     def _start_task(self, work: Coroutine[object, None, T]) -> asyncio.Task[T]:
         task = asyncio.get_running_loop().create_task(work)
