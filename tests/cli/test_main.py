@@ -47,7 +47,7 @@ def list_imports(home: Path, *arguments: str) -> set[str]:
         ("help", SETTINGS | SERVER | ENGINES | OTHERS | MODULES),
         ("serve --help", SERVER | ENGINES | OTHERS),
         ("formats", SERVER | ENGINES | OTHERS | {"dragoman.runtime"}),
-        ("list", SERVER | ENGINES | OTHERS | MODULES - {"dragoman.cli.list"}),
+        ("list", SERVER | ENGINES | OTHERS | MODULES - {"dragoman.cli.models.list"}),
         ("config", SERVER | ENGINES | OTHERS),
     ],
 )

@@ -28,14 +28,14 @@ class CommandEntry(NamedTuple):
 COMMANDS = (
     CommandEntry("serve", "serve", "serve models over HTTP"),
     CommandEntry("run", "run", "chat with a model, or answer one prompt", ("chat",)),
-    CommandEntry("pull", "pull", "download a model"),
-    CommandEntry("list", "list", "list installed models", ("ls",)),
-    CommandEntry("show", "show", "describe a model"),
+    CommandEntry("pull", "models.pull", "download a model"),
+    CommandEntry("list", "models.list", "list installed models", ("ls",)),
+    CommandEntry("show", "models.show", "describe a model"),
     CommandEntry("ps", "ps", "list the models that the running server has loaded"),
     CommandEntry("stop", "stop", "unload a model from the running server"),
-    CommandEntry("rm", "rm", "delete a model, or one of its names"),
-    CommandEntry("cp", "cp", "give a model another name"),
-    CommandEntry("create", "create", "create a model from another one"),
+    CommandEntry("rm", "models.rm", "delete a model, or one of its names"),
+    CommandEntry("cp", "models.cp", "give a model another name"),
+    CommandEntry("create", "models.create", "create a model from another one"),
     CommandEntry("bench", "bench", "measure how fast a model answers here"),
     CommandEntry("engine", "engine", "install vLLM, which runs safetensors"),
     CommandEntry(
@@ -54,10 +54,11 @@ COMMANDS = (
     CommandEntry("health", "health", "check that the running server is ready"),
 )
 
-MODEL = "MODEL"
+MODEL, NEEDLESS = "MODEL", ""
 # Flags of llama-server, vLLM and SGLang, and what they are called here.
 FOREIGN_FLAGS = {
-    **dict.fromkeys(("-m", "--model", "--model-path"), MODEL),
+    **dict.fromkeys(("-m", "--model", "--model-path", "-hf", "-hfr", "--hf-repo"), MODEL),
+    **dict.fromkeys(("--jinja", "--enable-auto-tool-choice", "--enable-reasoning"), NEEDLESS),
     **dict.fromkeys(("--n-ctx", "--num-ctx", "--context-length", "--max-model-len"), "--context"),
     **dict.fromkeys(("--max-num-seqs", "--max-running-requests"), "--slots"),
     **dict.fromkeys(("-a", "--alias", "--served-model-name"), "--served-name"),
@@ -69,7 +70,23 @@ FOREIGN_FLAGS = {
     "--tool-call-parser": "--format",
     "--reasoning-parser": "--reasoning-format",
     "--tensor-parallel-size": "--engine-arg tensor_parallel_size=COUNT",
+    "--dtype": "--engine-arg dtype=NAME",
+    "--quantization": "--engine-arg quantization=NAME",
     "--gpu-memory-utilization": "--engine-arg gpu_memory_utilization=SHARE",
+}
+# Commands of Ollama, LM Studio and others, and what they are called here.
+FOREIGN_COMMANDS = {
+    **dict.fromkeys(("delete", "remove"), "rm"),
+    **dict.fromkeys(("download", "get", "fetch"), "pull"),
+    **dict.fromkeys(("start", "server", "up"), "serve"),
+    **dict.fromkeys(("models", "tags"), "list"),
+    "load": "run",
+    "unload": "stop",
+    "status": "ps",
+    "info": "show",
+    "copy": "cp",
+    "benchmark": "bench",
+    "version": "--version",
 }
 
 
@@ -84,11 +101,13 @@ class CommandParser(argparse.ArgumentParser):
     ) -> list[tuple[argparse.Action, str, str | None]]:
         """Leave out flags that begin with the argument: `allow_abbrev` is about two dashes only."""
         matches = super()._get_option_tuples(option_string)
+        if option_string in FOREIGN_FLAGS:  # `-hf` is not `-h` with a value
+            return []
         return [match for match in matches if option_string.startswith(match[1])]
 
     def _check_value(self, action: argparse.Action, value: object) -> None:
         if action.dest == "command" and value not in (action.choices or ()):
-            hint = suggest_name(str(value), map(str, action.choices or ()))
+            hint = suggest_command(str(value))
             raise argparse.ArgumentError(None, f"there is no command {value!r}.{hint}")
         super()._check_value(action, value)
 
@@ -105,7 +124,7 @@ def build_parser(word: str | None = None) -> argparse.ArgumentParser:
         epilog="Every flag can also be set in the environment as DRAGOMAN_<NAME>, and in "
         "dragoman.yaml. `dragoman config` prints the settings in effect.",
     )
-    parser.add_argument("--version", action="version", version=f"dragoman {__version__}")
+    parser.add_argument("-v", "--version", action="version", version=f"dragoman {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for command in COMMANDS:
         subparser = commands.add_parser(
@@ -144,9 +163,19 @@ def suggest_flag(flag: str, known: Collection[str]) -> str:
     ours = FOREIGN_FLAGS.get(flag)
     if ours == MODEL:
         return " Name the model without a flag."
+    if ours == NEEDLESS:
+        return " Leave it out: templates, tool calls and reasoning work without flags."
     if ours is not None and ours.split()[0] in known:
         return f" Use `{ours}`."
     return suggest_name(flag, [name for name in known if len(name) > 2])
+
+
+def suggest_command(name: str) -> str:
+    """Name the command that is meant: that of another program, or a misspelt one."""
+    if name in FOREIGN_COMMANDS:
+        return f" Use `dragoman {FOREIGN_COMMANDS[name]}`."
+    names = [known for command in COMMANDS for known in (command.name, *command.aliases)]
+    return suggest_name(name, names)
 
 
 def suggest_name(name: str, known: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ import os
 from typing import TYPE_CHECKING
 
 from dragoman.cli.console.flags import add_flags, add_usage, list_server_settings
-from dragoman.cli.pull import choose_model
+from dragoman.cli.models.pull import choose_model
 from dragoman.cli.serving.log_handler import configure_logging
 from dragoman.config import Configuration, Settings
 from dragoman.errors import DragomanError

@@ -11,7 +11,7 @@ from dragoman.cli.client.client import DragomanClient
 from dragoman.cli.client.local_transport import LocalTransport
 from dragoman.cli.client.server_transport import ClientTls, ServerTransport
 from dragoman.cli.client.transport import RequestFailed
-from dragoman.cli.pull import choose_model
+from dragoman.cli.models.pull import choose_model
 from dragoman.config import Settings
 from dragoman.options import mask_password
 

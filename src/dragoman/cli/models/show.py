@@ -14,7 +14,7 @@ from dragoman.cli.console.errors import CommandFailed
 from dragoman.cli.console.flags import COMMON, REMOTE, add_flags, add_usage, list_model_settings
 from dragoman.cli.console.table import format_size, print_fields, print_json
 from dragoman.cli.console.text import print_text
-from dragoman.cli.list import describe_source
+from dragoman.cli.models.list import describe_source
 from dragoman.cli.ps import describe_upstream
 from dragoman.config import Settings
 from dragoman.options import mask_password

@@ -1,0 +1,1 @@
+"""Commands that manage installed models: list, show, pull, create, cp, rm."""
