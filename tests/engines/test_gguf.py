@@ -100,7 +100,8 @@ def test_a_header_is_read_completely(path: Path) -> None:
     assert header.chat_template == "{{ messages }}"
     assert header.chat_templates == {"default": "{{ messages }}", "tool_use": "{{ tools }}"}
     assert header.tensors == gguf.TensorSummary(
-        2, 96, 274, {"F32": 64, "Q4_0": 32}, {"a": (32, 2), "b": (32,)}
+        *(2, 96, 274, {"F32": 64, "Q4_0": 32}, {"a": (32, 2), "b": (32,)}),
+        {"a": "F32", "b": "Q4_0"},
     )
     assert header.parameters == "96"
 
@@ -151,7 +152,9 @@ def test_a_file_of_the_reference_writer_is_read(path: Path) -> None:
     assert header.architecture == "qwen2"
     assert header.get_text("general.name") == "A Name"
     assert header.metadata["tokenizer.ggml.tokens"] == ["x" * 50] * 30_000
-    assert header.tensors == gguf.TensorSummary(1, 2048, 4096, {"F16": 2048}, {"t": (32, 64)})
+    assert header.tensors == gguf.TensorSummary(
+        1, 2048, 4096, {"F16": 2048}, {"t": (32, 64)}, {"t": "F16"}
+    )
     assert header.quantization == "F16"
 
 

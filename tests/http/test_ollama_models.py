@@ -21,6 +21,7 @@ from dragoman.models.pip_download import DownloadListener
 from tests.support.managed_models import serve_managed
 from tests.support.model_files import make_gguf, write_model_file
 from tests.support.serving import RunningServer
+from tests.support.vision_models import write_mlp_projector
 
 ADMIN, USER = "admin-key-000000000000", "user-key-0000000000000"
 
@@ -118,12 +119,37 @@ def test_show_describes_a_model(client: httpx.Client) -> None:
 def test_show_leaves_out_long_lists_unless_they_are_wanted(
     root: Path, server: RunningServer
 ) -> None:
+    """Also tensors, as Ollama does."""
     write_model_file(root / "listed.gguf", tokenizer_ggml_pre=["a"] * 9)
     with httpx.Client(base_url=server.url) as client:
         client.get("/api/tags")
         [short] = [v for v in show(client, "listed")["model_info"].values() if v == []]
         assert short == []
-        assert ["a"] * 9 in show(client, "listed", verbose=True)["model_info"].values()
+        assert "tensors" not in show(client, "listed")
+        shown = show(client, "listed", verbose=True)
+        assert ["a"] * 9 in shown["model_info"].values()
+        assert shown["tensors"] == [{"name": "t", "type": "F32", "shape": [8]}]
+
+
+def test_show_writes_texts_that_are_not_unicode(root: Path, server: RunningServer) -> None:
+    path = write_model_file(root / "odd.gguf", general_author="AAAA", general_tags=["BBBB"] * 9)
+    data = path.read_bytes().replace(b"AAAA", b"A\xff\xfeA").replace(b"BBBB", b"B\xed\xa0B")
+    path.write_bytes(data)
+    with httpx.Client(base_url=server.url) as client:
+        client.get("/api/tags")
+        info = show(client, "odd", verbose=True)["model_info"]
+    assert info["general.author"].startswith("A\ufffd")
+    assert info["general.tags"][8].endswith("B")
+
+
+def test_show_has_the_metadata_of_a_projector(root: Path, server: RunningServer) -> None:
+    write_model_file(root / "eyes" / "eyes.gguf")
+    write_mlp_projector(root / "eyes" / "mmproj-eyes.gguf")
+    with httpx.Client(base_url=server.url) as client:
+        client.get("/api/tags")
+        shown = show(client, "eyes")
+    assert shown["projector_info"]["clip.projector_type"] == "mlp"
+    assert shown["model_info"]["general.architecture"] == "llama"
 
 
 def test_created_model_has_what_its_recipe_says(client: httpx.Client) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 import msgspec
 from msgspec import Struct
 
@@ -9,6 +11,7 @@ from dragoman.detection import detect
 from dragoman.detection.sources import read_template_source
 from dragoman.engines.llamacpp import gguf
 from dragoman.engines.llamacpp.loading.memory_plan import MemoryPlan
+from dragoman.engines.llamacpp.media.projector import find_projector
 from dragoman.engines.llamacpp.pooling.head import read_head
 from dragoman.errors import DragomanError, ModelBroken
 from dragoman.models.catalog import ModelSource
@@ -129,19 +132,52 @@ def _describe_directory(source: ModelSource) -> ModelDescription:
     )
 
 
-def read_metadata(source: ModelSource, *, with_lists: bool) -> dict[str, Json]:
-    """Return the metadata of a GGUF file; without long lists, these are empty."""
+class FileMetadata(Struct, frozen=True, kw_only=True):
+    """What the files of a GGUF model say about themselves."""
+
+    model: dict[str, Json] = {}
+    projector: dict[str, Json] = {}
+    tensors: tuple[tuple[str, str, tuple[int, ...]], ...] = ()  # names, types and shapes
+
+
+def read_metadata(source: ModelSource, *, is_complete: bool) -> FileMetadata:
+    """Read the metadata of a model; unless it `is_complete`, without tensors and long lists."""
     if source.kind != "gguf" or source.broken is not None or not source.path.is_file():
-        return {"general.architecture": source.architecture} if source.architecture else {}
+        known = {"general.architecture": source.architecture} if source.architecture else {}
+        return FileMetadata(model={**known})
     header = gguf.read_header(source.path)
-    metadata: dict[str, Json] = {}
-    for key, value in header.metadata.items():
+    tensors = header.tensors
+    projector = find_projector(source.path, source.options.mmproj)
+    others = {} if projector is None else gguf.read_header(projector).metadata
+    parameters: dict[str, Json] = {"general.parameter_count": tensors.parameters}
+    return FileMetadata(
+        model=_convert_metadata(header.metadata, with_lists=is_complete) | parameters,
+        projector=_convert_metadata(others, with_lists=is_complete),
+        tensors=_list_tensors(tensors) if is_complete else (),
+    )
+
+
+def _list_tensors(summary: gguf.TensorSummary) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
+    return tuple(
+        (gguf.replace_invalid(name), summary.kinds[name], shape)
+        for name, shape in summary.shapes.items()
+    )
+
+
+def _convert_metadata(metadata: Mapping[str, object], *, with_lists: bool) -> dict[str, Json]:
+    converted: dict[str, Json] = {}
+    for name, value in metadata.items():
+        key = gguf.replace_invalid(name)
         if isinstance(value, str | int | float | bool):
-            metadata[key] = value
+            converted[key] = _repair(value)
             continue
-        items = list(value) if hasattr(value, "__iter__") else [str(value)]
-        metadata[key] = items if with_lists or len(items) <= MAX_LISTED else []
-    return metadata | {"general.parameter_count": header.tensors.parameters}
+        items = [*map(_repair, value)] if isinstance(value, Iterable) else [str(value)]
+        converted[key] = items if with_lists or len(items) <= MAX_LISTED else []
+    return converted
+
+
+def _repair(value: Json) -> Json:
+    return gguf.replace_invalid(value) if isinstance(value, str) else value
 
 
 def describe_upstream_model(source: ModelSource, key: str = "") -> ModelDescription:
@@ -215,6 +251,6 @@ def _list_capabilities(
 def _shorten(value: object) -> Json:
     """Return a metadata value as plain data; of a long list, its length."""
     if isinstance(value, str | int | float | bool):
-        return value
-    items = list(value) if hasattr(value, "__iter__") else [str(value)]
+        return _repair(value)
+    items = [*map(_repair, value)] if isinstance(value, Iterable) else [str(value)]
     return items if len(items) <= MAX_LISTED else f"{len(items):,} values"

@@ -64,6 +64,11 @@ QUANTIZATION = re.compile(
 )
 
 
+def replace_invalid(text: str) -> str:
+    """Return a text of a file without what is not UTF-8, which no JSON can hold."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
 class TensorSummary(Struct, frozen=True):
     """The totals of a file's tensors."""
 
@@ -72,6 +77,7 @@ class TensorSummary(Struct, frozen=True):
     bytes: int = 0
     types: dict[str, int] = {}  # name of the type -> number of parameters
     shapes: dict[str, tuple[int, ...]] = {}  # by the tensor's name
+    kinds: dict[str, str] = {}  # the name of each tensor's type
 
 
 class GgufHeader(Struct, frozen=True):
@@ -84,7 +90,7 @@ class GgufHeader(Struct, frozen=True):
 
     def get_text(self, key: str) -> str | None:
         value = self.metadata.get(key)
-        return value if isinstance(value, str) and value else None
+        return replace_invalid(value) if isinstance(value, str) and value else None
 
     def get_number(self, key: str) -> int | None:
         value = self.metadata.get(key)
@@ -296,6 +302,7 @@ class _HeaderReader:
 
     def read_tensors(self, count: int, alignment: int) -> TensorSummary:
         shapes: dict[str, tuple[int, ...]] = {}
+        kinds: dict[str, str] = {}
         types: dict[str, int] = {}
         expected = end = 0
         for _ in range(count):
@@ -303,6 +310,7 @@ class _HeaderReader:
             if len(name.encode()) > MAX_NAME or name in shapes:
                 _raise_damaged("a tensor's name is too long or occurs twice")
             kind, shapes[name], size, offset = self.read_tensor()
+            kinds[name] = kind
             if offset != expected:
                 _raise_damaged("a tensor does not start where the one before it ends")
             types[kind] = types.get(kind, 0) + prod(shapes[name])
@@ -311,7 +319,7 @@ class _HeaderReader:
         start = self.position + -self.position % alignment
         if count and start + end > self.size:
             raise ModelBroken("The file is truncated: tensor data ends beyond its end.")
-        return TensorSummary(count, sum(types.values()), end, types, shapes)
+        return TensorSummary(count, sum(types.values()), end, types, shapes, kinds)
 
     def read_tensor(self) -> tuple[str, tuple[int, ...], int, int]:
         dims = self.read_u32()

@@ -80,6 +80,14 @@ class OllamaMessageExample(Struct):
     content: str
 
 
+class OllamaTensor(Struct):
+    """One tensor of a model's file."""
+
+    name: str
+    type: str
+    shape: tuple[int, ...]
+
+
 class OllamaModelDescription(Struct, kw_only=True):
     """All about a model. `memory` is ours: the bytes that it needs when it is loaded, estimated."""
 
@@ -91,6 +99,8 @@ class OllamaModelDescription(Struct, kw_only=True):
     details: OllamaDetails
     messages: list[OllamaMessageExample] | UnsetType = UNSET
     model_info: dict[str, Json]
+    projector_info: dict[str, Json] | UnsetType = UNSET
+    tensors: list[OllamaTensor] | UnsetType = UNSET
     capabilities: list[str]
     modalities: list[str]
     modified_at: str

@@ -10,14 +10,18 @@ from msgspec.structs import replace
 
 from dragoman.errors import ModelBroken
 from dragoman.models.catalog import ModelSource
-from dragoman.models.description import ModelDescription, describe_model, read_metadata
+from dragoman.models.description import (
+    FileMetadata,
+    ModelDescription,
+    describe_model,
+    read_metadata,
+)
 from dragoman.models.management.model_name import add_tag
 from dragoman.models.management.service import ModelManager
 from dragoman.models.memory import MemoryPlanner
 from dragoman.models.model import Model
 from dragoman.models.registry import ModelEntry, ModelRegistry
 from dragoman.protocols.ollama import installed_models as wire
-from dragoman.types import Json
 from dragoman.types.bounded_cache import BoundedCache
 
 MAX_CACHED = 64  # descriptions, whose making reads the whole header of a file
@@ -74,7 +78,7 @@ class ModelDescriber:
         self, source: ModelSource, entry: ModelEntry, *, verbose: bool
     ) -> wire.OllamaModelDescription:
         """Describe a model, as far as possible without loading it."""
-        known = self._describe_source(source, entry.model)
+        known, files = self._describe_source(source, entry.model), read_files(source, verbose)
         stop = known.stop
         details = make_details(source)
         details.context_length = source.context or UNSET
@@ -88,7 +92,9 @@ class ModelDescriber:
             details=details,
             messages=[wire.OllamaMessageExample(item.role, item.content) for item in known.messages]
             or UNSET,
-            model_info=self._read_info(source, verbose=verbose),
+            model_info=files.model,
+            projector_info=files.projector or UNSET,
+            tensors=[wire.OllamaTensor(*item) for item in files.tensors] or UNSET,
             capabilities=wire.list_capabilities(known.capabilities, known.modalities),
             modalities=list(known.modalities),
             modified_at=wire.format_time(source.created),
@@ -98,12 +104,6 @@ class ModelDescriber:
         shown.modelfile = wire.format_modelfile(add_tag(source.id), shown)
         return shown
 
-    def _read_info(self, source: ModelSource, *, verbose: bool) -> dict[str, Json]:
-        try:
-            return read_metadata(source, with_lists=verbose)
-        except ModelBroken:
-            return {}
-
     def _describe_source(self, source: ModelSource, model: Model | None) -> ModelDescription:
         key = source.key, source.stamp
         description = self._cache.get(key)
@@ -112,6 +112,13 @@ class ModelDescriber:
             description = describe_model(source, planner)
             self._cache.put(key, description)
         return description if model is None else add_loaded(description, model)
+
+
+def read_files(source: ModelSource, verbose: bool) -> FileMetadata:
+    try:
+        return read_metadata(source, is_complete=verbose)
+    except ModelBroken:
+        return FileMetadata()
 
 
 def add_loaded(description: ModelDescription, model: Model) -> ModelDescription:
