@@ -86,6 +86,44 @@ def test_an_answer_that_the_model_ends_early_has_no_value_that_was_not_written(n
         assert not output.text
 
 
+CUT_AFTER_A_MARKER = {
+    "in a string": (
+        "hermes_json",
+        '<tool_call>{"name": "book", "arguments": {"days": 3, "note": "a <tool_call> b',
+        '{"days": 3, "note": "a ',
+        "",
+    ),
+    "at the start of a string": (
+        "functionary_v31",
+        '<function=book>{"days": 3, "note": "<function=b',
+        '{"days": 3',
+        "",
+    ),
+    "in a list between tags": (
+        "qwen3_coder",
+        "<tool_call>\n<function=book>\n<parameter=city>\nOslo\n</parameter>\n<parameter=tags>\n"
+        '["a </parameter>',
+        '{"city": "Oslo"',
+        "",
+    ),
+    "that ends a call with an unclosed string": (
+        "hermes_json",
+        '<tool_call>{"name": "book", "arguments": {"note": "a}}</tool_call>\nThat is',
+        '{"note": "a}}"}',
+        "\nThat is",
+    ),
+}
+
+
+@pytest.mark.parametrize("marker", CUT_AFTER_A_MARKER)
+def test_an_answer_that_the_token_limit_cut_after_a_marker(marker: str) -> None:
+    name, text, arguments, after = CUT_AFTER_A_MARKER[marker]
+    for pieces in ([text], list(text)):
+        spans = parse_pieces(OutputParser(name, tools=TOOLS), pieces, truncated=True)
+        output = fold_spans(spans)
+        assert (output.raw_calls, output.text) == ([("book", arguments)], after)
+
+
 DOUBTLESS = {
     "a doubled brace before other arguments": (
         "hermes_json",

@@ -16,7 +16,13 @@ from functools import lru_cache
 from typing import TypeAlias
 
 from dragoman.output.spec import GAP, JsonObjects
-from dragoman.output.text_buffer import MarkerSet, ReadSteps, TextBuffer, is_at_marker
+from dragoman.output.text_buffer import (
+    MarkerSet,
+    ReadSteps,
+    TextBuffer,
+    UnexpectedEnd,
+    is_at_marker,
+)
 
 NEVER = "(?!)"
 SPACE, QUOTE = r"\s{0,16}", "[\"']"
@@ -241,7 +247,11 @@ def ends_string(buffer: TextBuffer, ends: EndMarkers, finder: Finder) -> ReadSte
 
 
 def is_closed_after(buffer: TextBuffer, offset: int, finder: Finder) -> ReadSteps[bool]:
-    """Whether a string goes on after so many characters, and is closed."""
+    """Whether a string goes on after so many characters, and is closed.
+
+    Raises `UnexpectedEnd` if the token limit may have cut a string of JSON, which is one line.
+    """
+    start = offset
     while True:
         is_closed, position = finder.find(buffer, buffer.pos + offset)
         offset = position - buffer.pos
@@ -250,6 +260,9 @@ def is_closed_after(buffer: TextBuffer, offset: int, finder: Finder) -> ReadStep
         if is_closed is not None:
             return is_closed
         if buffer.has_ended:
+            is_line = "\n" not in buffer.text[buffer.pos + start :]
+            if buffer.is_truncated and is_line and isinstance(finder, QuoteFinder):
+                raise UnexpectedEnd
             return False
         yield
 

@@ -279,7 +279,9 @@ def read_value(buffer: TextBuffer, pending: PendingValue, out: ArgumentWriter) -
             length = end - buffer.pos  # the position changes while more text arrives
             is_close = marker.lstrip("\n") in pending.closes
             may_be_quoted = is_close and pending.is_in_string(parts)
-            if not (may_be_quoted and (yield from is_quoted(buffer, length))):
+            if not may_be_quoted or not (
+                yield from is_closed_after(buffer, length, CLOSING_QUOTES['"'])
+            ):
                 break
             write(buffer.text[buffer.pos : buffer.pos + length])
             buffer.pos += length
@@ -294,14 +296,6 @@ def read_value(buffer: TextBuffer, pending: PendingValue, out: ArgumentWriter) -
         write_pending(pending, "".join(parts), out)
     if marker.lstrip("\n") in body.value.close:
         buffer.pos += length
-
-
-def is_quoted(buffer: TextBuffer, length: int) -> ReadSteps[bool]:
-    """Whether the marker here, inside a string of a JSON value, is part of it: it is closed."""
-    is_closed = yield from is_closed_after(buffer, length, CLOSING_QUOTES['"'])
-    if not is_closed and buffer.is_truncated:
-        raise UnexpectedEnd  # the rest of the string is cut off
-    return is_closed
 
 
 def stream_value(
