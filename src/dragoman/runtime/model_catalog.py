@@ -148,8 +148,9 @@ def make_unknown_model_error(catalog: ModelCatalog, name: str) -> StartupError:
             f"{name!r} is not installed. Download it from Hugging Face with "
             f"`dragoman pull {format_hub_name(name)}`, or add --pull to `dragoman serve`."
         )
+    kind = "file" if name.endswith(".gguf") else "model"
     return StartupError(
-        f"There is no model {name!r}.{catalog.suggest(name)} "
+        f"There is no {kind} {name!r}.{catalog.suggest(name)} "
         "`dragoman list` lists the installed models."
     )
 
