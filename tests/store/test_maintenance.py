@@ -11,6 +11,7 @@ import pytest
 from dragoman.errors import TooLarge
 from dragoman.store.rows import ROW, StoredItem, StoredTurn, StoreLimits, SweepCounts
 from dragoman.store.store import Store
+from dragoman.store.tables import METADATA, OWNED_TABLES
 from dragoman.store.transaction import Transaction
 from tests.support.stores import (
     add_completion,
@@ -280,3 +281,10 @@ def test_the_last_writer_of_a_turn_is_its_source(url: str) -> None:
         assert await get_turns(store, "ann", ["k"]) == [StoredTurn("k", "m", b"turn", "b")]
 
     run_scenario(url, scenario)
+
+
+def test_rows_of_every_table_with_owners_and_sizes_are_deleted() -> None:
+    owned = {
+        name for name, table in METADATA.tables.items() if {"owner", "size"} <= {*table.c.keys()}
+    }
+    assert {table.name for table, _ in OWNED_TABLES} == owned

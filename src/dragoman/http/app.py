@@ -198,12 +198,12 @@ class App:
                 return  # which is logged
             new = await asyncio.to_thread(runtime.load_settings)
         except SettingsError as error:
-            log.error("the settings stay as they were: %s", error)
+            log.error("keeping the previous settings: %s", error)
             return
         changes = update_live_settings(self.settings, new)
         self._apply_settings()
         runtime.audit.record("reload", {"settings": list(changes.applied)})
-        log.info("settings were read again; changed: %s", ", ".join(changes.applied) or "none")
+        log.info("settings reloaded; changed: %s", ", ".join(changes.applied) or "none")
         if changes.need_restart:
             log.warning("these need a restart: %s", ", ".join(changes.need_restart))
 

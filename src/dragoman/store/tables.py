@@ -33,6 +33,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 IDS_PER_QUERY = 500  # values in one `IN (…)`
 
 Upsert: TypeAlias = postgresql.Insert | sqlite.Insert
+AgeColumn: TypeAlias = Column[float] | Column[int]
 
 _UNSTORABLE = re.compile("[\0%\ud800-\udfff]")
 _ESCAPE = re.compile("%([0-9a-f]{4})")
@@ -203,6 +204,16 @@ servers = Table(
     Column("pid", Integer),
     Column("started", Text),
     Column("beat", Float),
+)
+# The tables whose rows belong to owners, each with the column of a row's age. Rows that expire, or
+# that are too many for their owner, are deleted (`maintenance`).
+OWNED_TABLES: tuple[tuple[Table, AgeColumn], ...] = (
+    (responses, responses.c.touched),
+    (conversations, conversations.c.touched),
+    (memories, memories.c.touched),
+    (completions, completions.c.created),
+    (files, files.c.created),
+    (batches, batches.c.touched),
 )
 
 

@@ -133,7 +133,7 @@ def test_reload_of_keys_and_limits_under_load_loses_nothing(tmp_path: Path) -> N
     assert not sum(client.incomplete for group in clients.values() for client in group)
     text = log.read_text()
     assert "keys were read again: added other-" in text
-    assert "settings were read again; changed: key_entries, queue" in text
+    assert "settings reloaded; changed: key_entries, queue" in text
     assert not re.search("ERROR|Traceback|need a restart", text)
     print(f"{steady.total()} answers over {RELOADS} reloads: {dict(steady)}")
 

@@ -19,7 +19,6 @@ from collections import Counter
 from typing import TypeAlias
 
 from sqlalchemy import (
-    Column,
     ColumnElement,
     Connection,
     Table,
@@ -36,9 +35,10 @@ from sqlalchemy import (
 from dragoman.store.batches.files import FileRepository, is_read_by_batch
 from dragoman.store.rows import StoreLimits
 from dragoman.store.tables import (
+    OWNED_TABLES,
+    AgeColumn,
     batches,
     completions,
-    conversations,
     files,
     get_current_time,
     memories,
@@ -49,15 +49,6 @@ BATCH = 200
 LOCK = 0x6472_6165  # key of the PostgreSQL advisory lock of those who evict
 
 Key: TypeAlias = tuple[str, ...]
-AgeColumn: TypeAlias = Column[float] | Column[int]
-DELETABLE: tuple[tuple[Table, AgeColumn], ...] = (  # each table with the column of a row's age
-    (responses, responses.c.touched),
-    (conversations, conversations.c.touched),
-    (memories, memories.c.touched),
-    (completions, completions.c.created),
-    (files, files.c.created),
-    (batches, batches.c.touched),
-)
 TURN_SOURCES = (responses, completions)  # rows that own replayable turns
 
 
@@ -75,7 +66,7 @@ class MaintenanceRepository:
             self._delete_where(
                 table, column, files.c.expires < now if table is files else column < now - ttl
             )
-            for table, column in DELETABLE
+            for table, column in OWNED_TABLES
         )
 
     def evict_oldest(self, limits: StoreLimits) -> int:
@@ -92,7 +83,7 @@ class MaintenanceRepository:
     def _evict(self, owner: str, excess: int) -> int:
         """Delete an owner's oldest rows, until this many bytes are gone or the batch is full."""
         candidates = [
-            row for table, column in DELETABLE for row in self._oldest(owner, table, column)
+            row for table, column in OWNED_TABLES for row in self._oldest(owner, table, column)
         ]
         count = 0
         for _, size, table, key in sorted(candidates, key=lambda row: row[0])[:BATCH]:
@@ -107,7 +98,7 @@ class MaintenanceRepository:
     def _sum_sizes(self) -> Counter[str]:
         """The bytes of all rows, by owner."""
         sizes: Counter[str] = Counter()
-        for table, _ in DELETABLE:
+        for table, _ in OWNED_TABLES:
             query = select(table.c.owner, func.sum(table.c.size)).group_by(table.c.owner)
             sizes.update({owner: int(size) for owner, size in self._connection.execute(query)})
         return sizes
