@@ -10,7 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.errors import DragomanError, EngineDown, EngineFailed, ModelBroken, Unavailable
+from dragoman.errors import (
+    BadRequest,
+    DragomanError,
+    EngineDown,
+    EngineFailed,
+    ModelBroken,
+    Overloaded,
+    Unavailable,
+)
 from tests.support.certificates import Authority
 from tests.support.raw_upstream import (
     CHUNKED,
@@ -119,7 +127,28 @@ async def end_with_the_connection(writer: asyncio.StreamWriter) -> None:
     writer.close()
 
 
+def send_and_close(*parts: bytes) -> Play:
+    """Send parts, and close the connection."""
+
+    async def play(writer: asyncio.StreamWriter) -> None:
+        writer.write(b"".join(parts))
+        await writer.drain()
+        writer.close()
+
+    return play
+
+
 VALID["HTTP/1.0"] = end_with_the_connection
+# the choice has finished: nothing of the answer is missing
+VALID["neither usage nor end"] = [CHUNKED + chunk(*BODY[:-2]) + END]
+VALID["closed after the finish"] = send_and_close(CHUNKED + chunk(*BODY[:-2]))
+VALID["closed inside the usage"] = send_and_close(CHUNKED + chunk(*BODY[:-1])[:-9])
+VALID["HTTP/1.0 without an end"] = send_and_close(
+    EVENTS.replace(b"1.1", b"1.0"), b"\r\n", *BODY[:-2]
+)
+VALID["connection: close"] = send_and_close(
+    CHUNKED.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n") + chunk(*BODY) + END
+)
 
 
 async def run_answer(answer: Answer, **settings: float) -> tuple[list[int], DragomanError | None]:
@@ -161,6 +190,64 @@ async def test_probabilities_that_are_no_numbers_fail(text: str) -> None:
     async with server.run(), open_raw(server) as engine:
         with pytest.raises(EngineFailed, match="invalid answer"):
             await collect_ids(engine, make_job(logprobs=1))
+
+
+FRAME = chunk(make_frame([72], text="é"))
+BROKEN = {
+    "between two frames": FRAME,
+    "inside a chunk": FRAME + FRAME[:-9],
+    "inside the size of a chunk": FRAME + FRAME[:1],
+    "inside a character": FRAME + FRAME[: FRAME.index(b"\xc3") + 1],
+    "after a comment": FRAME + chunk(b": ping\n\n"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+@in_event_loop
+async def test_an_answer_that_breaks_off_is_not_sent_again(case: str) -> None:
+    server = RawUpstream(OK, send_and_close(CHUNKED + BROKEN[case]), make_answer("again"))
+    async with server.run(), open_raw(server) as engine:
+        steps = engine.generate(make_job())
+        assert (await anext(steps)).ids == [72]
+        with pytest.raises(EngineFailed, match="stopped before the answer was finished"):
+            await anext(steps)
+        assert engine.retries == 0
+        assert server.answers == [make_answer("again")]
+
+
+@pytest.mark.parametrize("part", [b"", b"HTTP/1.1 2", CHUNKED, CHUNKED + FRAME[:-9]])
+@in_event_loop
+async def test_an_answer_that_breaks_off_before_its_first_token_is_sent_again(part: bytes) -> None:
+    server = RawUpstream(OK, send_and_close(part), make_answer(TEXT))
+    async with server.run(), open_raw(server) as engine:
+        assert await collect_ids(engine, make_job()) == IDS
+        assert engine.health.failures == 0
+
+
+ODD_BODIES = [
+    b"",
+    b"null",
+    b"<html>\xff</html>",
+    b'{"error":"caf\xe9"}',
+    b'{"error":[1,{"message":2}]}',
+    b'{"error":{"message":{"a":[]},"type":7,"code":"x"}}',
+    b"[" * 60_000,
+    b"x" * 200_000,
+]
+
+
+@pytest.mark.parametrize("body", ODD_BODIES, ids=lambda body: str(body[:20]))
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(400, BadRequest), (404, EngineFailed), (429, Overloaded), (500, EngineFailed)],
+)
+@in_event_loop
+async def test_errors_with_odd_bodies_are_errors_at_once(
+    status: int, kind: type[DragomanError], body: bytes
+) -> None:
+    head = b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n\r\n" % (status, len(body))
+    _, error = await run_answer([head + body])
+    assert type(error) is kind
 
 
 def send_then_wait(*parts: bytes) -> Play:

@@ -29,6 +29,8 @@ NO_IDS = "the answer has no token ids: this server ignores the field that asks f
 FailureKind: TypeAlias = Literal["refused", "tls", "closed", "stalled", "invalid"]
 MAX_RETRY_AFTER = 3600.0
 DEFAULT_RETRY_AFTER = 1.0
+# what decoding raises: invalid JSON, invalid UTF-8 inside, too many levels
+DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 # parts of the messages with which servers reject a prompt that is too long
 CONTEXT_MESSAGES = ("context length", "context size", "exceed_context", "longer than the maximum")
 
@@ -82,7 +84,7 @@ def read_message(body: bytes) -> str:
     """Return the message in the error object of a server, or the text itself."""
     try:
         data = msgspec.json.decode(body)
-    except msgspec.DecodeError:
+    except DECODE_ERRORS:
         return body[:1000].decode(errors="replace")
     error = data.get("error", data) if isinstance(data, dict) else data
     if isinstance(error, dict):

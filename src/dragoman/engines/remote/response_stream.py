@@ -25,7 +25,7 @@ from dragoman.engines.remote.failures import (
 )
 from dragoman.engines.remote.http.client import MAX_ERROR_BODY
 from dragoman.engines.remote.http.connection import UpstreamConnection
-from dragoman.engines.remote.http.frames import FrameSplitter
+from dragoman.engines.remote.http.frames import DONE, FrameSplitter
 from dragoman.engines.remote.protocols.api import FrameReader
 from dragoman.engines.step_queue import StepQueue
 from dragoman.errors import DragomanError
@@ -131,8 +131,23 @@ class ResponseStream:
             self._connection.abort()
 
     def _set_error(self, error: Exception) -> None:
-        if not self.done.done():
+        if self.done.done():
+            return
+        if isinstance(error, ConnectionFailure) and self._take_missing_end():
+            self.done.set_result(None)
+        else:
             self.done.set_exception(error)
+
+    def _take_missing_end(self) -> bool:
+        """Whether all choices have finished, and only the usage or `[DONE]` is missing."""
+        try:
+            steps = self._reader.read(DONE)
+        except (UpstreamFailure, DragomanError):
+            return False
+        if steps:
+            self.has_steps = True
+            self._queue.put(steps)
+        return self._reader.is_complete
 
     def stall(self, seconds: float) -> None:
         """Give up: the server is silent."""

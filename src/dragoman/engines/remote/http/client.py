@@ -19,7 +19,7 @@ from collections.abc import Mapping
 import msgspec
 
 from dragoman._version import __version__
-from dragoman.engines.remote.failures import ConnectionFailure, StatusFailure
+from dragoman.engines.remote.failures import DECODE_ERRORS, ConnectionFailure, StatusFailure
 from dragoman.engines.remote.http.connection import UpstreamConnection
 from dragoman.engines.remote.settings import PORTS, RemoteSettings, parse_url
 from dragoman.types import Json
@@ -132,7 +132,7 @@ class UpstreamClient:
             raise StatusFailure(response.status, bytes(response.body), response.headers)
         try:
             return msgspec.json.decode(response.body)
-        except msgspec.DecodeError:
+        except DECODE_ERRORS:
             raise ConnectionFailure("invalid", f"the response to {path} is not JSON") from None
 
     async def _run(self, request: bytes) -> WholeResponse:

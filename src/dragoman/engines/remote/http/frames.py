@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-import msgspec
-
-from dragoman.engines.remote.failures import InvalidFrame
+from dragoman.engines.remote.failures import DECODE_ERRORS, InvalidFrame
 
 T = TypeVar("T")
 
@@ -63,5 +61,5 @@ def decode_frame(decode: Callable[[bytes], T], frame: bytes) -> T:
     """Return the content of a frame, or raise `InvalidFrame`."""
     try:
         return decode(frame)
-    except msgspec.DecodeError as error:
+    except DECODE_ERRORS as error:
         raise InvalidFrame(f"a frame cannot be read: {error}") from None
