@@ -33,6 +33,7 @@ from dragoman.types import (
 Images: TypeAlias = Annotated[list[str], Meta(max_length=1024)]
 ROLES = get_args(Role)
 PLACEHOLDER = "[img]"
+LINE_BREAKS = {ord("\r"): None, ord("\n"): None}
 _BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}", re.ASCII)
 _AUDIO = re.compile(rb"RIFF....WAVE|ID3|\xff[\xe2-\xff]|fLaC|OggS", re.DOTALL)
 SNIFFED_CHARACTERS = 16  # of base64; the beginning of a file tells what it contains
@@ -150,9 +151,11 @@ def decode_content(text: str | None, images: Sequence[str] | None, path: str) ->
 
 
 def _decode_image(data: str, path: str) -> ImagePart | AudioPart:
-    """Decode an image; sound is sent in the same field."""
+    """Decode an image; sound is sent in the same field. Base64 may be broken into lines."""
+    data = data.translate(LINE_BREAKS)
     if len(data) % 4 or not _BASE64.fullmatch(data):
         raise InvalidValue(f"`{path}` must be base64, without a `data:` prefix.", param=path)
     start = base64.b64decode(data[:SNIFFED_CHARACTERS])
-    kind = AudioPart if _AUDIO.match(start) else ImagePart
-    return kind(wire_type="images", param=path, data=data)
+    if _AUDIO.match(start):
+        return AudioPart(wire_type="audio", param=path, data=data)
+    return ImagePart(wire_type="images", param=path, data=data)
