@@ -65,7 +65,7 @@ def test_reasoning_before_the_calls_stays(name: str) -> None:
         pytest.skip("a header decides what is reasoning")
     answer = f"{reasoning.open[0]}So be it.{reasoning.close[0]}{tool_format.example}"
     for end in range(len(answer) + 1):
-        parser = OutputParser(tool_format, reasoning, policy=ONLY_CALLS)
+        parser = OutputParser(name, reasoning.name, policy=ONLY_CALLS)
         cut = fold_spans([*parser.feed(answer[:end]), *parser.close(truncated=True)])
         assert cut.text == "" or reasoning.keeps_markers
         assert "So be it.".startswith(cut.reasoning.strip())

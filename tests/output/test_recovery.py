@@ -46,6 +46,7 @@ def test_every_damage_is_done(damage: str) -> None:
     assert (changed == 0) if damage == "none" else changed > 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in FORMATS if name not in WORD_STARTS])
 def test_an_answer_that_the_token_limit_cut_shows_no_half_marker(name: str) -> None:
     """Nor half a word or number, which would be another value."""
