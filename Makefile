@@ -27,10 +27,10 @@ help: ## show this list
 serve: $(VENV)/.serve ## set up, fetch the default model if needed, and serve it (MODEL=... for another)
 	$(BIN)/dragoman serve $(MODEL)
 
-check: setup ## set up, then run linters, types and the fast tests (two minutes)
+check: setup ## set up, then run linters, types and the fast tests (three minutes)
 	@$(MAKE) --no-print-directory -j2 --output-sync=target lint types test-fast
 
-test: setup ## set up, then run every check and every test (ten minutes)
+test: setup ## set up, then run every check and every test (seventeen minutes)
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory -j2 types test-all
 
