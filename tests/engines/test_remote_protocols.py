@@ -21,7 +21,7 @@ from dragoman.engines.remote.failures import (
     convert_failure,
 )
 from dragoman.engines.remote.http import frames
-from dragoman.engines.remote.http.frames import FrameSplitter
+from dragoman.engines.remote.http.frames import DONE, FrameSplitter
 from dragoman.engines.remote.protocols import make_api
 from dragoman.engines.remote.protocols.api import FrameReader
 from dragoman.engines.remote.settings import TokenProtocol, Upstream
@@ -287,3 +287,56 @@ def test_a_frame_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch) 
     assert splitter.feed(b"data: " + b"x" * 900) == []
     with pytest.raises(InvalidFrame, match="too long"):
         splitter.feed(b"x" * 200)
+
+
+def read_text(*frames: Json) -> list[Step]:
+    upstream = Upstream(protocol="text", model="m")
+    job = Job(id="j", prompt="p", sampling=DEFAULT_SAMPLING)
+    api = make_api(upstream, VOCABULARY)
+    parts = AnswerParts(job=job, vocabulary=VOCABULARY, vocabulary_size=1)
+    reader = api.make_reader(api.build_requests(job)[0], parts)
+    data = [frame if isinstance(frame, bytes) else json.dumps(frame).encode() for frame in frames]
+    steps = [step for frame in [*data, DONE] for step in reader.read(frame)]
+    assert reader.is_complete
+    return steps
+
+
+FIRST = {"choices": [{"text": "a", "finish_reason": ""}], "usage": None}
+LAST = {"choices": [{"text": "b", "finish_reason": "stop"}]}
+
+
+@pytest.mark.parametrize(
+    ("usage", "tokens"),
+    [
+        ({"prompt_tokens": 3, "completion_tokens": 5}, 5),
+        ({"completion_tokens": 0}, 0),
+        ({"completion_tokens": -1}, 2),
+        ({"prompt_tokens": -7, "completion_tokens": 5}, 2),
+        ({"completion_tokens": "5"}, 2),
+        ({"completion_tokens": 10**30}, 2),
+        ({"completion_tokens": 5, "prompt_tokens_details": []}, 2),
+        ([], 2),
+        ("none", 2),
+        ({}, 2),
+        (None, 2),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("choices", [[], None])
+def test_a_wrong_usage_costs_no_text(usage: Json, tokens: int, choices: Json) -> None:
+    steps = read_text(FIRST, LAST, {"choices": choices, "usage": usage})
+    assert "".join(step.text or "" for step in steps) == "ab"
+    assert steps[-1].finish == "stop"
+    assert sum(step.tokens for step in steps) == tokens
+    assert all((step.prompt_tokens or 0) >= 0 for step in steps)
+
+
+@pytest.mark.parametrize(
+    ("reason", "finish"),
+    [("stop", "stop"), ("eos_token", "stop"), ("end_turn", "stop"), ("max_tokens", "length")],
+)
+def test_reasons_of_other_servers_end_an_answer(reason: str, finish: str) -> None:
+    last = {"choices": [{"text": "b", "finish_reason": reason}]}
+    steps = read_text(FIRST, last, last | {"choices": [{"text": "", "finish_reason": reason}]})
+    assert [step.text for step in steps] == ["a", "b", ""]
+    assert steps[-1].finish == finish

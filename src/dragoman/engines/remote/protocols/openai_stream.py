@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 from msgspec import Struct
 
-from dragoman.engines.remote.failures import InvalidFrame, make_stream_error
+from dragoman.engines.remote.failures import DECODE_ERRORS, InvalidFrame, make_stream_error
 from dragoman.engines.remote.http.frames import DONE, decode_frame
 from dragoman.engines.remote.settings import Upstream
 from dragoman.errors import EngineFailed
@@ -26,12 +26,18 @@ FINISHES: dict[str, StepFinish] = {
     "tool_calls": "stop",
     "function_call": "stop",
     "content_filter": "stop",
+    "eos_token": "stop",
+    "stop_sequence": "stop",
+    "end_turn": "stop",
     "length": "length",
+    "max_tokens": "length",
+    "model_length": "length",
 }
 
 
 NOTHING = msgspec.Raw(b"")  # `Raw` cannot be one of several types
 EMPTY = (b"", b"null", b"{}")
+MAX_COUNT = 1 << 31  # tokens; more cannot be true
 
 
 class TextPromptDetails(Struct):
@@ -51,8 +57,8 @@ class TextChoice(Struct):
 
 
 class TextFrame(Struct):
-    choices: list[TextChoice] = []
-    usage: TextUsage | None = None
+    choices: list[TextChoice] | None = None
+    usage: msgspec.Raw = NOTHING
     error: Json = None
 
 
@@ -82,16 +88,16 @@ class TextReader:
         decoded = decode_frame(decode, frame)
         if decoded.error:
             raise make_stream_error(decoded.error)
-        if decoded.usage is not None:
-            self._usage = decoded.usage
-        steps = [step for choice in decoded.choices[:1] for step in self._read_choice(choice)]
-        if decoded.usage is not None and not decoded.choices and self._finish is not None:
-            steps += self._end()
-        return steps
+        has_usage = bytes(decoded.usage) not in EMPTY
+        if has_usage:
+            self._usage = read_usage(decoded.usage)
+        if decoded.choices:
+            return self._read_choice(decoded.choices[0])
+        return self._end() if has_usage and self._finish is not None else []
 
     def _read_choice(self, choice: TextChoice) -> list[Step]:
         text = self._get_text(choice)
-        if choice.finish_reason is not None:
+        if choice.finish_reason:  # some servers send an empty one with each frame
             self._finish = FINISHES.get(choice.finish_reason)
             if self._finish is None:
                 raise EngineFailed("The upstream server stopped before the answer was finished.")
@@ -111,12 +117,24 @@ class TextReader:
             Step(
                 self._choice,
                 "",
-                tokens=max(0, self._frames if count is None else count),
+                tokens=self._frames if count is None else count,
                 finish=self._finish,
                 prompt_tokens=usage.prompt_tokens if self._choice == 0 else None,
                 cached_tokens=None if details is None else details.cached_tokens,
             )
         ]
+
+
+def read_usage(data: msgspec.Raw) -> TextUsage:
+    """Return what a server counts; an answer is not lost because that cannot be read."""
+    try:
+        usage = msgspec.json.decode(data, type=TextUsage)
+    except DECODE_ERRORS:
+        return TextUsage()
+    details = usage.prompt_tokens_details
+    cached = None if details is None else details.cached_tokens
+    counts = (usage.prompt_tokens or 0, usage.completion_tokens or 0, cached or 0)
+    return usage if all(0 <= count < MAX_COUNT for count in counts) else TextUsage()
 
 
 def make_text_capabilities(upstream: Upstream) -> Capabilities:
