@@ -14,12 +14,14 @@ import pytest
 
 from dragoman.engines.step_queue import StepConsumer
 from dragoman.testing import CheckResult, NotConformant, Reply, ScriptedEngine, check_engine
+from dragoman.testing.byte_tokenizer import ByteTokenizer
 from dragoman.testing.delivering import DeliveringEngine
 from dragoman.testing.engine_checks import CHECKS
 from dragoman.types import Capabilities, Job, Step
 from dragoman.types.text_pair import TextPair
 
 TEXT = "A reply that is long enough to be cut in half, with ünïcode in it."
+VOCABULARY_SIZE = len(ByteTokenizer().pieces)
 replace = msgspec.structs.replace
 
 
@@ -44,6 +46,7 @@ def test_correct_engines_pass(engine: ScriptedEngine) -> None:
 
 def test_no_check_is_skipped_for_an_engine_that_claims_everything() -> None:
     engine = DeliveringEngine(TEXT, tokens=True, context=500, lora=("a",), scores=True)
+    engine.capabilities = replace(engine.capabilities, vocabulary_size=VOCABULARY_SIZE)
     results = asyncio.run(check_engine(engine, step_timeout=5))
     assert {result.outcome for result in results} == {"passed"}
     assert all(result.about for result in results)
@@ -380,6 +383,21 @@ class MisspellsField(ScriptedEngine):
         self.capabilities = replace(self.capabilities, sampling=frozenset({"temprature"}))
 
 
+class RejectsPlainJobs(ScriptedEngine):
+    """Has a vocabulary, but not all of its tokens can be in a prompt."""
+
+    def __init__(self) -> None:
+        super().__init__(TEXT, tokens=True)
+        self.capabilities = replace(self.capabilities, vocabulary_size=VOCABULARY_SIZE)
+
+    async def generate(self, job: Job) -> AsyncGenerator[Step, None]:
+        if job.prompt == [0]:
+            raise ValueError("no token 0")
+        async with aclosing(super().generate(job)) as steps:
+            async for step in steps:
+                yield step
+
+
 class RejectsListedField(ScriptedEngine):
     """Lists a sampling field but cannot take it."""
 
@@ -448,6 +466,7 @@ BROKEN: list[tuple[Callable[[], Any], str, str]] = [
     (MixesUpJobs, "isolates_jobs", "beside other"),
     (lambda: IgnoresStopTokens(TEXT, tokens=True), "stops_at_a_stop_token", "finish 'length'"),
     (lambda: ShowsStopToken(tokens=True), "stops_at_a_stop_token", "as stop token"),
+    (RejectsPlainJobs, "runs_plain_jobs", "no token 0"),
     (RejectsListedField, "takes_listed_sampling_fields", "no mirostat"),
     (lambda: ClosesSlowly(TEXT), "closing_cancels", "half way did not return"),
     (BusyAfterClose, "closing_cancels", "no step came"),
