@@ -20,7 +20,8 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*
 BLOCKS = {str(page.relative_to(ROOT)): read_blocks(page) for page in PAGES}
 # languages whose blocks are commands, and those whose blocks are only shown
 RUN, SHOWN = {"sh", "python"}, {"json", "yaml", "text", "lark", "nginx", "caddyfile", "ini"}
-NOT_RUN = re.compile(r"not run: \w.+|run by make ([\w-]+)")
+# why a block is not run as it is written, and which test does the same where it can
+NOT_RUN = re.compile(r"not run: [^;]+; (?P<test>tests/\S+) \w.+|run by make (?P<target>[\w-]+)")
 TARGETS = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
 
 
@@ -43,8 +44,10 @@ def test_blocks_are_well_formed(page: str) -> None:
         if block.marker and block.language in RUN:
             not_run = NOT_RUN.fullmatch(block.marker)
             assert block.file or block.marker == IN_TERMINAL or not_run, f"{where}: {block.marker}"
-            if not_run and not_run[1]:
-                assert not_run[1] in TARGETS, where
+            if not_run and not_run["target"]:
+                assert not_run["target"] in TARGETS, where
+            elif not_run:
+                assert (ROOT / not_run["test"]).exists(), where
         if block.language == "json" and "..." not in block.text:
             json.loads(block.text)
         elif block.language == "yaml":

@@ -2,7 +2,7 @@
 
 A comment on the line before a block says how it is tested:
 
-    <!-- not run: REASON -->            it is checked, but not run
+    <!-- not run: REASON; TEST ... -->  it is checked, but not run; what the test does instead
     <!-- run by make test-install -->   another target runs it
     <!-- run in a terminal -->          it is a chat, in which a user types
     <!-- file: dragoman.yaml -->        its text becomes this file in the working directory
