@@ -120,6 +120,10 @@ def make_setting_row(field: OptionField) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
+# The tables of figures that hostile tests add, and the target of the Makefile that measures them
+FIGURES = {"fuzz": "test-fuzz", "soak": "test-soak", "lag": "test-hostile", "cost": "test-hostile"}
+
+
 def make_reliability_page() -> str:
     """Return the prose of `parts/reliability.md` with what the hostile tests show."""
     parts = {}
@@ -134,8 +138,8 @@ def make_reliability_page() -> str:
             f"Of {len(entries)}, the server withstands {tested} ({cases:,} cases); "
             f"{len(entries) - tested} cannot occur here, with the reason given."
         )
-    for name in ("fuzz", "soak"):
-        parts[name] = make_figures_table(read_reliability(name), f"make test-{name}")
+    for name, target in FIGURES.items():
+        parts[name] = make_figures_table(read_reliability(name), f"make {target}")
     return (PARTS / "reliability.md").read_text(encoding="utf-8").format(**parts)
 
 

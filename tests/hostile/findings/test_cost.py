@@ -87,8 +87,8 @@ def check_costs(server: ServerProcess, every: int) -> dict[str, float]:
     assert not expensive
     return {
         "requests": cases,
-        "mebibytes": most_memory // MIB,
-        "seconds": round(most_seconds, 2),
+        "most memory in MiB": most_memory // MIB,
+        "most processor time in seconds": round(most_seconds, 2),
     }
 
 

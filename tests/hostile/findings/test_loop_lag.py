@@ -51,7 +51,7 @@ def test_two_thousand_large_embeddings(
     assert vectors["usage"]["prompt_tokens"] > 300_000
     print(f"\n2,048 embeddings as {encoding_format}: {lag}")
     assert lag.get_quantile(0.99) <= LAG_LIMIT, lag
-    add_figures("loop lag", **{f"embeddings {encoding_format}": str(lag)})
+    add_figures("lag", **{f"embeddings {encoding_format}": str(lag)})
 
 
 @measures_time
@@ -94,7 +94,7 @@ def test_a_request_of_many_prompts_gives_way(
     assert [response.status_code for response in responses] == [200] * 3, responses[0].text[:300]
     print(f"\n{MANY} prompts as {case}: {lag}")
     assert lag.get_quantile(0.99) <= LAG_LIMIT, lag
-    add_figures("loop lag", **{f"prompts as {case}": str(lag)})
+    add_figures("lag", **{f"prompts as {case}": str(lag)})
 
 
 @measures_time
@@ -112,7 +112,7 @@ def test_many_choices_that_echo_a_long_prompt(
     assert len(response.json()["choices"][7]["logprobs"]["tokens"]) > 7_000
     print(f"\n8 choices that echo: {lag}")
     assert lag.get_quantile(0.99) <= LAG_LIMIT, lag
-    add_figures("loop lag", **{"choices that echo": str(lag)})
+    add_figures("lag", **{"choices that echo": str(lag)})
 
 
 def check_lag_of_large_bodies(server: RunningServer, every: int) -> str:

@@ -14,4 +14,4 @@ server = short.server
 @measures_time
 def test_no_body_blocks_the_loop(server: RunningServer, add_figures: Callable[..., None]) -> None:
     lag = short.check_lag_of_large_bodies(server, every=1)
-    add_figures("loop lag", **{"large bodies": lag})
+    add_figures("lag", **{"large bodies": lag})
