@@ -193,6 +193,7 @@ def make_units(tools: ToolFormat) -> dict[str, str]:
         '`{"name": "`': '{"name": "',
         '`{"name":`': '{"name":',
         '`{"a":`': '{"a":',
+        "calls in calls": '{"name": "f", "arguments": {"b":',
         "`[f(`": "[f(",
         "`<parameter=`": "<parameter=",
         "`[`": "[",

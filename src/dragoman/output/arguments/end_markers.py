@@ -276,28 +276,29 @@ def starts_call(buffer: TextBuffer, ends: EndMarkers, names: Sequence[str]) -> R
 
 def is_next_call(
     buffer: TextBuffer, ends: EndMarkers, names: Sequence[str], starts_line: bool
-) -> ReadSteps[bool]:
+) -> ReadSteps[tuple[bool, int]]:
     """Whether the object here, in the place of a value, is the next call: the value is missing.
 
     It starts like a call of a declared tool, and what it would be a part of does not go on after
     it. At the end of the text that may be cut off, so there a new line must separate the calls.
+    Also returns how many characters were looked at: objects inside them need no other look.
     """
     if ends.call_start is None or not (yield from starts_call(buffer, ends, names)):
-        return False
-    end = yield from _find_object_end(buffer)
-    while end >= 0:
+        return False, 0
+    end, is_found = yield from _find_object_end(buffer)
+    while is_found:
         match = _FOLLOWER.match(buffer.text, buffer.pos + end)
         char = None if match is None else match[1]
         if char is not None:
-            return char not in ",}])"
+            return char not in ",}])", end
         if buffer.has_ended:
-            return starts_line and not buffer.is_truncated
+            return starts_line and not buffer.is_truncated, end
         yield
-    return False
+    return False, end
 
 
-def _find_object_end(buffer: TextBuffer) -> ReadSteps[int]:
-    """Return where the object here ends, relative to the position; -1 if that is not known."""
+def _find_object_end(buffer: TextBuffer) -> ReadSteps[tuple[int, bool]]:
+    """Return how long the object here is, or as far as it was read, and whether it ends there."""
     offset, depth, quote = 0, 0, ""
     while True:
         limit = buffer.pos + MAX_LOOKAHEAD
@@ -305,7 +306,7 @@ def _find_object_end(buffer: TextBuffer) -> ReadSteps[int]:
         match = parts.search(buffer.text, buffer.pos + offset, limit)
         if match is None or match[0] == "\\":
             if buffer.has_ended or len(buffer.text) >= limit:
-                return -1
+                return min(len(buffer.text), limit) - buffer.pos, False
             offset = (len(buffer.text) if match is None else match.start()) - buffer.pos
             yield
             continue
@@ -315,7 +316,7 @@ def _find_object_end(buffer: TextBuffer) -> ReadSteps[int]:
         elif not quote:
             depth += 1 if match[0] in "{[" else -1
             if not depth:
-                return offset
+                return offset, True
 
 
 def is_plain_object(buffer: TextBuffer, ends: EndMarkers, names: Sequence[str]) -> ReadSteps[bool]:

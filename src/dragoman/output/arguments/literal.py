@@ -72,6 +72,7 @@ class ValueReader:
         "_set_depths",
         "_string_markers",
         "_unquoted",
+        "_value_end",
         "colon_optional",
         "ends",
         "glued_key",
@@ -101,6 +102,7 @@ class ValueReader:
         self._current_key: str | None = None  # the key of the value being read
         self.stack: list[str] = []  # the characters that close what is open
         self._set_depths: set[int] = set()  # where these are sets of Python, which braces close
+        self._value_end = 0  # the position up to which an object is known to be a value
         self._plain_lists: set[int] = set()  # where these are lists with an element that is no call
         self.keys: Sequence[str] = ()  # names that may follow a bare word without a separator
         self.glued_key = ""  # the name that did
@@ -161,12 +163,14 @@ class ValueReader:
         ends, names = self.ends, self.types.tools
         if char != "{" or not self.types.may_be_object(self._key_name()):
             return (yield from is_at_end(self._buffer, ends))
-        if not self.stack:
+        if not self.stack or self._buffer.base + self._buffer.pos < self._value_end:
             return False
         if len(self.stack) in self._plain_lists:
             return (yield from starts_call(self._buffer, ends, names))
         starts_line = "\n" in self._pending.rpartition(":")[2]
-        return (yield from is_next_call(self._buffer, ends, names, starts_line))
+        is_call, length = yield from is_next_call(self._buffer, ends, names, starts_line)
+        self._value_end = self._buffer.base + self._buffer.pos + length
+        return is_call
 
     def _emit(self, text: str) -> None:
         """Emit the start of a value, preceded by everything held back for it."""
