@@ -307,7 +307,9 @@ def _explain_failure(error: Exception, repo: str) -> DragomanError:
         if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
             return Unavailable("There is no space left on the disk.")
         if isinstance(cause, PermissionError) or getattr(cause, "errno", None) == errno.EROFS:
-            return Unavailable("The models directory is not writable.")
+            return Unavailable(
+                "The models directory is not writable. Choose another with --models-dir."
+            )
         if type(cause).__name__ in FAILURES:
             return NotFound(FAILURES[type(cause).__name__].format(repo=f"`{repo}`"))
     return Unavailable(

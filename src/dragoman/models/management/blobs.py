@@ -54,7 +54,9 @@ def report_disk_errors() -> Iterator[None]:
         log.warning("cannot change the models on disk: %s", error)
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise Unavailable("There is no space left on the disk.") from error
-        raise Unavailable("The models directory is not writable.") from error
+        raise Unavailable(
+            "The models directory is not writable. Choose another with --models-dir."
+        ) from error
 
 
 class BlobWriter:
