@@ -87,6 +87,7 @@ def test_what_cannot_be_converted_is_named(template: str, problem: str) -> None:
         "{{ messages[0].content }}",
         "{%- for message in messages -%}{{ message.content }}{%- endfor -%}",
         "{{- bos_token }}{# a comment #}",
+        "{{ range(3)|join(messages[0].content) }}",
         "plain text",
     ],
 )

@@ -42,7 +42,7 @@ REASONING = {
     "IsThinkSet": '"is_think_set": enable_thinking is defined',
     "ThinkLevel": '"think_level": reasoning_effort|default("")',
 }
-_WORDS = "if|else|end|range|with|block|define|template|break|continue|and|or|not|json|len"
+_WORDS = r"if|else|end|range(?!\()|with|block|define|template|break|continue|and|or|not|json|len"
 _GO = re.compile(rf"\{{\{{-?\s*(?:[.$`]|/\*|(?:{_WORDS})\b)")
 _JINJA = re.compile(r"\{%|\{#")
 
