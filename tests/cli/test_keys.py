@@ -74,7 +74,7 @@ def test_the_entry_of_a_key_has_its_digest_and_its_owner(
         (("make", "bob"), "", "invalid choice"),
     ],
 )
-def test_mistakes(
+def test_a_mistake_is_one_line_that_names_it(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     arguments: tuple[str, ...],

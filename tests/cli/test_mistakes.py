@@ -95,9 +95,9 @@ FLAGS = [
     ("hf:owner/repo", "`dragoman pull hf:owner/repo`, or add --pull"),
     ("owner/repo/file.gguf", "`dragoman pull hf:owner/repo/file.gguf`, or add --pull"),
     ("HF:owner/repo", "`dragoman pull hf:owner/repo`, or add --pull"),
-    ("nowhere.gguf", "There is no model 'nowhere.gguf'"),
-    ("./some/nowhere.gguf", "There is no model './some/nowhere.gguf'"),
-    ("/no/nowhere.gguf", "There is no model '/no/nowhere.gguf'"),
+    ("nowhere.gguf", "There is no file 'nowhere.gguf'"),
+    ("./some/nowhere.gguf", "There is no file './some/nowhere.gguf'"),
+    ("/no/nowhere.gguf", "There is no file '/no/nowhere.gguf'"),
     ("godo", "There is no model 'godo'. Did you mean `good`?"),
     ("good --host 203.0.113.7 --api-key k", "--host: '203.0.113.7' is not an address of this"),
     ("good --host no.such.invalid --api-key k", "--host: 'no.such.invalid' is not an address"),
@@ -132,7 +132,9 @@ def test_wrong_flag(
     check_line(run_command(capsys, "serve", *arguments), message.format(tmp=place))
 
 
-def test_busy_port(place: Path, busy_port: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_busy_port_is_named_with_what_to_do(
+    place: Path, busy_port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     result = run_command(capsys, "serve", "good", "--port", str(busy_port))
     check_line(result, f"Port {busy_port} of 127.0.0.1 is in use. Stop the program")
 

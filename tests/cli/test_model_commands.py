@@ -286,7 +286,7 @@ def test_rm_deletes_files_and_empty_directories(run: Run, root: Path) -> None:
     ("name", "message"),
     [
         ("codr", "Did you mean `coder`"),
-        ("../models/coder.gguf", "There is no model"),
+        ("../models/coder.gguf", "There is no file"),
         ("outside", "still there"),
     ],
 )

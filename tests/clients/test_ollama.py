@@ -50,7 +50,7 @@ def check_metrics(answer: Any) -> None:
     assert answer.total_duration >= sum(durations) - 1_000_000
 
 
-def test_chat(client: Client) -> None:
+def test_chat_streams_the_text_that_it_returns_whole(client: Client) -> None:
     whole = client.chat(MODEL, MESSAGES, options=GREEDY)
     lines = list(client.chat(MODEL, MESSAGES, options=GREEDY, stream=True))
     assert whole.message.content
@@ -62,7 +62,7 @@ def test_chat(client: Client) -> None:
     assert not any(line.done for line in lines[:-1])
 
 
-def test_generate(client: Client) -> None:
+def test_generate_streams_the_text_that_it_returns_whole(client: Client) -> None:
     whole = client.generate(f"{MODEL}:latest", "The sea is", system="Be brief.", options=GREEDY)
     stream = client.generate(
         f"{MODEL}:latest", "The sea is", system="Be brief.", options=GREEDY, stream=True
@@ -132,7 +132,7 @@ def test_tools_are_functions_of_python(client: Client) -> None:
     assert (lines[-1].prompt_eval_count or 0) > 100  # the tool is described in the prompt
 
 
-def test_embed(client: Client) -> None:
+def test_embed_returns_unit_vectors_that_compare_meanings(client: Client) -> None:
     answer = client.embed(MODEL, ["the sea", "the ocean", "a tax form"])
     first, second, third = answer.embeddings
     assert all(math.isclose(math.hypot(*vector), 1, abs_tol=1e-5) for vector in answer.embeddings)

@@ -328,7 +328,7 @@ async def test_another_model_after_a_restart_is_refused_until_it_is_back() -> No
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 @pytest.mark.parametrize("suffix", ["", "/"])
 @in_event_loop
-async def test_addresses(host: str, suffix: str) -> None:
+async def test_addresses_keep_their_prefix_and_may_be_ipv6(host: str, suffix: str) -> None:
     server = RawUpstream(OK, make_answer(TEXT), prefix="/models/a")
     async with server.run(host):
         server.url += suffix

@@ -162,7 +162,9 @@ def test_all_paths_have_one_shape(path: str, scorer: RunningServer) -> None:
 
 
 @pytest.mark.parametrize(("top_n", "count"), [(1, 1), (3, 3), (99, 4), (0, 4), (None, 4)])
-def test_top_n(top_n: int | None, count: int, scorer: RunningServer) -> None:
+def test_top_n_returns_the_best_documents_alone(
+    top_n: int | None, count: int, scorer: RunningServer
+) -> None:
     whole = get_order(rerank(scorer))
     assert get_order(rerank(scorer, top_n=top_n)) == whole[:count]
 

@@ -132,7 +132,9 @@ def test_a_file_that_is_no_list_of_entries_is_rejected(
         ('"2001-02-03"', 0, False),
     ],
 )
-def test_expiry(tmp_path: Path, form: str, hours: int, is_valid: bool) -> None:
+def test_a_key_expires_at_a_time_or_at_the_end_of_a_day(
+    tmp_path: Path, form: str, hours: int, is_valid: bool
+) -> None:
     text = f"{datetime.now(UTC) + timedelta(hours=hours):{form}}"
     if time.gmtime().tm_hour == 23 and time.gmtime().tm_min == 59:
         pytest.skip("the day ends while the test runs")

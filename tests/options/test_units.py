@@ -31,7 +31,7 @@ from dragoman.options.units import (
         ("-1", -1),
     ],
 )
-def test_sizes(text: str, size: int) -> None:
+def test_sizes_are_read_in_their_units(text: str, size: int) -> None:
     assert parse_bytes(text) == size
 
 
@@ -53,12 +53,12 @@ def test_sizes(text: str, size: int) -> None:
         ("Never", -1),
     ],
 )
-def test_durations(text: str, seconds: float) -> None:
+def test_durations_are_read_in_their_units(text: str, seconds: float) -> None:
     assert parse_seconds(text) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(("text", "tokens"), [("8192", 8192), ("8k", 8192), ("1.5K", 1536)])
-def test_token_counts(text: str, tokens: int) -> None:
+def test_token_counts_are_read_in_their_units(text: str, tokens: int) -> None:
     assert parse_tokens(text) == tokens
 
 

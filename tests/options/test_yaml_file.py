@@ -41,7 +41,7 @@ def file(tmp_path: Path) -> Path:
         (["server", "nothing"], ":1"),
     ],
 )
-def test_lines(file: Path, keys: list[str], line: str) -> None:
+def test_a_key_is_located_by_file_and_line(file: Path, keys: list[str], line: str) -> None:
     assert read_yaml_file(file).locate(*keys) == f"{file}{line}"
 
 

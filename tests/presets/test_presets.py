@@ -160,7 +160,7 @@ def test_system_prompt_is_counted_and_replayed(force: tuple[str, ...]) -> None:
         ({"override": [], "force": False}, ["two"], "one ", False),
     ],
 )
-def test_stop(
+def test_stop_strings_of_the_operator_are_a_default_added_or_forced(
     servers: Servers, api: str, option: Any, sent: list[str] | None, text: str, warned: bool
 ) -> None:
     served = servers.get(stop=option)
@@ -360,7 +360,7 @@ def test_variable_that_the_template_does_not_read_is_logged(
         ({"temperature": {"override": None, "force": True}}, {"seed": 1}, "seed", 1, None),
     ],
 )
-def test_sampling(
+def test_sampling_of_the_operator_is_a_default_or_forced(
     servers: Servers, option: Any, sent: dict[str, Any], field: str, value: Any, warned: str | None
 ) -> None:
     served = servers.get(tokens=True, sampling=option)

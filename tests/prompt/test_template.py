@@ -99,7 +99,7 @@ def test_what_a_template_can_write(name: str) -> None:
     assert render(source, x={"b": "<é&'>", "a": [1, None, True]}) == expected
 
 
-def test_dates() -> None:
+def test_templates_can_write_the_date() -> None:
     assert render("{{ strftime_now('%Y') }}") == str(datetime.datetime.now().year)
 
 

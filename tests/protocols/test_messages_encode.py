@@ -286,7 +286,7 @@ def test_stop_reasons(last: Delta, reason: str, sequence: str | None) -> None:
     assert data["delta"]["stop_details"] is None
 
 
-def test_usage() -> None:
+def test_usage_counts_cached_tokens_apart() -> None:
     events, answer = (
         encode_events([make_delta("a"), make_finish()]),
         encode_message([make_delta("a"), make_finish()]),

@@ -327,7 +327,7 @@ def test_an_exit_ends_the_process() -> None:
     assert (done.returncode, done.stdout) == (70, "a\nb\n")
 
 
-def test_garbage() -> None:
+def test_a_script_can_break_the_contract_of_engines() -> None:
     def play_reply(**fields: Any) -> list[Step]:
         return play(ScriptedEngine(Reply("ab", chunks=1, **fields)), make_job(logprobs=1))
 
@@ -421,7 +421,7 @@ def test_embeddings_depend_on_the_input_only() -> None:
     assert asyncio.run(engine.embed(["a"], [Adapter("l")])) != [text]
 
 
-def test_tokenize() -> None:
+def test_text_is_tokenized_by_bytes_or_by_words() -> None:
     assert asyncio.run(ScriptedEngine("x", tokens=True).tokenize("é<|im_end|>", True)) == [
         195,
         169,

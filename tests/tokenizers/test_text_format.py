@@ -39,7 +39,9 @@ IDS = {"bos_token_id": 1, "eos_token_id": 2, "seperator_token_id": 3}
         ({"model": "bert", "add_eos_token": True}, True, [1, 9, 3], [1, 8, 2, 3, 9, 2]),
     ],
 )
-def test_gguf(metadata: dict[str, Any], add_bos: bool, single: list[int], pair: list[int]) -> None:
+def test_special_tokens_around_texts_follow_the_metadata_of_the_file(
+    metadata: dict[str, Any], add_bos: bool, single: list[int], pair: list[int]
+) -> None:
     fields = {PREFIX + name: value for name, value in (IDS | metadata).items()}
     text_format = format_from_gguf(fields, add_bos)
     assert text_format.wrap([9]) == single

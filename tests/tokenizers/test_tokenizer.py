@@ -285,7 +285,9 @@ def test_bos_is_added_only_if_the_model_wants_it(metadata: dict[str, Any], expec
         ("none", {}, []),
     ],
 )
-def test_pieces(kind: str, tokens: dict[str, int], pieces: list[bytes]) -> None:
+def test_pieces_are_the_bytes_of_each_kind_of_vocabulary(
+    kind: str, tokens: dict[str, int], pieces: list[bytes]
+) -> None:
     assert pieces_from_gguf(make_metadata(tokens, model=kind)) == pieces
 
 
