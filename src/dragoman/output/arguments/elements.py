@@ -169,7 +169,7 @@ def _iterate_gaps(children: Sequence[ChildElement], size: int) -> Iterator[tuple
 def untyped_to_json(text: str) -> str:
     """Return the content of an element without a schema: a value if it is one, else a string."""
     if not text.strip():
-        return '""'
+        return "null"
     return to_json(text) or quote(text)
 
 
