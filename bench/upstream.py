@@ -19,6 +19,7 @@ from bench.report import BenchOptions, Table, Tables
 
 STREAMS = 50
 GATEWAY_STREAMS = (10, 50)
+GATEWAY_SECONDS = 12  # of a stream: LiteLLM reads on after its clients have left
 PACE = 0.02
 FIRST_TOKENS = 40  # requests, one after the other, of one round
 FIRST_TEXT = re.compile(rb'"content":"[^"]')
@@ -68,8 +69,9 @@ def _start_gateways(stack: ExitStack, url: str) -> list[RunningPeer]:
 
 def _measure_gateway(peer: RunningPeer, window: float, streams: int) -> float:
     """Return the µs of CPU time per token; infinite if streams do not begin, or break off."""
+    tokens = int((GATEWAY_SECONDS + window) / PACE)
     try:
-        result = _run(peer, window, counts_children=True, streams=streams)
+        result = _run(peer, window, counts_children=True, streams=streams, tokens=tokens)
     except subprocess.CalledProcessError:
         return float("inf")
     return result.cpu_ns / max(1, result.tokens) / 1000
@@ -139,14 +141,18 @@ def compare_engines(options: BenchOptions) -> Table:
 
 
 def _run(
-    peer: RunningPeer, window: float, counts_children: bool, streams: int = STREAMS
+    peer: RunningPeer,
+    window: float,
+    counts_children: bool,
+    streams: int = STREAMS,
+    tokens: int = ENDLESS,
 ) -> LoadResult:
     return run_client(
         Load(
             port=peer.port,
             pid=peer.pid,
             core=choose_cores()[1],
-            bodies=[make_body(ENDLESS)] * streams,
+            bodies=[make_body(tokens)] * streams,
             window=window,
             counts_children=counts_children,
         )
