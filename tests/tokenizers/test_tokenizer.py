@@ -357,9 +357,9 @@ def test_long_texts_are_encoded_in_a_thread(ours: Tokenizer) -> None:
     threads: list[threading.Thread] = []
 
     class RecordingTokenizer(Tokenizer):
-        def encode_now(self, text: str) -> list[int]:
+        def _encode_all(self, texts: list[str]) -> list[list[int]]:
             threads.append(threading.current_thread())
-            return super().encode_now(text)
+            return super()._encode_all(texts)
 
     tokenizer = RecordingTokenizer(ours.vocabulary, ours._backend)
 

@@ -31,6 +31,7 @@ from dragoman.tokenizers.from_json import (
     read_directory,
 )
 from dragoman.tokenizers.vocabulary import Vocabulary
+from dragoman.tokenizers.words import make_word_encoder
 from dragoman.types.worker_threads import run_in_worker
 
 log = logging.getLogger("dragoman.tokenizers")
@@ -85,6 +86,7 @@ class Tokenizer(_BaseTokenizer):
         super().__init__(vocabulary)
         self._backend = backend
         self.keeps_text = _keeps_text(backend)
+        self._words = make_word_encoder(backend, self._encode_all)
 
     def serialize_backend(self) -> str:
         """Return the text of a `tokenizer.json`, see `serialize`."""
@@ -93,16 +95,19 @@ class Tokenizer(_BaseTokenizer):
     def encode_now(self, text: str) -> list[int]:
         if not text:
             return []
-        if not text.isascii():
-            text = _replace_surrogates(text)
-        # The batch call releases the GIL while it works
-        ids: list[int] = self._backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
-        return ids
+        return self._encode_all([text if text.isascii() else _replace_surrogates(text)])[0]
 
     async def encode(self, text: str) -> list[int]:
-        if len(text) <= MAX_INLINE_CHARACTERS:
+        if len(text) > MAX_INLINE_CHARACTERS:
+            return await run_in_worker(self.encode_now, text)
+        if self._words is None or not text:
             return self.encode_now(text)
-        return await run_in_worker(self.encode_now, text)
+        return self._words.encode(text if text.isascii() else _replace_surrogates(text))
+
+    def _encode_all(self, texts: list[str]) -> list[list[int]]:
+        # the batch call releases the GIL while it works
+        encodings = self._backend.encode_batch_fast(texts, add_special_tokens=False)
+        return [encoding.ids for encoding in encodings]
 
 
 class EngineTokenizer(_BaseTokenizer):
