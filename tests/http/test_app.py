@@ -28,6 +28,7 @@ from tests.support.serving import (
     RunningServer,
     make_chat,
     make_scripted_app,
+    poll_until,
     run_app,
     serve_scripted,
 )
@@ -177,10 +178,7 @@ def test_key_file_is_reloaded_when_it_changes(tmp_path: Path) -> None:
 
         assert is_allowed("one")
         file.write_text("two, longer\n")
-        deadline = 500
-        while is_allowed("one") and deadline:
-            deadline -= 1
-        assert deadline
+        poll_until(lambda: not is_allowed("one"))
         assert is_allowed("two, longer")
 
 
