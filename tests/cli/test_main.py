@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dragoman import config
-from dragoman.cli.main import COMMANDS, build_parser
+from dragoman.cli.main import COMMANDS, build_parser, parse_arguments
 
 PROGRAM = """
 import atexit, json, sys
@@ -55,6 +55,16 @@ def test_a_command_imports_only_what_it_needs(
     command: str, excluded: set[str], tmp_path: Path
 ) -> None:
     assert not excluded & list_imports(tmp_path, *command.split())
+
+
+@pytest.mark.parametrize("arguments", [[], ["help"], ["--help"], ["-h"]])
+def test_the_program_alone_prints_its_help(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse_arguments(arguments)
+    assert caught.value.code == 0
+    assert capsys.readouterr().out == build_parser().format_help()
 
 
 def test_help_names_every_command_and_the_prefix_of_variables() -> None:

@@ -303,7 +303,7 @@ def test_wrong_mapping_file(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "code"),
-    [(["serve", "--port", "99999"], 1), (["serve", "--prot", "1"], 2), (["sevre"], 2), ([], 2)],
+    [(["serve", "--port", "99999"], 1), (["serve", "--prot", "1"], 2), (["sevre"], 2)],
 )
 def test_exit_codes_of_the_program(arguments: list[str], code: int, tmp_path: Path) -> None:
     process = subprocess.run(
