@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -62,24 +63,29 @@ def mutate(data: bytes, chooser: random.Random) -> bytes:
     return bytes(mutated)
 
 
-def check_mutants(path: Path, count: int, seed: int) -> None:
-    """Read mutated headers: each is read or rejected; none has a tensor beyond its end."""
+def check_mutants(count: int, seed: int) -> None:
+    """Read mutated headers: each is read or rejected; none has a tensor beyond its end.
+
+    The file is in memory: writing one on a disk takes twenty times as long as reading its header.
+    """
     chooser = random.Random(seed)
-    for _ in range(count):
-        data = mutate(VALID, chooser)
-        path.write_bytes(data)
-        try:
-            header = gguf.read_header(path)
-        except DragomanError:
-            continue
-        assert header.tensors.bytes <= len(data)
+    with open(os.memfd_create("model.gguf"), "wb", buffering=0) as file:
+        path = f"/proc/self/fd/{file.fileno()}"
+        for _ in range(count):
+            data = mutate(VALID, chooser)
+            file.truncate(len(data))
+            os.pwrite(file.fileno(), data, 0)
+            try:
+                header = gguf.read_header(path)
+            except DragomanError:
+                continue
+            assert header.size == len(data)
+            assert header.tensors.bytes <= len(data)
 
 
-def test_hole_87_mutated_headers_are_read_or_rejected(
-    tmp_path: Path, count_cases: Callable[[int], None]
-) -> None:
+def test_hole_87_mutated_headers_are_read_or_rejected(count_cases: Callable[[int], None]) -> None:
     """`tests/hostile/heavy` reads a million."""
-    check_mutants(tmp_path / "model.gguf", 500, seed=87)
+    check_mutants(500, seed=87)
     count_cases(500)
 
 
