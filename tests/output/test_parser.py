@@ -217,11 +217,11 @@ def test_parsing_is_deterministic() -> None:
 def test_recursive_schemas_are_walked_once() -> None:
     choices = [{"$ref": "#/$defs/A"}] * 100
     root = {"$defs": {"A": {"anyOf": choices}}, "properties": {"a": {"anyOf": choices}}}
-    assert read_parameter_schema(root).member("a").types == frozenset()
+    assert read_parameter_schema(root).get_member("a").types == frozenset()
     nested: dict[str, Any] = {"type": "string"}
     for _ in range(20):
         nested = {"anyOf": [nested] * 20}
-    assert read_parameter_schema({"properties": {"a": nested}}).member("a").types == {"string"}
+    assert read_parameter_schema({"properties": {"a": nested}}).get_member("a").types == {"string"}
 
 
 DEFINED = {"a b": {"type": "integer"}, "a/b": {"type": "boolean"}, "a~b": {"type": "null"}}
@@ -260,7 +260,7 @@ EITHER = {"anyOf": [{"type": "string"}, {"type": "integer"}]}
 def test_types_of_a_parameter(schema: dict[str, Any], types: str) -> None:
     root: dict[str, Any] = {"type": "object", "properties": {"a": schema}, "$defs": DEFINED}
     root["oneOf"] = [{"items": {"type": "number"}}]
-    assert read_parameter_schema(root).member("a").types == set(types.split())
+    assert read_parameter_schema(root).get_member("a").types == set(types.split())
 
 
 def make_properties(**members: Any) -> dict[str, Any]:
@@ -296,20 +296,20 @@ def make_properties(**members: Any) -> dict[str, Any]:
     ids=repr,
 )
 def test_types_of_a_parameter_in_combined_schemas(root: Any, types: str) -> None:
-    assert read_parameter_schema(root).member("a").types == set(types.split())
+    assert read_parameter_schema(root).get_member("a").types == set(types.split())
 
 
 def test_schema_walks_are_bounded() -> None:
     deep: dict[str, Any] = {"type": "string"}
     for _ in range(5000):
         deep = {"allOf": [deep], "properties": {"a": {"type": "string"}}}
-    schema = read_parameter_schema({"properties": {"a": deep}}).member("a")
-    assert schema.member("a").types == {"string"}
+    schema = read_parameter_schema({"properties": {"a": deep}}).get_member("a")
+    assert schema.get_member("a").types == {"string"}
     wide = {
         "anyOf": [make_properties(**{f"a{number}": {"const": number}}) for number in range(5000)]
     }
-    assert len(read_parameter_schema(wide).names()) < 5000
-    assert read_parameter_schema(wide).member("a9").types == {"integer"}
+    assert len(read_parameter_schema(wide).list_names()) < 5000
+    assert read_parameter_schema(wide).get_member("a9").types == {"integer"}
 
 
 @pytest.mark.parametrize(

@@ -45,12 +45,12 @@ class Route(Struct, frozen=True, kw_only=True):
     body_type: str = "application/json"  # the media type of its body
     response_type: type | None = None
     streams: bool = False
-    is_work: bool = True  # a POST that is one of the concurrent requests of a key
+    counts_as_concurrent: bool = True  # False for a POST that runs no model
 
     @property
     def is_concurrent(self) -> bool:
         """Whether its requests count as concurrent ones: reading and deleting never does."""
-        return self.is_work and self.method in ("POST", WEBSOCKET)
+        return self.counts_as_concurrent and self.method in ("POST", WEBSOCKET)
 
     @property
     def name(self) -> RouteName:
@@ -79,7 +79,7 @@ class RouteOptions(TypedDict, total=False):
     body_type: str
     response_type: type
     streams: bool
-    is_work: bool
+    counts_as_concurrent: bool
 
 
 class RouteGroup:

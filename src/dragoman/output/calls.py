@@ -41,17 +41,17 @@ class DeclaredTools:
         is_repeated = first == second and first in self._tools and name not in self._tools
         return first if is_repeated else name
 
-    def parameter_types(self, name: str) -> Mapping[str, Types]:
+    def get_parameter_types(self, name: str) -> Mapping[str, Types]:
         """Return the types of each parameter of a tool, computed on first use."""
         types = self._types.get(name)
         if types is None:
             schema = self._find_schema(name)
-            types = {key: schema.member(key).types for key in schema.names()}
+            types = {key: schema.get_member(key).types for key in schema.list_names()}
             self._types[name] = types
         return types
 
-    def parameter_schema(self, name: str, key: str) -> ParameterSchema:
-        return self._find_schema(name).member(key)
+    def get_parameter_schema(self, name: str, key: str) -> ParameterSchema:
+        return self._find_schema(name).get_member(key)
 
     def _find_schema(self, name: str) -> ParameterSchema:
         """Return the parameters of a tool, read on first use."""
@@ -80,8 +80,10 @@ class CallRecorder:
         self.has_call = False  # whether the current attempt has emitted a call
         self.is_undeclared = False  # whether the current call names an undeclared tool
         self.name = ""
-        self.missing_end: Callable[[], str] = str  # returns the text that completes the arguments
-        self.held_arguments: Callable[[], str] = str  # returns the arguments that are held back
+        self.get_missing_end: Callable[[], str] = (
+            str  # returns the text that completes the arguments
+        )
+        self.get_held_arguments: Callable[[], str] = str  # returns the arguments that are held back
         self.ends = NO_ENDS  # markers that end a call, whatever part of it is missing
         self.rejections: list[str] = []  # why possible calls became text
         self._is_marked = False
@@ -123,11 +125,11 @@ class CallRecorder:
         if self._draft is None:
             self._emitted.append(f"\n{name}\n")
         self._is_emitting, self._is_open = False, True
-        self.missing_end = self.held_arguments = str
+        self.get_missing_end = self.get_held_arguments = str
 
-    def parameter_types(self, key: str) -> Types:
-        types = self.tools.parameter_types(self.name)
-        return types[key] if key in types else self.tools.parameter_schema(self.name, key).types
+    def get_parameter_types(self, key: str) -> Types:
+        types = self.tools.get_parameter_types(self.name)
+        return types[key] if key in types else self.tools.get_parameter_schema(self.name, key).types
 
     def write_arguments(self, text: str) -> None:
         if self.is_undeclared:
@@ -156,7 +158,7 @@ class CallRecorder:
     def complete_call(self) -> None:
         """Complete the arguments of a call that was emitted in part, and finish it."""
         if self._is_emitting:
-            self.write_arguments(self.missing_end())
+            self.write_arguments(self.get_missing_end())
             self.close_call()
 
     def complete_damaged_call(self) -> None:
@@ -176,7 +178,7 @@ class CallRecorder:
         if not truncated:
             self.complete_call()
         elif self._is_open and not self.is_undeclared:
-            self.write_arguments("" if self._is_emitting else self.held_arguments())
+            self.write_arguments("" if self._is_emitting else self.get_held_arguments())
             self._buffer.pos = len(self._buffer.text)
             self.commit()
 

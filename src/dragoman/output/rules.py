@@ -80,13 +80,15 @@ class FormatRules:
         self.skipped = (*(tools.skipped if tools is not None else ()), *self.reasoning.skipped)
         self.in_text = ParserState("text", [*self._call_openers(), *self._answer_markers()])
         self.after_call = ParserState(
-            "text", [*self._call_openers(), *self._answer_markers(), *self._after_call_markers()]
+            "text",
+            [*self._call_openers(), *self._answer_markers(), *self._list_markers_after_call()],
         )
         ended_by: list[tuple[str, MarkerMeaning]] = [
             (marker, "ended_by") for marker in self.reasoning.ended_by
         ]
         self.after_rejected_section = ParserState(
-            "text", [*self._call_openers(), *self._answer_markers(), *self._bare_call_openers()]
+            "text",
+            [*self._call_openers(), *self._answer_markers(), *self._list_bare_call_openers()],
         )
         self.in_routed_text = (
             self.in_text
@@ -94,7 +96,7 @@ class FormatRules:
             else ParserState("text", self._answer_markers())
         )
         self.in_reasoning = {  # by the policy for calls in it
-            policy: ParserState("reasoning", [*self._reasoning_markers(), *openers])
+            policy: ParserState("reasoning", [*self._list_reasoning_markers(), *openers])
             for policy, openers in (
                 ("auto", self._call_openers()),
                 ("accept", self._call_openers() or ended_by),
@@ -105,7 +107,7 @@ class FormatRules:
         # markers that end reasoning, whatever else is open
         self.reasoning_closers = MarkerSet((*self.reasoning.close, *ends))
         # markers without a meaning that may follow calls
-        self.ignorable = MarkerSet(self._ignorable_markers())
+        self.ignorable = MarkerSet(self._list_ignorable_markers())
         headers = [
             spec.header for spec in (tools, self.reasoning) if spec is not None and spec.header
         ]
@@ -132,17 +134,17 @@ class FormatRules:
         meanings += [(marker, "drop") for marker in self.reasoning.dropped]
         meanings += [(marker, "wrap") for marker in self.reasoning.answer_wrapper.open]
         meanings += [(marker, "unwrap") for marker in self.reasoning.answer_wrapper.close]
-        meanings += self._skip_openers()
+        meanings += self._list_skip_openers()
         if self.tools is not None:
             meanings += [(marker, "drop") for marker in self.tools.dropped]
-        return meanings + self._header_markers()
+        return meanings + self._list_header_markers()
 
     def _has_call_routes(self) -> bool:
         """Whether headers separate calls from text, so that text contains no calls."""
         header = self.tools.header if self.tools is not None else None
         return header is not None and any(route == "call" for _, route in header.routes)
 
-    def _header_markers(self) -> list[tuple[str, MarkerMeaning]]:
+    def _list_header_markers(self) -> list[tuple[str, MarkerMeaning]]:
         meanings: list[tuple[str, MarkerMeaning]] = []
         for spec in (self.tools, self.reasoning):
             if spec is not None and spec.header is not None:
@@ -152,25 +154,25 @@ class FormatRules:
                     meanings += [(marker, "end") for marker in spec.header.end if marker.strip()]
         return meanings
 
-    def _reasoning_markers(self) -> list[tuple[str, MarkerMeaning]]:
+    def _list_reasoning_markers(self) -> list[tuple[str, MarkerMeaning]]:
         meanings: list[tuple[str, MarkerMeaning]] = [
             (marker, "close") for marker in self.reasoning.close
         ]
         meanings += [(marker, "open") for marker in self.reasoning.open]
-        return meanings + self._skip_openers() + self._header_markers()
+        return meanings + self._list_skip_openers() + self._list_header_markers()
 
-    def _skip_openers(self) -> list[tuple[str, MarkerMeaning]]:
+    def _list_skip_openers(self) -> list[tuple[str, MarkerMeaning]]:
         return [(marker, "skip") for pair in self.skipped for marker in pair.open]
 
-    def _after_call_markers(self) -> list[tuple[str, MarkerMeaning]]:
+    def _list_markers_after_call(self) -> list[tuple[str, MarkerMeaning]]:
         tools = self.tools
         if tools is None:
             return []
         markers = (*tools.section.close, *tools.call.close, *tools.ignored_after_call)
         markers += ENDS_OF_TURN
-        return [*self._bare_call_openers(), *((marker, "drop") for marker in markers)]
+        return [*self._list_bare_call_openers(), *((marker, "drop") for marker in markers)]
 
-    def _ignorable_markers(self) -> list[str]:
+    def _list_ignorable_markers(self) -> list[str]:
         tools = self.tools
         if tools is None:
             return []
@@ -179,5 +181,5 @@ class FormatRules:
         markers = (*tools.dropped, *tools.ignored_after_call, *self.reasoning.dropped)
         return [*markers, *closes, *ends, *ENDS_OF_TURN]
 
-    def _bare_call_openers(self) -> list[tuple[str, MarkerMeaning]]:
+    def _list_bare_call_openers(self) -> list[tuple[str, MarkerMeaning]]:
         return [] if self.tools is None else [(marker, "call") for marker in self.tools.call.open]

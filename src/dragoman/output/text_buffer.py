@@ -127,7 +127,7 @@ class TextBuffer:
         """Hold text that was taken before, and what is read from here on."""
         self._held, self._held_from, self._held_start = [text], self.pos, start
 
-    def held_text(self) -> str:
+    def get_held_text(self) -> str:
         """Return the text read since `hold`, and keep holding it."""
         return "".join([*(self._held or ()), self.text[self._held_from : self.pos]])
 

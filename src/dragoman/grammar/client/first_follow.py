@@ -45,7 +45,7 @@ class FollowSets:
                 has_grown = True
             first_set = self._first_sets[name]
             size = len(first_set)
-            first_set |= self._first_set(body)
+            first_set |= self._find_first_set(body)
             has_grown = has_grown or len(first_set) > size
         return has_grown
 
@@ -77,7 +77,7 @@ class FollowSets:
             case Repetition():
                 return expression.min_count == 0 or self.is_nullable(expression.part)
 
-    def _first_set(self, expression: Expression) -> set[Terminal]:
+    def _find_first_set(self, expression: Expression) -> set[Terminal]:
         terminals = self._compute_first_set(expression)
         self._count_visits(1 + len(terminals))
         return terminals
@@ -89,12 +89,12 @@ class FollowSets:
             case RuleCall():
                 return self._first_sets[expression.name]
             case Alternation():
-                return set().union(*map(self._first_set, expression.parts))
+                return set().union(*map(self._find_first_set, expression.parts))
             case Repetition():
-                return self._first_set(expression.part) if expression.max_count != 0 else set()
+                return self._find_first_set(expression.part) if expression.max_count != 0 else set()
         terminals: set[Terminal] = set()
         for part in expression.parts:
-            terminals |= self._first_set(part)
+            terminals |= self._find_first_set(part)
             if not self.is_nullable(part):
                 break
         return terminals
@@ -137,12 +137,12 @@ class FollowSets:
                     self._propagate_follow(part, follow_set, rules, terminals)
             case Repetition(part=part, max_count=max_count):
                 repeats = max_count is None or max_count > 1
-                first_set = self._first_set(part) if repeats else set()
+                first_set = self._find_first_set(part) if repeats else set()
                 self._propagate_follow(part, follow_set | first_set, rules, terminals)
             case Concatenation():
                 for part in reversed(expression.parts):
                     self._propagate_follow(part, follow_set, rules, terminals)
-                    first_set = self._first_set(part)
+                    first_set = self._find_first_set(part)
                     follow_set = first_set | follow_set if self.is_nullable(part) else first_set
 
     def can_continue_with(self, terminal: Terminal, text: str) -> bool:

@@ -149,7 +149,7 @@ class LarkGrammar:
         text = json.loads(as_json)
         if not token.endswith("i"):
             return Terminal(text)
-        chars = (self.regexes.char(fold_case(get_chars(char))) for char in text)
+        chars = (self.regexes.add_char(fold_case(get_chars(char))) for char in text)
         return Terminal(self.regexes.concat(chars))
 
     def new_occurrence(self, terminal: Terminal) -> Terminal:
@@ -158,7 +158,7 @@ class LarkGrammar:
 
     def to_regex(self, terminal: Terminal) -> RegexId:
         value = terminal.value
-        return self.regexes.literal(value) if isinstance(value, str) else value
+        return self.regexes.add_literal(value) if isinstance(value, str) else value
 
 
 def _is_terminal(name: str) -> bool:
@@ -295,7 +295,9 @@ class _DefinitionParser:
                     return first
                 last = self._grammar.parse_string(self._peek()[1])
                 self._position += 1
-                return Terminal(self._regexes.char(((_code_point(first), _code_point(last)),)))
+                return Terminal(
+                    self._regexes.add_char(((_read_code_point(first), _read_code_point(last)),))
+                )
             case "regex":
                 source, _, flags = text[1:].rpartition("/")
                 return self._grammar.parse_regex(source, flags)
@@ -352,5 +354,5 @@ class _DefinitionParser:
         return terminal
 
 
-def _code_point(terminal: Terminal) -> int:
+def _read_code_point(terminal: Terminal) -> int:
     return ord(terminal.value) if isinstance(terminal.value, str) else 0

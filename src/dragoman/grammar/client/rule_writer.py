@@ -134,13 +134,13 @@ class RuleWriter:
             case Concatenation():
                 return " ".join(map(self.write, expression.parts)) or EMPTY
             case Alternation():
-                return join_alternatives(map(self.write, self._writable_parts(expression)))
+                return join_alternatives(map(self.write, self._list_writable_parts(expression)))
             case Repetition(part=part, min_count=min_count, max_count=max_count):
                 if not self.is_writable(part, self.writable_rules):
                     return EMPTY
                 return f"({self.write(part)}){format_repeat(min_count, max_count)}"
 
-    def _writable_parts(self, alternation: Alternation) -> Iterator[Expression]:
+    def _list_writable_parts(self, alternation: Alternation) -> Iterator[Expression]:
         return (part for part in alternation.parts if self.is_writable(part, self.writable_rules))
 
     @cached_property

@@ -74,7 +74,7 @@ class TerminalWriter:
         return self._get_expressions(terminal).unpadded
 
     def _get_expressions(self, terminal: Terminal) -> TerminalExpressions:
-        value, endings = terminal.value, self._allowed_endings(terminal)
+        value, endings = terminal.value, self._find_allowed_endings(terminal)
         key = value, endings
         if key not in self._expressions:
             if isinstance(value, str):
@@ -83,7 +83,7 @@ class TerminalWriter:
                 self._expressions[key] = self._write_regex(terminal, value, endings)
         return self._expressions[key]
 
-    def _allowed_endings(self, terminal: Terminal) -> frozenset[str]:
+    def _find_allowed_endings(self, terminal: Terminal) -> frozenset[str]:
         """Return the prefixes of markers that a terminal may end with."""
         syntax = self._syntax
         if isinstance(syntax, QuotedSyntax):
@@ -91,7 +91,7 @@ class TerminalWriter:
         if terminal not in self._endings:
             self._endings[terminal] = frozenset(
                 prefix
-                for prefix in self._possible_endings(terminal, syntax)
+                for prefix in self._list_possible_endings(terminal, syntax)
                 if not any(
                     self._follow_sets.can_continue_with(terminal, marker.removeprefix(prefix))
                     for marker in syntax.forbidden
@@ -100,10 +100,10 @@ class TerminalWriter:
             )
         return self._endings[terminal]
 
-    def _possible_endings(self, terminal: Terminal, syntax: DelimitedSyntax) -> Iterable[str]:
+    def _list_possible_endings(self, terminal: Terminal, syntax: DelimitedSyntax) -> Iterable[str]:
         """Return the prefixes of markers that a terminal might end with, or more."""
         if isinstance(terminal.value, str):
-            prefix = syntax.pending_prefix(terminal.value)
+            prefix = syntax.find_pending_prefix(terminal.value)
             return (prefix,) if prefix else ()
         chars = self._grammar.regexes.collect_chars(terminal.value)
         if chars is not None and not intersect(chars, syntax.first_chars):
@@ -114,7 +114,7 @@ class TerminalWriter:
         if not text:
             return TerminalExpressions()
         if isinstance(self._syntax, DelimitedSyntax):
-            prefix = self._syntax.pending_prefix(text)
+            prefix = self._syntax.find_pending_prefix(text)
             if prefix != "" and prefix not in endings:
                 return TerminalExpressions()
             literal = quote_literal(text)
@@ -236,17 +236,17 @@ class TerminalWriter:
         syntax = self._syntax
         for chars, target in automaton.transitions[source.state]:
             if not source.pending and (plain := intersect(chars, syntax.plain)):
-                regex = to_regex_class(plain) + self._self_loop(automaton, target)
-                yield _piece_state(automaton, target), regex
+                regex = to_regex_class(plain) + self._write_self_loop(automaton, target)
+                yield _make_piece_state(automaton, target), regex
             if isinstance(syntax, QuotedSyntax):
                 for escape in syntax.escape_regexes(intersect(chars, syntax.special)):
-                    yield _piece_state(automaton, target), escape
+                    yield _make_piece_state(automaton, target), escape
         if isinstance(syntax, QuotedSyntax):
             return
         for char in syntax.padding:
             after = automaton.advance(source.state, char)
             if after is not None:
-                yield _piece_state(automaton, after), escape_regex(char)
+                yield _make_piece_state(automaton, after), escape_regex(char)
         for prefix, continuing in syntax.marker_prefixes.items():
             after = automaton.advance(source.state, prefix)
             if after is None:
@@ -257,11 +257,11 @@ class TerminalWriter:
                 if deviating := subtract(intersect(chars, syntax.plain), continuing):
                     regex = escape_regex(prefix) + to_regex_class(deviating)
                     yield (
-                        _piece_state(automaton, target),
-                        regex + self._self_loop(automaton, target),
+                        _make_piece_state(automaton, target),
+                        regex + self._write_self_loop(automaton, target),
                     )
 
-    def _self_loop(self, automaton: Automaton, state: int) -> str:
+    def _write_self_loop(self, automaton: Automaton, state: int) -> str:
         """Match any number of plain characters that do not leave a state."""
         regex = ""
         for chars, target in automaton.transitions[state]:
@@ -270,7 +270,7 @@ class TerminalWriter:
         return regex
 
 
-def _piece_state(automaton: Automaton, state: int) -> PieceState:
+def _make_piece_state(automaton: Automaton, state: int) -> PieceState:
     return PieceState(state, accepting=automaton.accepting[state])
 
 

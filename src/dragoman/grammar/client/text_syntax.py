@@ -128,7 +128,7 @@ class DelimitedSyntax:
                 prefixes.setdefault(text[:length], set()).add(text[length])
         return {prefix: get_chars(chars) for prefix, chars in prefixes.items()}
 
-    def pending_prefix(self, text: str) -> str | None:
+    def find_pending_prefix(self, text: str) -> str | None:
         """Return the prefix of a marker that a text ends with; None if it contains a marker."""
         if any(marker in text for marker in self.forbidden):
             return None

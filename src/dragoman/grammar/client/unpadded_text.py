@@ -67,10 +67,10 @@ class UnpaddedTextWriter:
             case Concatenation():
                 return any(
                     self._is_writable(expression.parts[index], writable_rules)
-                    for index in self._last_indexes(expression)
+                    for index in self._list_last_indexes(expression)
                 )
 
-    def _last_indexes(self, sequence: Concatenation) -> list[int]:
+    def _list_last_indexes(self, sequence: Concatenation) -> list[int]:
         """Return the indexes of the parts that the text of a sequence may end with, last first."""
         indexes = []
         for index in range(len(sequence.parts) - 1, -1, -1):
@@ -100,7 +100,7 @@ class UnpaddedTextWriter:
                 return self._write_last_of_sequence(expression)
 
     def _write_last_of_sequence(self, sequence: Concatenation) -> str:
-        indexes, alternatives = self._last_indexes(sequence), []
+        indexes, alternatives = self._list_last_indexes(sequence), []
         before = " ".join(map(self._rules.write, sequence.parts[: indexes[-1]]))
         for index in reversed(indexes):
             last = self._write_last(sequence.parts[index])

@@ -61,18 +61,18 @@ class RegexBuilder:
         self._compared_ranges = 0
         self._derivatives: dict[tuple[RegexId, int], RegexId] = {}
         self._automata: dict[RegexId, Automaton] = {}
-        self.empty_language = self.char(NO_CHARS)
+        self.empty_language = self.add_char(NO_CHARS)
         self.empty_string = self._intern(RegexNode("concat"), nullable=True)
-        self.any_string = self.repeat(self.char(ALL_CHARS), 0, None)
+        self.any_string = self.repeat(self.add_char(ALL_CHARS), 0, None)
 
     # construction
 
-    def char(self, chars: CharSet) -> RegexId:
+    def add_char(self, chars: CharSet) -> RegexId:
         """Return an expression for one character of a set."""
         return self._intern(RegexNode("char", chars=chars), nullable=False)
 
-    def literal(self, text: str) -> RegexId:
-        return self.concat(self.char(((ord(char), ord(char)),)) for char in text)
+    def add_literal(self, text: str) -> RegexId:
+        return self.concat(self.add_char(((ord(char), ord(char)),)) for char in text)
 
     def concat(self, parts: Iterable[RegexId]) -> RegexId:
         result = self.empty_string
@@ -95,7 +95,7 @@ class RegexBuilder:
         members: set[RegexId] = set()
         chars: list[tuple[int, int]] = []
         for option in options:
-            for alternative in self._alternatives(option):
+            for alternative in self._list_alternatives(option):
                 node = self._nodes[alternative]
                 if node.kind == "char":
                     chars += node.chars
@@ -104,14 +104,14 @@ class RegexBuilder:
         if self.any_string in members:
             return self.any_string
         if chars:
-            members.add(self.char(union_ranges(chars)))
+            members.add(self.add_char(union_ranges(chars)))
         members.discard(self.empty_language)
         if len(members) < 2:
             return next(iter(members), self.empty_language)
         nullable = any(self._nullable[member] for member in members)
         return self._intern(RegexNode("union", tuple(sorted(members))), nullable=nullable)
 
-    def _alternatives(self, regex: RegexId) -> Iterable[RegexId]:
+    def _list_alternatives(self, regex: RegexId) -> Iterable[RegexId]:
         node = self._nodes[regex]
         return node.parts if node.kind == "union" else (regex,)
 
@@ -201,7 +201,7 @@ class RegexBuilder:
         parts = [self.restrict_to(part, chars) for part in node.parts]
         match node.kind:
             case "char":
-                return self.char(intersect(node.chars, chars))
+                return self.add_char(intersect(node.chars, chars))
             case "concat":
                 return self.concat(parts)
             case "union":

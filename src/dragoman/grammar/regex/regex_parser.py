@@ -123,7 +123,7 @@ class RegexParser:
             case "[":
                 return self._build_char(self._parse_class())
             case ".":
-                return self._builder.char(ALL_CHARS if self._flags.dot_all else ALL_BUT_NEWLINE)
+                return self._builder.add_char(ALL_CHARS if self._flags.dot_all else ALL_BUT_NEWLINE)
             case "\\":
                 return self._build_char(self._parse_escape())
             case "^" | "$":
@@ -131,7 +131,7 @@ class RegexParser:
         return self._build_char(((ord(char), ord(char)),))
 
     def _build_char(self, chars: CharSet) -> RegexId:
-        return self._builder.char(fold_case(chars) if self._flags.ignore_case else chars)
+        return self._builder.add_char(fold_case(chars) if self._flags.ignore_case else chars)
 
     def _parse_group(self) -> RegexId | None:
         """Parse a group after its opening bracket."""

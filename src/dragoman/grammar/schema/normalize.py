@@ -175,7 +175,7 @@ def _is_satisfiable(node: Node, satisfiable: set[str]) -> bool:
     return True
 
 
-def _wrap(node: Node) -> Node:
+def _mark_json_only(node: Node) -> Node:
     """Mark a node whose constraints only a writer of JSON can enforce."""
     if not isinstance(node, String | Array | Object) or not needs_json(node):
         return node
@@ -215,14 +215,14 @@ class _DefinitionRewriter:
             case Array():
                 prefix_items = tuple([self.rewrite(item) for item in node.prefix_items])
                 items, contains = self.rewrite(node.items), self.rewrite(node.contains)
-                return _wrap(
+                return _mark_json_only(
                     simplify_array(
                         replace(node, prefix_items=prefix_items, items=items, contains=contains)
                     )
                 )
             case Object():
-                return _wrap(self._rewrite_object(node))
-        return _wrap(node)
+                return _mark_json_only(self._rewrite_object(node))
+        return _mark_json_only(node)
 
     def _rewrite_object(self, node: Object) -> Node:
         additional = self.rewrite(node.additional)

@@ -56,7 +56,7 @@ class SchemaExporter:
             while len(definitions) < len(self._targets):
                 pointer = list(self._targets)[len(definitions)]
                 target = self._targets[pointer]
-                definitions[self._definition_name(pointer)] = self._copy_root(target, pointer)
+                definitions[self._name_definition(pointer)] = self._copy_root(target, pointer)
             _check_weight(copy, definitions)
         except NotExportable:
             return None
@@ -72,7 +72,7 @@ class SchemaExporter:
             raise NotExportable
         return copy
 
-    def _definition_name(self, pointer: str) -> str:
+    def _name_definition(self, pointer: str) -> str:
         return f"d{list(self._targets).index(pointer)}"
 
     def _copy(self, schema: Json, place: str, depth: int = 1) -> Json:
@@ -143,7 +143,7 @@ class SchemaExporter:
     def _copy_reference(self, reference: str, place: str) -> str:
         pointer, target = self._resolve(reference, place)
         self._targets.setdefault(pointer, target)
-        return self._definition_name(pointer)
+        return self._name_definition(pointer)
 
 
 def allows_escaped_names(schema: dict[str, Json]) -> bool:
@@ -183,7 +183,7 @@ class _OpenObjectSearch:
                 stack += _list_subschemas(current)
         return False
 
-    def _in_place_schemas(
+    def _list_in_place_schemas(
         self, schema: Mapping[str, Json], seen: set[str]
     ) -> dict[str, list[Json]]:
         """Return the schemas that apply to the same value, by keyword."""
@@ -203,7 +203,7 @@ class _OpenObjectSearch:
         values = [value for keyword in _SCHEMA_MAPS for value in schema.get(keyword, {}).values()]
         return any(value not in unconstrained for value in values) or any(
             self._constrains_properties(inner, seen)
-            for schemas in self._in_place_schemas(schema, seen).values()
+            for schemas in self._list_in_place_schemas(schema, seen).values()
             for inner in schemas
         )
 
@@ -219,7 +219,7 @@ class _OpenObjectSearch:
             (all if keyword in ("anyOf", "oneOf") else any)(
                 self._is_closed(inner, seen) for inner in schemas
             )
-            for keyword, schemas in self._in_place_schemas(schema, seen).items()
+            for keyword, schemas in self._list_in_place_schemas(schema, seen).items()
         )
 
 

@@ -192,7 +192,7 @@ class _ToolAdapter:
         if self._states_types:
             return ALL_TYPES
         if name not in self._types_by_name:
-            self._types_by_name[name] = self._reader.member(name).types
+            self._types_by_name[name] = self._reader.get_member(name).types
         return self._types_by_name[name] or self._default_types
 
     def _adapt_node(self, node: Node, read_types: Types | None) -> Node:

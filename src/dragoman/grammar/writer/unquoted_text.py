@@ -36,7 +36,7 @@ from dragoman.output.arguments.parameter_types import (
     ANY_TYPE,
     STRING,
     Types,
-    json_type,
+    get_json_type,
     read_parameter_schema,
 )
 
@@ -149,7 +149,7 @@ def list_types(node: Node) -> Types:
         case Array():
             return frozenset({"array"})
         case Literals():
-            return frozenset(json_type(json.loads(value)) for value in node.values)
+            return frozenset(get_json_type(json.loads(value)) for value in node.values)
         case LlguidanceSchema():
             return read_parameter_schema(json.loads(node.schema)).types or ALL_TYPES
     return ALL_TYPES

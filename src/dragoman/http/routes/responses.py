@@ -219,7 +219,7 @@ def make_routes(context: RouteContext) -> list[Route]:
             "/{id}/cancel",
             handlers.cancel,
             "Cancel a background response.",
-            is_work=False,
+            counts_as_concurrent=False,
         ),
         group.make(
             "GET", "/{id}/input_items", handlers.list_input_items, "List the input of a response."

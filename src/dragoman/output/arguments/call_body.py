@@ -38,7 +38,7 @@ MAX_WRAPPERS = 4
 
 
 @lru_cache(maxsize=512)
-def marker_set(*markers: str) -> MarkerSet:
+def make_marker_set(*markers: str) -> MarkerSet:
     """Return a cached `MarkerSet`."""
     return MarkerSet(markers)
 
@@ -62,11 +62,13 @@ def read_arguments_value(
 
     `call_keys`: the keys of the object that contains them.
     """
-    quotes = marker_set(*body.string_markers) if body is not None and body.string_markers else None
+    quotes = (
+        make_marker_set(*body.string_markers) if body is not None and body.string_markers else None
+    )
     unquoted = body is not None and body.unquoted_values
     types = ArgumentTypes(
-        parameters=calls.tools.parameter_types(calls.name),
-        find=calls.parameter_types,
+        parameters=calls.tools.get_parameter_types(calls.name),
+        find=calls.get_parameter_types,
         cast=cast,
         casts_words=body is not None and body.types_from_schema,
         casts_strings=body is not None and body.casts_strings,
@@ -77,7 +79,7 @@ def read_arguments_value(
     value.must_be_object = True
     value.colon_optional = body is not None
     value.ends = calls.ends
-    calls.missing_end, calls.held_arguments = value.missing_end, value.held_text
+    calls.get_missing_end, calls.get_held_arguments = value.get_missing_end, value.get_held_text
     yield from value.read()
 
 
@@ -301,7 +303,7 @@ def read_named_call(
     buffer: TextBuffer, body: NamedObject, calls: CallRecorder, after: tuple[str, ...]
 ) -> ReadSteps[None]:
     """Read a name, the marker that ends it, and an object; without one, `after` must follow."""
-    ends = calls.ends.join(marker_set(*body.name_ends, "{"))
+    ends = calls.ends.join(make_marker_set(*body.name_ends, "{"))
     text, marker, end = yield from read_until(buffer, ends)
     if marker in body.name_ends:
         buffer.pos = end
@@ -312,12 +314,12 @@ def read_named_call(
         raise Mismatch
     groups = match.groupdict()
     if body.free_text:
-        closes = marker_set(*(line + close for line in ("\n", "") for close in after))
+        closes = make_marker_set(*(line + close for line in ("\n", "") for close in after))
         if (yield from read_free_text(buffer, calls, groups["name"], closes)):
             return
     if marker in body.name_ends and after:
         yield from skip_space(buffer)
-        if (yield from is_at_marker(buffer, marker_set(*after))):
+        if (yield from is_at_marker(buffer, make_marker_set(*after))):
             calls.open_call(groups["name"], groups.get("id") or "")
             calls.write_arguments("{}")
             calls.close_call()
@@ -330,7 +332,7 @@ def read_named_arguments(
 ) -> ReadSteps[None]:
     calls.open_call(name, call_id)
     yield from skip_space(buffer)
-    is_fenced = (yield from read_marker(buffer, marker_set(*body.fence, *FENCES))) >= 0
+    is_fenced = (yield from read_marker(buffer, make_marker_set(*body.fence, *FENCES))) >= 0
     char = yield from next_char(buffer)
     if char == "{":
         yield from read_arguments_value(buffer, calls, body)
@@ -342,4 +344,4 @@ def read_named_arguments(
     if is_fenced or body.fence:
         closing = (marker.strip() for marker in (*body.fence, *FENCES))
         yield from skip_space(buffer)
-        yield from read_marker(buffer, marker_set(*closing))
+        yield from read_marker(buffer, make_marker_set(*closing))

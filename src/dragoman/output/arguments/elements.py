@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from dragoman.output.arguments.call_body import marker_set
+from dragoman.output.arguments.call_body import make_marker_set
 from dragoman.output.arguments.cast import cast, to_json
 from dragoman.output.arguments.end_markers import EndMarkers, ends_string, make_finder
 from dragoman.output.arguments.json_strings import quote
@@ -40,7 +40,7 @@ def read_nested_call(
     buffer: TextBuffer, body: NestedElements, calls: CallRecorder, after: tuple[str, ...]
 ) -> ReadSteps[None]:
     """Read a name, then an element for each argument."""
-    ends = calls.ends.join(marker_set(*body.name_ends, *after))
+    ends = calls.ends.join(make_marker_set(*body.name_ends, *after))
     text, marker, end = yield from read_until(buffer, ends)
     if marker in body.name_ends:
         buffer.pos = end
@@ -49,14 +49,14 @@ def read_nested_call(
         raise Mismatch
     calls.open_call(match["name"].strip())
     out = ArgumentWriter(calls)
-    opens, ends = marker_set(body.prefix + "<"), calls.ends.join(marker_set(*after))
+    opens, ends = make_marker_set(body.prefix + "<"), calls.ends.join(make_marker_set(*after))
     try:
         while True:
             yield from skip_space(buffer)
             at_end = yield from is_at_marker(buffer, ends)
             if at_end or (yield from read_marker(buffer, opens)) < 0:
                 break
-            key, marker, end = yield from read_until(buffer, calls.ends.join(marker_set(">")))
+            key, marker, end = yield from read_until(buffer, calls.ends.join(make_marker_set(">")))
             closing = f"{body.prefix}</{key}>"
             if marker != ">" or _ELEMENT_NAME.fullmatch(key) is None or closing in after:
                 raise Mismatch
@@ -84,13 +84,13 @@ def read_element(
     element: PendingElement,
 ) -> ReadSteps[None]:
     key = element.key
-    if calls.parameter_types(key) == STRING:
+    if calls.get_parameter_types(key) == STRING:
         out.start_string(key)
         yield from read_element_text(buffer, body, element, out.write_string)
         out.end_string()
         return
     parts: list[str] = []
-    schema = calls.tools.parameter_schema(calls.name, key)
+    schema = calls.tools.get_parameter_schema(calls.name, key)
 
     def write() -> None:
         make_item = partial(element_to_json, body, "".join(parts))
@@ -113,8 +113,8 @@ def read_element_text(
 ) -> ReadSteps[None]:
     """Read the content of an element, which may contain elements of the same name."""
     opening, closing = f"{body.prefix}<{element.key}>", f"{body.prefix}</{element.key}>"
-    finder = make_finder(marker_set(closing), element.ends.call_opens)
-    markers = element.ends.join(marker_set(opening, closing))
+    finder = make_finder(make_marker_set(closing), element.ends.call_opens)
+    markers = element.ends.join(make_marker_set(opening, closing))
     depth = 1
     while True:
         marker, end = yield from stream_until(buffer, markers, write)
@@ -147,12 +147,12 @@ def element_to_json(
     items_only = all(key == body.item for key, _, _ in children)
     if types == frozenset({"array"}) or (items_only and (not types or "array" in types)):
         items = (
-            element_to_json(body, inner, schema.item(index), depth + 1)
+            element_to_json(body, inner, schema.get_item(index), depth + 1)
             for index, (_, inner, _) in enumerate(children)
         )
         return f"[{', '.join(items)}]"
     members = (
-        f"{quote(key)}: {element_to_json(body, inner, schema.member(key), depth + 1)}"
+        f"{quote(key)}: {element_to_json(body, inner, schema.get_member(key), depth + 1)}"
         for key, inner, _ in children
     )
     return f"{{{', '.join(members)}}}"

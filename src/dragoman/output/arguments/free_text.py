@@ -24,7 +24,7 @@ def read_free_text(
     False if the tool has another number of parameters, or none that is a string, and if the text
     does not start on a new line or may be an object.
     """
-    types = calls.tools.parameter_types(calls.tools.resolve_name(name))
+    types = calls.tools.get_parameter_types(calls.tools.resolve_name(name))
     if len(types) != 1 or not all("string" in of_key or not of_key for of_key in types.values()):
         return False
     if (yield from read_marker(buffer, LINE_BREAK)) < 0:
@@ -33,7 +33,7 @@ def read_free_text(
         return False
     [key] = types
     calls.open_call(name)
-    calls.missing_end = lambda: '"}'
+    calls.get_missing_end = lambda: '"}'
     calls.write_arguments(f'{{{quote(key)}: "')
     marker, _ = yield from stream_until(
         buffer, ends, lambda text: calls.write_arguments(escape(text))

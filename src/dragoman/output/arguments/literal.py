@@ -3,7 +3,7 @@
 One scanner reads JSON, Python literals, and mixtures: single quotes, `True` and `None`, bare keys,
 extra or missing commas, tuples, and strings between the format's own markers. Valid JSON stays
 unchanged. Whatever arrives, the emitted text is a prefix of valid JSON: a key is held back until
-its value starts, so appending `ValueReader.missing_end` always completes it.
+its value starts, so appending `ValueReader.get_missing_end` always completes it.
 
 Text that cannot be a value raises `Mismatch`, but only before any of it is emitted.
 """
@@ -110,11 +110,11 @@ class ValueReader:
         self.must_be_object = False  # whether the value must be an object
         self.colon_optional = False  # whether the colon after a key may be missing
 
-    def missing_end(self) -> str:
+    def get_missing_end(self) -> str:
         """Return the text that completes the value emitted so far."""
         return "".join(reversed(self.stack[: len(self.stack) - self._pending_depth]))
 
-    def held_text(self) -> str:
+    def get_held_text(self) -> str:
         """Return the text that was read but not emitted yet."""
         return self._pending_braces + self._pending
 
@@ -161,7 +161,7 @@ class ValueReader:
     def _is_over(self, char: str) -> ReadSteps[bool]:
         """Whether a marker or the next call ends the value here, whatever is open."""
         ends, names = self.ends, self.types.tools
-        if char != "{" or not self.types.may_be_object(self._key_name()):
+        if char != "{" or not self.types.may_be_object(self._get_key_name()):
             return (yield from is_at_end(self._buffer, ends))
         if not self.stack or self._buffer.base + self._buffer.pos < self._value_end:
             return False
@@ -360,7 +360,11 @@ class ValueReader:
         assert markers is not None  # noqa: S101
         if (yield from read_marker(buffer, markers)) < 0:
             return False
-        types = self.types.expected(self._key_name()) if self.types.casts_strings else None
+        types = (
+            self.types.get_expected_types(self._get_key_name())
+            if self.types.casts_strings
+            else None
+        )
         if types and types != STRING:
             parts: list[str] = []
             try:
@@ -377,7 +381,7 @@ class ValueReader:
         self._out('"')
         return True
 
-    def _key_name(self) -> str | None:
+    def _get_key_name(self) -> str | None:
         """Return the key of the value being read, without quotes; None for inner values."""
         return None if self._current_key is None else json.loads(self._current_key)
 
@@ -396,5 +400,7 @@ class ValueReader:
             glued = (key for key in self.keys if word.endswith(key) and word != key)
             self.glued_key = next(glued, "")
             word = word.removesuffix(self.glued_key)
-        types = self.types.expected(self._key_name()) if self.types.casts_words else None
+        types = (
+            self.types.get_expected_types(self._get_key_name()) if self.types.casts_words else None
+        )
         self._emit(self.types.cast(word, types) if types else word_to_json(word))

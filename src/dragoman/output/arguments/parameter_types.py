@@ -60,15 +60,15 @@ class ParameterSchema:
         self._root = root
         self._memo = memo
         self._node = node if isinstance(node, Mapping) else {}
-        self.types = self._types_of(node).effective or ANY_TYPE
+        self.types = self._find_types(node).effective or ANY_TYPE
 
-    def member(self, key: str) -> ParameterSchema:
+    def get_member(self, key: str) -> ParameterSchema:
         return self._select(lambda node: _select_member(node, key))
 
-    def item(self, index: int) -> ParameterSchema:
+    def get_item(self, index: int) -> ParameterSchema:
         return self._select(lambda node: _select_item(node, index))
 
-    def names(self) -> list[str]:
+    def list_names(self) -> list[str]:
         names, queue, seen = dict[str, None](), [self._node], set[int]()
         while queue and len(seen) < MAX_NODES:
             node = queue.pop(0)
@@ -80,7 +80,7 @@ class ParameterSchema:
                 names |= dict.fromkeys(key for key in inner if isinstance(key, str))
             parts = [
                 self._resolve_reference(node),
-                *(part for keyword in _COMBINATORS for part in _list_of(node, keyword)),
+                *(part for keyword in _COMBINATORS for part in _get_list(node, keyword)),
             ]
             queue += [part for part in parts if isinstance(part, Mapping)]
         return list(names)
@@ -104,17 +104,19 @@ class ParameterSchema:
     ) -> Json:
         """Like `_select_from`, for a node that combines others."""
 
-        def parts(nodes: Iterable[object]) -> list[Json]:
+        def select_parts(nodes: Iterable[object]) -> list[Json]:
             selected = [self._select_from(node, pick, seen, depth + 1) for node in nodes]
             return [part for part in selected if part is not None]
 
-        selected = parts([self._resolve_reference(node), *_list_of(node, "allOf")[:MAX_NODES]])
+        selected = select_parts(
+            [self._resolve_reference(node), *_get_list(node, "allOf")[:MAX_NODES]]
+        )
         own = pick(node)
         selected += [] if own is None else [own]
         for keyword in ("anyOf", "oneOf"):
-            options = parts(_list_of(node, keyword)[:MAX_NODES])
+            options = select_parts(_get_list(node, keyword)[:MAX_NODES])
             # an option without types, or one that forbids the value, does not weaken the others
-            known = [option for option in options if self._types_of(option).effective]
+            known = [option for option in options if self._find_types(option).effective]
             selected += [_combine("anyOf", known)] if known else []
         return _combine("allOf", selected) if selected else None
 
@@ -127,7 +129,7 @@ class ParameterSchema:
         except UnresolvedReference:
             return None
 
-    def _types_of(self, node: object, depth: int = 0) -> NodeTypes:
+    def _find_types(self, node: object, depth: int = 0) -> NodeTypes:
         if node is False:
             return NodeTypes(frozenset())
         if not isinstance(node, Mapping) or depth > MAX_DEPTH:
@@ -139,17 +141,17 @@ class ParameterSchema:
         return memo[id(node)][1]
 
     def _compute_types(self, node: Mapping[str, Json], depth: int) -> NodeTypes:
-        types = NodeTypes(_declared_types(node), _implied_types(node))
+        types = NodeTypes(_read_declared_types(node), _find_implied_types(node))
         if types.types is not None and _TYPE_SOURCES.isdisjoint(node):
             return types
         if isinstance(node.get("enum"), list):
-            types = _intersect(types, NodeTypes(frozenset(map(json_type, node["enum"]))))
+            types = _intersect(types, NodeTypes(frozenset(map(get_json_type, node["enum"]))))
         if "const" in node:
-            types = _intersect(types, NodeTypes(frozenset({json_type(node["const"])})))
-        for part in (self._resolve_reference(node), *_list_of(node, "allOf")):
-            types = _intersect(types, self._types_of(part, depth + 1))
+            types = _intersect(types, NodeTypes(frozenset({get_json_type(node["const"])})))
+        for part in (self._resolve_reference(node), *_get_list(node, "allOf")):
+            types = _intersect(types, self._find_types(part, depth + 1))
         for keyword in ("anyOf", "oneOf"):
-            options = [self._types_of(part, depth + 1) for part in _list_of(node, keyword)]
+            options = [self._find_types(part, depth + 1) for part in _get_list(node, keyword)]
             types = _intersect(types, _unite(options))
         return types
 
@@ -159,7 +161,7 @@ _COMPOSITE = frozenset({"$ref", *_COMBINATORS})
 _TYPE_SOURCES = _COMPOSITE | {"enum", "const"}  # constrain the type besides `type`
 
 
-def _list_of(node: Mapping[str, Json], keyword: str) -> list[Json]:
+def _get_list(node: Mapping[str, Json], keyword: str) -> list[Json]:
     value = node.get(keyword)
     return value if isinstance(value, list) else []
 
@@ -183,11 +185,11 @@ def _select_member(node: Mapping[str, Json], key: str) -> Json:
 def _select_item(node: Mapping[str, Json], index: int) -> Json:
     is_tuple_items = isinstance(node.get("items"), list) and "prefixItems" not in node
     first, rest = ("items", "additionalItems") if is_tuple_items else ("prefixItems", "items")
-    first_items = _list_of(node, first)
+    first_items = _get_list(node, first)
     return first_items[index] if index < len(first_items) else node.get(rest)
 
 
-def _declared_types(node: Mapping[str, Json]) -> Types | None:
+def _read_declared_types(node: Mapping[str, Json]) -> Types | None:
     """Return the types that a node's `type` names."""
     value = node.get("type")
     values = value if isinstance(value, list) else [value]
@@ -195,7 +197,7 @@ def _declared_types(node: Mapping[str, Json]) -> Types | None:
     return frozenset(SYNONYMS.get(name, name) for name in names) if names else None
 
 
-def _implied_types(node: Mapping[str, Json]) -> Types:
+def _find_implied_types(node: Mapping[str, Json]) -> Types:
     """Return the types that a node's keywords imply."""
     words = node.keys() - ({"required"} if isinstance(node.get("required"), bool) else set())
     return frozenset(
@@ -225,7 +227,7 @@ def _unite(options: list[NodeTypes]) -> NodeTypes:
     return NodeTypes(union) if is_certain else NodeTypes(None, union)
 
 
-def json_type(value: object) -> str:
+def get_json_type(value: object) -> str:
     """Return the JSON type of a value."""
     match value:
         case None:

@@ -11,7 +11,7 @@ import json
 import re
 
 from dragoman.output.arguments.call_body import (
-    marker_set,
+    make_marker_set,
     next_char,
     read_call_object,
     read_object_list,
@@ -92,7 +92,7 @@ def read_python_call(buffer: TextBuffer, calls: CallRecorder, name: str) -> Read
     buffer.pos += 1
     calls.open_call(name)
     arguments = KeywordArguments(buffer, calls)
-    calls.missing_end = arguments.missing_end
+    calls.get_missing_end = arguments.get_missing_end
     next_name = yield from arguments.read()
     calls.close_call()
     return next_name
@@ -144,14 +144,14 @@ class KeywordArguments:
     def __init__(self, buffer: TextBuffer, calls: CallRecorder) -> None:
         self._buffer = buffer
         self._calls = calls
-        self._keys = tuple(calls.tools.parameter_types(calls.name))
+        self._keys = tuple(calls.tools.get_parameter_types(calls.name))
         self._value: ValueReader | None = None
         self._in_string = False
         self._has_arguments = False
         self._lead = "{"
 
-    def missing_end(self) -> str:
-        inner = self._value.missing_end() if self._value is not None else ""
+    def get_missing_end(self) -> str:
+        inner = self._value.get_missing_end() if self._value is not None else ""
         return ('"' if self._in_string else inner) + "}"
 
     def _emit(self, text: str) -> None:
@@ -193,7 +193,7 @@ class KeywordArguments:
     def _read_argument(self, key: str) -> ReadSteps[str]:
         """Read the value of an argument; return the next key if it follows without a separator."""
         buffer = self._buffer
-        types = self._calls.parameter_types(key)
+        types = self._calls.get_parameter_types(key)
         char = buffer.text[buffer.pos : buffer.pos + 1]
         if char and char in "\"'":
             buffer.pos += 1
@@ -234,7 +234,7 @@ class KeywordArguments:
         """Read a string without quotes, up to the next argument or the end of the call."""
         buffer = self._buffer
         parts: list[str] = []
-        ends = marker_set(*(f",{GAP}{key}{GAP}=" for key in self._keys), *CALL_ENDS)
+        ends = make_marker_set(*(f",{GAP}{key}{GAP}=" for key in self._keys), *CALL_ENDS)
         ends = self._calls.ends.join(ends)
         try:
             yield from stream_until(buffer, ends, parts.append)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from dragoman.output.arguments.call_body import marker_set, next_char, read_arguments_value
+from dragoman.output.arguments.call_body import make_marker_set, next_char, read_arguments_value
 from dragoman.output.arguments.cast import cast, to_json
 from dragoman.output.arguments.end_markers import (
     CLOSING_QUOTES,
@@ -57,9 +57,9 @@ class ArgumentWriter:
         self._in_string = False
         self._key = ""  # of values that wait: the schema wants a list, and each may be an element
         self._values: list[tuple[str, MakeItem]] = []  # as one value, and as element of a list
-        calls.missing_end = self.missing_end
+        calls.get_missing_end = self.get_missing_end
 
-    def missing_end(self) -> str:
+    def get_missing_end(self) -> str:
         return '"}' if self._in_string else "}"
 
     def _start_member(self, key: str) -> str:
@@ -87,8 +87,8 @@ class ArgumentWriter:
         if len(values) == 1:
             self.write_member(self._key, values[0][0])
         elif values:
-            schema = self._calls.tools.parameter_schema(self._calls.name, self._key)
-            items = (make_item(schema.item(n)) for n, (_, make_item) in enumerate(values))
+            schema = self._calls.tools.get_parameter_schema(self._calls.name, self._key)
+            items = (make_item(schema.get_item(n)) for n, (_, make_item) in enumerate(values))
             self.write_member(self._key, f"[{', '.join(items)}]")
 
     def start_string(self, key: str) -> None:
@@ -111,7 +111,7 @@ def read_tagged_call(
     buffer: TextBuffer, body: TaggedArguments, calls: CallRecorder, after: tuple[str, ...]
 ) -> ReadSteps[None]:
     """Read a name, then keys and values. `after`: markers that can follow the last value."""
-    ends = calls.ends.join(marker_set(*body.name_ends, *body.key.open, *after))
+    ends = calls.ends.join(make_marker_set(*body.name_ends, *body.key.open, *after))
     text, marker, end = yield from read_until(buffer, ends)
     if marker in body.name_ends:
         buffer.pos = end
@@ -125,7 +125,7 @@ def read_tagged_call(
         calls.close_call()
         return
     yield from skip_space(buffer)
-    if body.block.open and (yield from read_marker(buffer, marker_set(*body.block.open))) >= 0:
+    if body.block.open and (yield from read_marker(buffer, make_marker_set(*body.block.open))) >= 0:
         yield from read_argument_block(buffer, body, calls)
         return
     if marker.startswith("/"):  # a self-closing tag
@@ -139,7 +139,7 @@ def read_all_arguments(
 ) -> ReadSteps[None]:
     """Read the keys and values of a call whose name is known."""
     out = ArgumentWriter(calls)
-    opens, closes = marker_set(*body.key.open), marker_set(*body.value.close)
+    opens, closes = make_marker_set(*body.key.open), make_marker_set(*body.value.close)
     try:  # no function of its own: each one that waits for text takes time for every token
         while True:
             yield from skip_space(buffer)
@@ -155,7 +155,7 @@ def read_all_arguments(
     if (
         not out.has_arguments
         and after
-        and not (yield from is_at_marker(buffer, marker_set(*after)))
+        and not (yield from is_at_marker(buffer, make_marker_set(*after)))
     ):
         raise Mismatch  # neither arguments nor an end
     out.close()
@@ -165,13 +165,13 @@ def read_argument_block(
     buffer: TextBuffer, body: TaggedArguments, calls: CallRecorder
 ) -> ReadSteps[None]:
     """Read all arguments as one JSON object between markers."""
-    _, _, buffer.pos = yield from read_until(buffer, marker_set(*body.key.close))
+    _, _, buffer.pos = yield from read_until(buffer, make_marker_set(*body.key.close))
     if (yield from next_char(buffer)) != "{":
         raise Mismatch
     yield from read_arguments_value(buffer, calls)
     calls.close_call()
     yield from skip_space(buffer)
-    yield from read_marker(buffer, marker_set(*body.block.close))
+    yield from read_marker(buffer, make_marker_set(*body.block.close))
 
 
 def read_argument(
@@ -181,7 +181,7 @@ def read_argument(
     out: ArgumentWriter,
 ) -> ReadSteps[None]:
     """Read a key and its value. A key without a value is left out."""
-    ends = calls.ends.join(marker_set(*body.key.close, *body.value.open, *body.value.close))
+    ends = calls.ends.join(make_marker_set(*body.key.close, *body.value.open, *body.value.close))
     text, marker, end = yield from read_until(buffer, ends)
     if marker in body.key.close:
         buffer.pos = end
@@ -199,13 +199,13 @@ def read_argument(
         inline = yield from read_type(buffer, body, calls.ends)
     if body.value.open:
         yield from skip_space(buffer)
-        has_value = (yield from read_marker(buffer, marker_set(*body.value.open))) >= 0
-        next_markers = calls.ends.join(marker_set(*body.key.open))
+        has_value = (yield from read_marker(buffer, make_marker_set(*body.value.open))) >= 0
+        next_markers = calls.ends.join(make_marker_set(*body.key.open))
         if not has_value and (yield from is_at_marker(buffer, next_markers)):
             return
         if not has_value:
             skip_cut_marker(buffer, body.value.open)
-    types = calls.parameter_types(key) if inline is None else _read_inline_type(inline)
+    types = calls.get_parameter_types(key) if inline is None else _read_inline_type(inline)
     yield from read_value(buffer, PendingValue(body, key, types, calls.ends), out)
 
 
@@ -220,9 +220,9 @@ def skip_cut_marker(buffer: TextBuffer, markers: tuple[str, ...]) -> None:
 def read_type(buffer: TextBuffer, body: TaggedArguments, ends: EndMarkers) -> ReadSteps[str | None]:
     """Read the type of a value between its markers; None if it is not there."""
     yield from skip_space(buffer)
-    if (yield from read_marker(buffer, marker_set(*body.type.open))) < 0:
+    if (yield from read_marker(buffer, make_marker_set(*body.type.open))) < 0:
         return None
-    markers = ends.join(marker_set(*body.type.close, *body.value.open, *body.key.open))
+    markers = ends.join(make_marker_set(*body.type.close, *body.value.open, *body.key.open))
     text, marker, end = yield from read_until(buffer, markers)
     if marker in body.type.close:
         buffer.pos = end
@@ -243,9 +243,11 @@ class PendingValue:
         if body.cdata:
             self.closes += (CDATA[0],)
         line = ("\n",) if body.trim == "newline" else ()
-        found = (*self.closes, *ends.join(marker_set(WRONG_CLOSE)).markers)
-        self.markers = marker_set(*found, *(start + marker for start in line for marker in found))
-        self.next_markers = ends.join(marker_set(*body.key.open))
+        found = (*self.closes, *ends.join(make_marker_set(WRONG_CLOSE)).markers)
+        self.markers = make_marker_set(
+            *found, *(start + marker for start in line for marker in found)
+        )
+        self.next_markers = ends.join(make_marker_set(*body.key.open))
         self._checked = 0  # parts of the value up to which this is known:
         self._in_string = False  # they end inside a string of a JSON value
 
@@ -263,7 +265,7 @@ def read_value(buffer: TextBuffer, pending: PendingValue, out: ArgumentWriter) -
     """Read a value up to its closing marker."""
     body = pending.body
     if body.trim == "newline":
-        yield from read_marker(buffer, marker_set("\n"))
+        yield from read_marker(buffer, make_marker_set("\n"))
     elif body.trim == "space":
         yield from skip_space(buffer)
     is_streamed = pending.types == STRING or (not pending.types and body.untyped == "text")
@@ -307,7 +309,7 @@ def stream_value(
     closing tag of another name ends it, too, if the next key or the end of the call follows.
     """
     body = pending.body
-    finder = make_finder(marker_set(*body.value.close), marker_set(*body.key.open))
+    finder = make_finder(make_marker_set(*body.value.close), make_marker_set(*body.key.open))
     while True:
         marker, end = yield from stream_until(buffer, pending.markers, write)
         name = marker.lstrip("\n")
@@ -367,7 +369,7 @@ def stream_cdata(
         if marker != CDATA[0]:
             return marker, end
         buffer.pos = end
-        _, buffer.pos = yield from stream_until(buffer, marker_set(CDATA[1]), write)
+        _, buffer.pos = yield from stream_until(buffer, make_marker_set(CDATA[1]), write)
         after_cdata = True
 
 

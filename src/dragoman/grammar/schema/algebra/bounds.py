@@ -56,16 +56,16 @@ def number_matches(value: Json, node: Number) -> bool:
 def drop_rounded_bounds(node: Number) -> Number:
     """Remove the bounds that may have been rounded, see `keywords.round_bound_inwards`."""
 
-    def exact(bound: str | None) -> str | None:
+    def keep_exact(bound: str | None) -> str | None:
         is_exact = bound is not None and abs(json.loads(bound)) < MAX_EXACT_INTEGER
         return bound if is_exact else None
 
     return Number(
         node.integer,
-        exact(node.minimum),
-        exact(node.maximum),
-        exact(node.exclusive_minimum),
-        exact(node.exclusive_maximum),
+        keep_exact(node.minimum),
+        keep_exact(node.maximum),
+        keep_exact(node.exclusive_minimum),
+        keep_exact(node.exclusive_maximum),
         node.multiple_of,
     )
 

@@ -307,7 +307,7 @@ class NodeIntersector:
             case Number():
                 return bounds.number_matches(value, node)
             case AnyOf():
-                return _any(self.accepts(value, option) for option in node.options)
+                return _is_any_true(self.accepts(value, option) for option in node.options)
             case SchemaReference():
                 definition = self._find_definition(node.name)
                 return None if definition is None else self.accepts(value, definition)
@@ -330,8 +330,8 @@ class NodeIntersector:
             return False
         matches = self._checker.pattern_matches
         is_included = node.pattern is None or matches(value, node.pattern)
-        is_excluded = _any(matches(value, pattern) for pattern in node.excluded_patterns)
-        return _all((is_included, None if is_excluded is None else not is_excluded))
+        is_excluded = _is_any_true(matches(value, pattern) for pattern in node.excluded_patterns)
+        return _are_all_true((is_included, None if is_excluded is None else not is_excluded))
 
     def _accepts_array(self, value: list[Json], node: Array) -> bool | None:
         if not _is_within(len(value), node.min_items, node.max_items):
@@ -342,8 +342,10 @@ class NodeIntersector:
             self.accepts(item, get_item_node(node, index)) for index, item in enumerate(value)
         )
         if isinstance(node.contains, Anything):
-            return _all(checks)
-        return _all((_any(self.accepts(item, node.contains) for item in value), *checks))
+            return _are_all_true(checks)
+        return _are_all_true(
+            (_is_any_true(self.accepts(item, node.contains) for item in value), *checks)
+        )
 
     def _accepts_object(self, value: dict[str, Json], node: Object) -> bool | None:
         if not node.required <= value.keys():
@@ -351,7 +353,7 @@ class NodeIntersector:
         if not _is_within(len(value), node.min_properties, node.max_properties):
             return False
         properties = {name: find_property(node, name, self._checker) for name in value}
-        return _all(
+        return _are_all_true(
             None if (known := properties[name]) is None else self.accepts(item, known)
             for name, item in value.items()
         )
@@ -369,7 +371,7 @@ def _intersect_llguidance_schema(left: Node, right: Node) -> Node | None:
     return left if left == right else None
 
 
-def _any(results: Iterable[bool | None]) -> bool | None:
+def _is_any_true(results: Iterable[bool | None]) -> bool | None:
     """Like `any`, but None if a result is unknown and none is true."""
     is_unknown = False
     for result in results:
@@ -379,7 +381,7 @@ def _any(results: Iterable[bool | None]) -> bool | None:
     return None if is_unknown else False
 
 
-def _all(results: Iterable[bool | None]) -> bool | None:
+def _are_all_true(results: Iterable[bool | None]) -> bool | None:
     """Like `all`, but None if a result is unknown and none is false."""
     is_unknown = False
     for result in results:

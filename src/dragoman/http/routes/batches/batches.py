@@ -64,6 +64,6 @@ def make_routes(context: RouteContext) -> list[Route]:
             handlers.cancel,
             "Cancel a batch.",
             response_type=BatchObject,
-            is_work=False,
+            counts_as_concurrent=False,
         ),
     ]

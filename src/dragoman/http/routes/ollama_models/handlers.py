@@ -77,7 +77,7 @@ def make_reading_routes(group: RouteGroup, handlers: OllamaModelHandlers) -> lis
             "Describe a model.",
             request_type=OllamaShowRequest,
             response_type=wire.OllamaModelDescription,
-            is_work=False,
+            counts_as_concurrent=False,
         ),
     ]
 
