@@ -14,7 +14,7 @@ import pytest
 
 from dragoman.engines.llamacpp.loading.settings import can_save_states, parse_settings
 from dragoman.types import Adapter
-from dragoman.types.common_prefix import count_common
+from dragoman.types.common_prefix import count_common_prefix
 from tests.support.llama_engine import CONTEXT, EngineRunner, generate, make_job
 from tests.support.lora import make_adapter
 
@@ -108,7 +108,7 @@ def test_a_scope_reuses_no_more_than_it_has_sent(runner: EngineRunner) -> None:
         except TimeoutError:
             return
         earlier = (one for one in sent[scope] if one is not prompt)
-        own = max((count_common(one, prompt) for one in earlier), default=0)
+        own = max((count_common_prefix(one, prompt) for one in earlier), default=0)
         assert output.count_cached() <= own, (scope, way)
         sent[scope] += [prompt + output.get_ids(choice) for choice in range(fields.get("n", 1))]
 

@@ -170,7 +170,7 @@ def test_forgotten_turns_are_not_written_later() -> None:
             cache.put("ann", {source: ENTRY}, source)
             cache.write("ann", "m", {source: ENTRY}, source)
             await asyncio.sleep(0)  # the first one is being written
-        task = asyncio.create_task(cache.forget("ann", ["a", "b"]))
+        task = asyncio.create_task(cache.drop_entries("ann", ["a", "b"]))
         await asyncio.sleep(0.01)
         assert not task.done()  # the caller deletes from the database once the first is written
         assert [cache.get("ann", key) for key in "abc"] == [None, None, ENTRY]
@@ -190,11 +190,11 @@ def test_forgetting_affects_one_owner_and_frees_memory() -> None:
             cache.put(owner, {"k": ENTRY, "l": ENTRY}, "r")
         half = cache.size // 2
         cache.put("ann", {"l": ENTRY}, "later")  # another response wrote the same
-        await cache.forget("ann", ["r", "nowhere"])
+        await cache.drop_entries("ann", ["r", "nowhere"])
         assert cache.get("ann", "k") is None
         assert cache.get("ann", "l") == ENTRY
         assert cache.get("bob", "k") == ENTRY
-        await cache.forget("ann", ["later"])
+        await cache.drop_entries("ann", ["later"])
         assert cache.size == half
 
     asyncio.run(run())
@@ -210,7 +210,7 @@ def test_turns_read_from_the_database_are_forgotten_as_well() -> None:
         second = ReplayCache(10_000, store)
         await second.fetch("ann", ["k"])
         assert second.get("ann", "k") == ENTRY
-        await second.forget("ann", ["r"])
+        await second.drop_entries("ann", ["r"])
         assert (second.get("ann", "k"), second.size) == (None, 0)
 
     asyncio.run(run())

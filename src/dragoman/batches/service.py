@@ -171,7 +171,7 @@ class BatchService:
     async def _claim(self) -> None:
         store = await self._get_store()
         counts = Counter(run.batch.owner for run in self._runs.values())
-        if not await store.read(lambda tx: tx.batches.has_free(tx.servers.list_alive())):
+        if not await store.read(lambda tx: tx.batches.has_unclaimed(tx.servers.list_alive())):
             return
         for batch in await store.write(lambda tx: tx.claim_batches(counts, MAX_RUNNING)):
             self._start_run(batch, store)

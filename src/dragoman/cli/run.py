@@ -22,7 +22,7 @@ from dragoman.cli.conversation.chat_loop import answer_message, run_chat
 from dragoman.cli.conversation.conversation import ChatOptions, Conversation
 from dragoman.cli.conversation.parameters import set_option
 from dragoman.cli.conversation.slash_commands import ChatSession
-from dragoman.config import Settings, state_dir
+from dragoman.config import Settings, get_state_dir
 
 WELCOME = "/help lists the commands. Ctrl-C stops an answer, Ctrl-D exits."
 
@@ -112,7 +112,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
         if session.card.status != "ready":
             notify(f"{model} is not loaded yet, so the first answer takes longer.")
         print_text(f"Chatting with {model} {client.place}.\n{WELCOME}")
-        run_chat(session, state_dir() / "history")
+        run_chat(session, get_state_dir() / "history")
 
 
 def make_options(arguments: argparse.Namespace) -> ChatOptions:

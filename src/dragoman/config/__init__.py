@@ -7,7 +7,7 @@ dragoman.yaml.
 
 from dragoman.config.file import locate_key, make_locator, name_key
 from dragoman.config.live import update_live_settings
-from dragoman.config.paths import cache_dir, config_dir, state_dir
+from dragoman.config.paths import get_cache_dir, get_config_dir, get_state_dir
 from dragoman.config.service_manager import (
     get_notify_socket,
     make_handover_environment,
@@ -37,9 +37,10 @@ __all__ = [
     "Origin",
     "Settings",
     "SettingsError",
-    "cache_dir",
-    "config_dir",
+    "get_cache_dir",
+    "get_config_dir",
     "get_notify_socket",
+    "get_state_dir",
     "list_settings",
     "load",
     "load_configuration",
@@ -50,7 +51,6 @@ __all__ = [
     "name_flag",
     "name_key",
     "name_variable",
-    "state_dir",
     "take_handover",
     "take_listen_fds",
     "update_live_settings",

@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 
-from dragoman.config.paths import config_dir
+from dragoman.config.paths import get_config_dir
 from dragoman.config.settings import GROUPS, Settings
 from dragoman.options import InvalidOption, OptionField, list_fields, parse_value, suggest
 from dragoman.options.yaml_file import YamlFile, YamlFileError, read_yaml_file
@@ -35,7 +35,7 @@ class ConfigFileError(ValueError):
 
 def find_file(environment: Mapping[str, str]) -> Path | None:
     """Return the configuration file of this directory, else of the user, if there is one."""
-    places = (Path(FILE_NAME), config_dir(environment) / FILE_NAME)
+    places = (Path(FILE_NAME), get_config_dir(environment) / FILE_NAME)
     return next((path for path in places if path.is_file()), None)
 
 

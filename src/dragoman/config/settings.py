@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from msgspec import field
 
-from dragoman.config.paths import cache_dir, state_dir
+from dragoman.config.paths import get_cache_dir, get_state_dir
 from dragoman.config.state_settings import StateSettings
 from dragoman.options import Setting
 
@@ -374,12 +374,12 @@ class Settings(StateSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def models_path(self) -> Path:
-        return Path(self.models_dir) if self.models_dir else cache_dir() / "models"
+        return Path(self.models_dir) if self.models_dir else get_cache_dir() / "models"
 
     @property
     def engines_path(self) -> Path:
-        return Path(self.engines_dir) if self.engines_dir else cache_dir() / "engines"
+        return Path(self.engines_dir) if self.engines_dir else get_cache_dir() / "engines"
 
     @property
     def store_url(self) -> str:
-        return self.store or f"sqlite:///{state_dir() / 'state.db'}"
+        return self.store or f"sqlite:///{get_state_dir() / 'state.db'}"

@@ -217,7 +217,7 @@ class FormatMatcher:
         if not texts:
             return None
         likely = [tools for tools in self.tool_formats if _may_match(tools, texts)]
-        checks_by_name = {tools.name: self._best_checks(tools) for tools in likely}
+        checks_by_name = {tools.name: self._find_best_checks(tools) for tools in likely}
         passed = [
             tools
             for tools in likely
@@ -231,10 +231,10 @@ class FormatMatcher:
             ]
             if not marked:
                 return None
-            best = max(marked, key=lambda tools: self._full_rank(tools, (0,)))
+            best = max(marked, key=lambda tools: self._rank_fully(tools, (0,)))
             return ToolFormatChoice(best, "its markers are in rendered calls")
         ranks = {tools.name: self._rank(tools, checks_by_name[tools.name]) for tools in passed}
-        best = max(passed, key=lambda tools: self._full_rank(tools, ranks[tools.name]))
+        best = max(passed, key=lambda tools: self._rank_fully(tools, ranks[tools.name]))
         count = sum(check.status == "proved" for check in checks_by_name[best.name])
         equal = [tools.name for tools in passed if ranks[tools.name] == ranks[best.name]]
         return ToolFormatChoice(
@@ -246,9 +246,9 @@ class FormatMatcher:
 
     def fails_round_trip(self, tools: ToolFormat) -> bool:
         """Whether a format fails to parse rendered calls."""
-        return not _score(self._best_checks(tools))[0]
+        return not _score_checks(self._find_best_checks(tools))[0]
 
-    def _best_checks(self, tools: ToolFormat) -> tuple[RoundTripCheck, ...]:
+    def _find_best_checks(self, tools: ToolFormat) -> tuple[RoundTripCheck, ...]:
         """Return the checks with the best fitting reasoning format."""
         best: tuple[RoundTripCheck, ...] = ()
         for reasoning in [None, *self.likely_reasoning]:
@@ -258,7 +258,7 @@ class FormatMatcher:
             ):
                 continue
             checks = self.round_trip.check(tools, reasoning)
-            if _score(checks) > _score(best):
+            if _score_checks(checks) > _score_checks(best):
                 best = checks
         return best
 
@@ -267,9 +267,9 @@ class FormatMatcher:
         marked = contains_any_marker(
             get_call_openers(tools), self.turns
         ) and not allows_unmarked_calls(tools)
-        return (int(marked), *_score(checks))
+        return (int(marked), *_score_checks(checks))
 
-    def _full_rank(self, tools: ToolFormat, rank: tuple[int, ...]) -> tuple[int, ...]:
+    def _rank_fully(self, tools: ToolFormat, rank: tuple[int, ...]) -> tuple[int, ...]:
         missing, length = measure_coverage(tools, make_marker_check(self.all_text))
         unmatched = 0 if allows_unmarked_calls(tools) else missing
         return (
@@ -370,7 +370,7 @@ def _get_status(checks: Iterable[RoundTripCheck], name: str) -> str:
     return next((check.status for check in checks if check.name == name), "unwritten")
 
 
-def _score(checks: Iterable[RoundTripCheck]) -> tuple[int, int]:
+def _score_checks(checks: Iterable[RoundTripCheck]) -> tuple[int, int]:
     """Return how many checks passed, and minus the number of those that left text unparsed."""
     proved = [check for check in checks if check.status == "proved"]
     return len(proved), -sum(bool(check.end) for check in proved)

@@ -52,7 +52,7 @@ class SwitchSettings:
         self.default = self._render_setting({}) or SwitchSetting({}, "", "")
         self.tried: dict[str, list[SwitchSetting]] = {}
         self.budget: str | None = None
-        for name in _switch_names(probe):
+        for name in _list_switch_names(probe):
             if BUDGET_VARIABLE.search(name):
                 self._try_values(name, (0, 512))
                 self.budget = self.budget or (name if _has_effect(self.tried[name]) else None)
@@ -128,7 +128,7 @@ class SwitchSettings:
         self, switches: Sequence[ReasoningSwitch]
     ) -> tuple[str | None, tuple[str, ...]]:
         """Return the variable for the reasoning effort, and its values when reasoning is on."""
-        for name in _switch_names(self._probe):
+        for name in _list_switch_names(self._probe):
             if not EFFORT_VARIABLE.search(name):
                 continue
             if self._is_free_text(name):
@@ -186,7 +186,7 @@ def _has_effect(tried: Sequence[SwitchSetting]) -> bool:
     return len({setting.prompt for setting in tried}) > 1
 
 
-def _switch_names(probe: RenderProbe) -> list[str]:
+def _list_switch_names(probe: RenderProbe) -> list[str]:
     names = [
         name
         for name in probe.facts.variables - RESERVED_VARIABLES

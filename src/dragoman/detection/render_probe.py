@@ -212,20 +212,20 @@ class RenderProbe:
         unwritten = before[shared:].strip()
         if unwritten:
             # no turn continues this prompt, so the common start of all turns is not part of one
-            start = max(start, self._common_start(full, form, switches))
+            start = max(start, self._measure_common_start(full, form, switches))
         return RenderedTurn(
             prompt=full[:start],
-            texts=_strip_endings(full[start:], self._plain_tail(form, switches)),
+            texts=_strip_endings(full[start:], self._render_plain_tail(form, switches)),
             unwritten_opening=unwritten,
         )
 
-    def _common_start(self, full: str, form: TurnForm, switches: Switches) -> int:
+    def _measure_common_start(self, full: str, form: TurnForm, switches: Switches) -> int:
         """Return the length that a turn shares with the start of a plain turn."""
         plain = self.render(ProbeTurn(text=OTHER_ANSWER), form, switches)
         before, word, _ = (plain or "").rpartition(OTHER_ANSWER)
         return _find_divergence(before.rpartition(QUESTION)[2][:MAX_TURN], full)[1] if word else 0
 
-    def _plain_tail(self, form: TurnForm, switches: Switches) -> str:
+    def _render_plain_tail(self, form: TurnForm, switches: Switches) -> str:
         """Return the text after the words of a plain turn."""
         plain = self.render(ProbeTurn(text=OTHER_ANSWER), form, switches)
         return plain.rpartition(OTHER_ANSWER)[2] if plain and OTHER_ANSWER in plain else ""
@@ -260,13 +260,13 @@ class RenderProbe:
         """Return the first form in which a call's name and value are rendered."""
         words = (VALUE, LOOKUP_TOOL)
         turn = ProbeTurn(calls=(ProbeCall(LOOKUP_TOOL, {"zqplace": VALUE}),))
-        for form in self._call_forms():
+        for form in self._list_call_forms():
             rendered = self.render_turn(turn, form, {})
             if rendered is not None and all(word in rendered.texts[-1] for word in words):
                 return form
         return None
 
-    def _call_forms(self) -> list[TurnForm]:
+    def _list_call_forms(self) -> list[TurnForm]:
         capabilities = self.capabilities
         forms: list[tuple[ArgumentsForm, ContentForm]] = list(
             product(ARGUMENTS_FORMS, CONTENT_FORMS)

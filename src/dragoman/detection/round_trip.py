@@ -220,15 +220,15 @@ def contains_turn(rendered: RenderedTurn, turn: ProbeTurn) -> bool:
         return False
     if any(text.count(call.name) < turn.calls.count(call) for call in turn.calls):
         return False
-    words = [word for call in turn.calls for word in _probe_words(call.arguments)]
+    words = [word for call in turn.calls for word in _list_probe_words(call.arguments)]
     return all(word in text for word in words)
 
 
-def _probe_words(value: Json) -> list[str]:
+def _list_probe_words(value: Json) -> list[str]:
     """Return the made-up words in a value, which no template has a reason to change."""
     if isinstance(value, dict):
-        return [word for item in value.values() for word in _probe_words(item)]
+        return [word for item in value.values() for word in _list_probe_words(item)]
     if isinstance(value, list):
-        return [word for item in value for word in _probe_words(item)]
+        return [word for item in value for word in _list_probe_words(item)]
     made_up = isinstance(value, str) and value.startswith(WORD) and value.isalnum()
     return [value] if made_up and value.isascii() else []

@@ -280,7 +280,7 @@ class RateLimiter:
         """Return what an owner has used; nothing if it is unknown."""
         return self._owners.get(owner) or OwnerUsage()
 
-    def forget(self, owners: Iterable[str]) -> None:
+    def drop_owners(self, owners: Iterable[str]) -> None:
         """Forget owners that are gone, unless they still have running requests."""
         for owner in owners:
             usage = self._owners.get(owner)
@@ -294,7 +294,7 @@ class RateLimiter:
         usage = self._owners.get(owner)
         if usage is None:
             if len(self._owners) >= MAX_OWNERS:
-                self.forget([name for name, other in self._owners.items() if other.is_idle])
+                self.drop_owners([name for name, other in self._owners.items() if other.is_idle])
             usage = self._owners[owner] = OwnerUsage()
         usage.apply(limits)
         return usage

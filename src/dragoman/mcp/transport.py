@@ -64,7 +64,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
             return _make_error_response(TIMED_OUT)
         except (httpx2.TransportError, httpx2.InvalidURL, OSError):
             return _make_error_response(UNREACHABLE)
-        if response.is_redirect and not _is_followed(request, response):
+        if response.is_redirect and not _should_follow(request, response):
             await response.aclose()
             return _make_error_response(REDIRECTED)
         if request.method == "POST" and response.status_code >= 400:
@@ -87,11 +87,11 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         *others, last = await self._get_addresses(self._guard, endpoint)
         for address in others:
             try:
-                return await self._inner.handle_async_request(_send_to(request, address))
+                return await self._inner.handle_async_request(_make_request_to(request, address))
             except _CONNECT_ERRORS:
                 remaining = [other for other in self._pinned[endpoint] if other != address]
                 self._pinned[endpoint] = remaining
-        return await self._inner.handle_async_request(_send_to(request, last))
+        return await self._inner.handle_async_request(_make_request_to(request, last))
 
     async def _convert_error(
         self, request: httpx2.Request, response: httpx2.Response
@@ -150,7 +150,7 @@ def _is_event_stream(response: httpx2.Response) -> bool:
     return str(response.headers.get("content-type", "")).lower().startswith("text/event-stream")
 
 
-def _send_to(request: httpx2.Request, address: str) -> httpx2.Request:
+def _make_request_to(request: httpx2.Request, address: str) -> httpx2.Request:
     """The same request to an address. Its headers and the TLS check keep the host name."""
     return httpx2.Request(
         request.method,
@@ -166,7 +166,7 @@ def _get_host(url: httpx2.URL) -> str:
     return url.raw_host.decode("ascii")
 
 
-def _is_followed(request: httpx2.Request, response: httpx2.Response) -> bool:
+def _should_follow(request: httpx2.Request, response: httpx2.Response) -> bool:
     """Whether a redirect stays on the same server and keeps the message."""
     try:
         target = request.url.join(response.headers["location"])

@@ -117,7 +117,7 @@ async def resolve_host(host: str, port: int) -> list[str]:
     return list(dict.fromkeys(str(entry[4][0]) for entry in entries))
 
 
-async def look_up(endpoint: Endpoint, resolve: Resolve) -> list[str]:
+async def look_up_addresses(endpoint: Endpoint, resolve: Resolve) -> list[str]:
     """The addresses of an endpoint, whose host may be one itself; none if there are none."""
     try:
         return [str(ip_address(endpoint.host))]
@@ -145,7 +145,7 @@ class UrlGuard:
         """The addresses to connect to, and no others. Raises `UrlRejected`."""
         if self.is_allowed(endpoint):
             return [endpoint.host]
-        addresses = await look_up(endpoint, self._resolve_host)
+        addresses = await look_up_addresses(endpoint, self._resolve_host)
         # one message for all cases: clients must not learn which internal names exist
         if not addresses or not all(map(is_public, addresses)):
             raise UrlRejected(f"`{endpoint.host[:100]}` is not a public host that can be reached.")

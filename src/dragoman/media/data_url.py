@@ -56,7 +56,7 @@ async def decode_base64(text: str) -> bytes:
     if len(text) % 4:
         raise _make_base64_error()
     for start in range(0, len(text), SLICE):
-        await share.give_way()
+        await share.yield_if_due()
         piece = text[start : start + SLICE]
         decoded += decode_slice(piece, is_last=start + SLICE >= len(text))
     return bytes(decoded)

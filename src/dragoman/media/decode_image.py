@@ -19,7 +19,7 @@ from dragoman.media.image_header import check_size
 FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP")
 PNG_LEVEL = 1  # fast: the bytes only go to the engine beside us
 ORIENTATION = 0x0112  # the EXIF tag
-_TURNS = {
+_TRANSPOSITIONS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -65,8 +65,8 @@ def normalise(image: Image.Image, max_side: int) -> Image.Image:
         white = Image.new("RGB", image.size, "white")
         white.paste(image, mask=image.getchannel("A"))
         image = white
-    if orientation in _TURNS:
-        image = image.transpose(_TURNS[orientation])
+    if orientation in _TRANSPOSITIONS:
+        image = image.transpose(_TRANSPOSITIONS[orientation])
     image.info = {}
     return image
 

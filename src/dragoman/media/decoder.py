@@ -104,7 +104,7 @@ class MediaDecoder:
             raise
         if started:
             return worker
-        for line in worker.stderr_lines:
+        for line in worker.last_lines:
             log.error("a media worker did not start: %s", line)
         raise Unavailable("Media cannot be decoded at the moment.", retry_after=10)
 
@@ -127,13 +127,13 @@ class MediaDecoder:
 
     def _start_timer(self) -> None:
         self._stop_timer()
-        self._timer = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._end_idle)
+        self._timer = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._kill_idle)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _end_idle(self) -> None:
+    def _kill_idle(self) -> None:
         while self._idle:
             self._idle.pop().kill()

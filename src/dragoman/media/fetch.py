@@ -29,7 +29,7 @@ from dragoman.mcp.url_guard import (
     Resolve,
     UrlRejected,
     is_public,
-    look_up,
+    look_up_addresses,
     parse_allowed_host,
     parse_endpoint,
     resolve_host,
@@ -117,7 +117,7 @@ class MediaFetcher:
         return target
 
     async def _find_addresses(self, endpoint: Endpoint) -> list[str]:
-        addresses = await look_up(endpoint, self._resolve)
+        addresses = await look_up_addresses(endpoint, self._resolve)
         if not addresses or not all(map(self._may_connect, addresses)):
             log.warning("media: %s is not a public host that can be reached", endpoint.host)
             raise MediaError("download", NOT_DOWNLOADED)

@@ -121,7 +121,7 @@ class MediaService:
             part
             for message in chat.messages
             for part in message.content
-            if isinstance(part, MediaPart) and is_read(part, reading)
+            if isinstance(part, MediaPart) and should_read(part, reading)
         ]
         limit = self.limits.items
         if len(parts) > limit:
@@ -136,11 +136,11 @@ class MediaService:
         content: list[ContentPart] = []
         for part in message.content:
             read: ContentPart = part
-            if not isinstance(part, TextPart) and is_read(part, reading):
+            if not isinstance(part, TextPart) and should_read(part, reading):
                 try:
                     read = await self._read_part(part, reading)
                 except (UnreadableMedia, MediaError) as error:
-                    if message.role != "tool" or not may_stay(error):
+                    if message.role != "tool" or not may_keep(error):
                         raise make_error(error, part) from None
             content.append(read)
         return replace(message, content=join_files(message.content, content))
@@ -249,7 +249,7 @@ class MediaService:
         return result
 
 
-def may_stay(error: UnreadableMedia | MediaError) -> bool:
+def may_keep(error: UnreadableMedia | MediaError) -> bool:
     """Whether a part with this error may stay in a tool result."""
     return isinstance(error, UnreadableMedia) or error.problem in ("url", "download", "not_found")
 
@@ -269,7 +269,7 @@ def reject_video(media_type: str | None) -> None:
         raise UnreadableMedia(NO_VIDEO)
 
 
-def is_read(part: MediaPart, reading: MediaReading) -> bool:
+def should_read(part: MediaPart, reading: MediaReading) -> bool:
     """Whether the service reads a part: files always, others if the engine can."""
     return isinstance(part, FilePart) or part.modality in reading.modalities
 

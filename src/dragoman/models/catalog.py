@@ -120,7 +120,7 @@ class ModelCatalog:
         self._entries = ModelMapping(mapping, configured)
         self.base = base or ModelOptions()
         self.added: list[ModelSource] = []  # by the operator
-        self.unlisted: Unavailable | None = None  # why those of a server are not known yet
+        self.listing_error: Unavailable | None = None  # why those of a server are not known yet
         self._index: list[NameIndex] = []
         self._sources: list[ModelSource] = []
         self._main_names: frozenset[str] = frozenset()
@@ -195,7 +195,7 @@ class ModelCatalog:
 
     def open_upstream(self, name: str, options: ModelOptions) -> ModelSource:
         """Open a model that another server runs, which is not asked yet."""
-        options = options.with_defaults(self.base.fit("remote"))
+        options = options.with_defaults(self.base.restrict_to("remote"))
         return describe_upstream(name, options)
 
     def resolve_draft(self, source: ModelSource) -> ModelSource:
@@ -235,7 +235,7 @@ class ModelCatalog:
             real_path = os.path.realpath(path)
             source = msgspec.structs.replace(source, real_path=real_path, stamp=stamp)
             self._headers.put(stamp, source)
-        return msgspec.structs.replace(source, options=self.base.fit(source.kind))
+        return msgspec.structs.replace(source, options=self.base.restrict_to(source.kind))
 
     def _index_scanned(self, sources: list[ModelSource]) -> list[NameIndex]:
         root = self.root or Path()

@@ -75,7 +75,7 @@ def describe_model(source: ModelSource, planner: MemoryPlanner, key: str = "") -
         template = read_chat_template(source, header)
     except ModelBroken as broken:
         return ModelDescription(source=source, error=broken.message)
-    plan, error = _plan(source, planner)
+    plan, error = _plan_memory(source, planner)
     tools, reasoning = _find_formats(source, template, read_special_tokens(header))
     recommended = find_recommended_sampling(source.path.parent, header.metadata)
     preset = parse_preset(source.options)
@@ -209,7 +209,9 @@ def describe_upstream_model(source: ModelSource, key: str = "") -> ModelDescript
     )
 
 
-def _plan(source: ModelSource, planner: MemoryPlanner) -> tuple[MemoryPlan | None, str | None]:
+def _plan_memory(
+    source: ModelSource, planner: MemoryPlanner
+) -> tuple[MemoryPlan | None, str | None]:
     """Return how the model would run on this machine, or why it would not."""
     try:
         return planner.plan(source), None

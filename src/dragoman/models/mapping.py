@@ -83,7 +83,7 @@ class ModelOptions(
         str | None, Setting(help="model that it was created from, which stays listed beside it")
     ] = None
 
-    def fit(self, kind: str) -> ModelOptions:
+    def restrict_to(self, kind: str) -> ModelOptions:
         """Return the server's options for a model of a kind, without what is for other kinds.
 
         llama.cpp runs GGUF files and takes adapters as files; vLLM takes directories for both.

@@ -38,7 +38,7 @@ class ModelNames:
     def find(self, name: str, owner: str) -> ModelSource | None:
         """Find the model that a request of an owner means, or None."""
         if not name.strip() and not self._any_model:
-            return None if self._catalog.unlisted else self._find_only(owner)
+            return None if self._catalog.listing_error else self._find_only(owner)
         source = self._catalog.find(name)
         if source is None and self._any_model:
             source = self.find_default()
@@ -55,7 +55,7 @@ class ModelNames:
         """Return the operator's first model, else a loaded one, else any that can be loaded."""
         if self._catalog.added:
             return self._catalog.added[0]
-        if self._catalog.unlisted is not None:
+        if self._catalog.listing_error is not None:
             return None
         sources = self._catalog.list_sources()
         for source in sources:
@@ -71,9 +71,9 @@ class ModelNames:
 
     def make_not_found(self, name: str, owner: str) -> DragomanError:
         """Return the error for a name; a server that is not up yet may have a model with it."""
-        unlisted = self._catalog.unlisted
-        if unlisted is not None:
-            return Unavailable(unlisted.message, retry_after=unlisted.retry_after)
+        listing_error = self._catalog.listing_error
+        if listing_error is not None:
+            return Unavailable(listing_error.message, retry_after=listing_error.retry_after)
         sources = self.list_usable(owner)
         names = [source.id for source in sources[:5]]
         available = f"Available: {', '.join(names)}." if names else "No models are installed."
@@ -81,7 +81,7 @@ class ModelNames:
             return ModelNotFound(f"There is no model to answer with. {available}", param="model")
         hint = suggest(name, [item for source in sources for item in list_names(source)])
         return ModelNotFound(
-            f"The model `{_sanitize_name(name)}` does not exist. {hint.strip() or available}",
+            f"The model `{sanitize_name(name)}` does not exist. {hint.strip() or available}",
             param="model",
         )
 
@@ -102,7 +102,7 @@ class ModelNames:
         return next(iter(sources), None)
 
 
-def _sanitize_name(name: str) -> str:
+def sanitize_name(name: str) -> str:
     """Make a client's model name safe to show in a message."""
     return "".join(
         character if character.isprintable() else "\ufffd" for character in name.strip()[:100]

@@ -110,7 +110,7 @@ class ModelRegistry:
         catalog.add(ModelSource(id=model.id, real_path=path, created=model.info.created), aliases)
         registry = cls(catalog, _reject_load, policy)
         slot = registry._get_slot(catalog.list_sources()[0])
-        registry._adopt(slot, model, owned=False)
+        registry._add_model(slot, model, owned=False)
         return registry
 
     @property
@@ -161,7 +161,7 @@ class ModelRegistry:
                 raise Unsupported("This model cannot be unloaded.", param="model")
             if await self._residency.put_to_sleep(slot.loaded):
                 return self._make_entry(slot)
-            closing = self._residency.retire(slot.loaded)
+            closing = self._residency.detach(slot.loaded)
             if closing is not None:
                 await asyncio.shield(closing)
         return self._make_entry(slot)
@@ -171,7 +171,7 @@ class ModelRegistry:
         keys = {source.key for source in self.catalog.list_sources()}
         for loaded in self._residency.list_serving():
             if loaded.is_owned and loaded.slot.source.key not in keys:
-                self._residency.retire(loaded)
+                self._residency.detach(loaded)
 
     def get_source(self, name: str, owner: str = "") -> ModelSource:
         """Return the model that a request means, or raise `ModelNotFound`."""
@@ -230,7 +230,7 @@ class ModelRegistry:
         if tasks:
             await asyncio.wait(tasks)
         loaded_models = list(self._residency.loaded)
-        closing = [self._residency.retire(loaded, force=True) for loaded in loaded_models]
+        closing = [self._residency.detach(loaded, force=True) for loaded in loaded_models]
         if pending := [task for task in closing if task is not None]:
             await asyncio.wait(pending)
 
@@ -340,7 +340,7 @@ class ModelRegistry:
             if evictions:
                 await asyncio.wait(evictions)
             model = await self._loader(source)
-            self._adopt(slot, model, owned=True)
+            self._add_model(slot, model, owned=True)
             slot.last_load_seconds = slot.seconds_loading
             self.on_loaded(source.id, slot.last_load_seconds)
             report_progress("ready", 1.0)
@@ -362,9 +362,9 @@ class ModelRegistry:
         plan = None if self.planner is None else self.planner.plan(source)
         return replace(source, plan=plan)
 
-    def _adopt(self, slot: ModelSlot, model: Model, owned: bool) -> None:
+    def _add_model(self, slot: ModelSlot, model: Model, owned: bool) -> None:
         model.id, model.aliases = slot.source.id, slot.source.aliases
-        self._residency.adopt(slot, model, owned)
+        self._residency.add_model(slot, model, owned)
 
     def _record_failure(self, slot: ModelSlot, error: DragomanError) -> None:
         """Store the error for waiting requests; a broken file makes later requests fail, too."""

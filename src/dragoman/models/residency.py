@@ -148,13 +148,13 @@ class Residency:
             used -= evicted[-1].size
         slot.reserved = needed
         self._loading.add(slot)
-        return [task for loaded in evicted if (task := self.retire(loaded)) is not None]
+        return [task for loaded in evicted if (task := self.detach(loaded)) is not None]
 
     def release_reservation(self, slot: ModelSlot) -> None:
         slot.reserved = 0
         self._loading.discard(slot)
 
-    def adopt(self, slot: ModelSlot, model: Model, owned: bool) -> None:
+    def add_model(self, slot: ModelSlot, model: Model, owned: bool) -> None:
         """Put a loaded model into its slot."""
         slot.loaded = loaded = LoadedModel(slot, model, owned)
         self.release_reservation(slot)
@@ -191,7 +191,7 @@ class Residency:
             loaded.timer = asyncio.get_running_loop().call_later(seconds, self._expire, loaded)
             loaded.expires_at = time.time() + seconds
 
-    def retire(self, loaded: LoadedModel, force: bool = False) -> asyncio.Task[None] | None:
+    def detach(self, loaded: LoadedModel, force: bool = False) -> asyncio.Task[None] | None:
         """Take a model out of service and return the task that closes it.
 
         A model in use is closed later, and has no such task yet, unless this is forced.
@@ -224,15 +224,15 @@ class Residency:
     def _expire(self, loaded: LoadedModel) -> None:
         loaded.timer = loaded.expires_at = None
         if loaded.is_evictable:
-            task = asyncio.get_running_loop().create_task(self._end_service(loaded))
+            task = asyncio.get_running_loop().create_task(self._sleep_or_unload(loaded))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _end_service(self, loaded: LoadedModel) -> None:
+    async def _sleep_or_unload(self, loaded: LoadedModel) -> None:
         """Put an idle model to sleep, or unload it."""
         if not await self.put_to_sleep(loaded) and loaded.is_evictable:
             log.info("unloading %s: it is idle", loaded.model.id)
-            self.retire(loaded)
+            self.detach(loaded)
 
     def _schedule_close(self, loaded: LoadedModel) -> None:
         if loaded.closing is None:

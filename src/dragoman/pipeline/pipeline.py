@@ -114,7 +114,7 @@ async def prepare(request: Request, services: Services, already_admitted: bool =
         raise
     plan = Plan(request, lease, [], [], ticket, services.replay)
     try:
-        await share.give_way()
+        await share.yield_if_due()
         await ticket.wait_until_open()
         plan.request = await load_request_media(request, model, services)
         try:
@@ -142,7 +142,7 @@ async def prepare_jobs(plan: Plan, sent: Request, services: Services) -> None:
     request, model, record = plan.request, plan.model, get_record()
     total, share = 0, LoopShare()
     for prompt in request.prompts:
-        await share.give_way()
+        await share.yield_if_due()
         prepared = await render_prompt(prompt, model, request, services)
         param = "messages" if isinstance(prompt, Chat) else "prompt"
         tokens_left = check_context_length(prepared.tokens, model, param)
@@ -338,7 +338,7 @@ async def make_readers(plan: Plan) -> list[Reader]:
     readers: list[Reader] = []
     share = LoopShare()
     for job, prepared in zip(plan.jobs, plan.prompts, strict=True):
-        await share.give_way()
+        await share.yield_if_due()
         for choice in range(job.n):
             readers.append(make_reader(plan, job, prepared, len(readers), first=choice == 0))
     return readers

@@ -37,7 +37,7 @@ from dragoman.prompt.tokens.limit import PromptLimit
 from dragoman.replay import NO_ROOM, REREAD, ReplayedPrompt, ReplayScope, ReplayService
 from dragoman.telemetry.record import get_record
 from dragoman.types import Chat, Json, Message, Prompt, Request, make_text_content
-from dragoman.types.common_prefix import count_common
+from dragoman.types.common_prefix import count_common_prefix
 from dragoman.types.loop_share import LoopShare
 
 QUESTIONS = ("a", "2")  # two questions with different first tokens
@@ -95,10 +95,10 @@ async def render_unanswered(
     limit, share = model.make_count_limit("messages"), LoopShare()
     limit.check_chat(chat)
     validate_media(chat, model, services.limiter.find_limits(owner))
-    await share.give_way()
+    await share.yield_if_due()
     chat = await load_media(chat, model, services, owner, limit)
     chat, warnings = adapt_chat(chat, model)
-    await share.give_way()
+    await share.yield_if_due()
     return await model.renderer.render(chat, limit=limit), warnings
 
 
@@ -283,4 +283,4 @@ async def _render_prefix(text: str, model: Model) -> list[int]:
         chat, _ = adapt_chat(Chat(messages=(system, user)), model)
         prompts.append((await model.renderer.render(chat)).ids or [])
     first, second = prompts
-    return first[: count_common(first, second)]
+    return first[: count_common_prefix(first, second)]

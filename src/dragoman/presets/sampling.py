@@ -20,7 +20,7 @@ from dragoman.protocols.shared.json_body import convert_value
 from dragoman.types import BannedString, Json, Sampling
 
 # TabbyAPI's fields that requests do not have, with the values that change nothing.
-OFF_VALUES: dict[str, tuple[Json, ...]] = {
+TABBY_OFF_VALUES: dict[str, tuple[Json, ...]] = {
     "add_bos_token": (True,),
     "generate_window": (),
     "skip_special_tokens": (True,),
@@ -56,9 +56,9 @@ def decode_sampling(values: Mapping[str, Json]) -> PresetSampling:
     """Return sampling fields by their names in a request, or raise `ValueError`."""
     known = PresetFields.__struct_fields__
     for name, value in values.items():
-        if name in OFF_VALUES and value not in OFF_VALUES[name]:
+        if name in TABBY_OFF_VALUES and value not in TABBY_OFF_VALUES[name]:
             raise ValueError(f"`{name}` is not supported")
-        if name not in OFF_VALUES and name not in known:
+        if name not in TABBY_OFF_VALUES and name not in known:
             raise ValueError(f"there is no sampling field `{name}`.{suggest(name, known)}")
     plain = {name: _to_json(value) for name, value in values.items() if name in known}
     try:

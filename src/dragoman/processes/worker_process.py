@@ -36,11 +36,11 @@ class WorkerProcess:
         return self._child.exited
 
     @property
-    def exit_code(self) -> int | None:
+    def returncode(self) -> int | None:
         return self._child.returncode
 
     @property
-    def stderr_lines(self) -> deque[str]:
+    def last_lines(self) -> deque[str]:
         return self._child.last_lines
 
     async def start(self, command: list[str]) -> bool:

@@ -101,7 +101,7 @@ class ReplayCache:
             self._read_again_at = time.monotonic() + READ_PAUSE
             log.warning("cannot read earlier turns: %s", str(error) or type(error).__name__)
 
-    async def forget(self, owner: str, sources: Collection[str]) -> None:
+    async def drop_entries(self, owner: str, sources: Collection[str]) -> None:
         """Drop the entries of these responses. When this returns, none of them is being written."""
         dropped = frozenset(sources)
         for source in dropped:

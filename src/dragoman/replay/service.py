@@ -29,7 +29,7 @@ from dragoman.replay.digest import (
 )
 from dragoman.replay.prefix_index import WIDTH, PrefixIndex, pack_ids, unpack_ids
 from dragoman.replay.splice import TurnSplicer
-from dragoman.replay.turn_boundaries import LearnedBoundaries, start_learning
+from dragoman.replay.turn_boundaries import LearnedBoundaries, make_boundaries
 from dragoman.types import Adapter, Chat, Message, ReplayedTurn
 from dragoman.types.worker_threads import run_in_worker
 
@@ -183,7 +183,7 @@ class ReplayService:
         """Make a splicer for a renderer; all splicers of a renderer share what they learn."""
         boundaries = self._boundaries.get(renderer)
         if boundaries is None and renderer.tokenizer is not None:
-            boundaries = self._boundaries[renderer] = start_learning(renderer.tokenizer)
+            boundaries = self._boundaries[renderer] = make_boundaries(renderer.tokenizer)
         return TurnSplicer(renderer, boundaries)
 
     def measure_reuse(
@@ -219,9 +219,9 @@ class ReplayService:
         if persist:
             self._cache.write(scope.owner, scope.model.id, entries, source)
 
-    async def forget(self, owner: str, sources: Collection[str]) -> None:
+    async def drop_turns(self, owner: str, sources: Collection[str]) -> None:
         """Drop the turns of these responses. The database deletes its own copies with them."""
-        await self._cache.forget(owner, sources)
+        await self._cache.drop_entries(owner, sources)
 
     def get_prefix_index(self, scope: ReplayScope) -> PrefixIndex:
         key = self.get_scope_key(scope)

@@ -23,7 +23,7 @@ from dragoman.replay.turn_boundaries import (
     TurnBoundaries,
     TurnShape,
     get_turn_shape,
-    start_learning,
+    make_boundaries,
 )
 from dragoman.replay.turn_positions import TurnOpening, TurnSpan, locate_turns
 from dragoman.types import Chat, Message, ReplayedTurn
@@ -40,7 +40,7 @@ class TurnSplicer:
     ) -> None:
         if renderer.tokenizer is None:
             raise ValueError("turns can only be spliced into prompts of token ids")
-        learned = boundaries or start_learning(renderer.tokenizer)
+        learned = boundaries or make_boundaries(renderer.tokenizer)
         self._render = renderer.render_pieces
         self._token_bytes = renderer.tokenizer.pieces
         self._special_texts = learned.special_texts

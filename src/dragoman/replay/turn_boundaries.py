@@ -102,7 +102,7 @@ class LearnedBoundaries(Struct):
     endings: TurnEndings = TurnEndings()
 
 
-def start_learning(tokenizer: TextEncoder) -> LearnedBoundaries:
+def make_boundaries(tokenizer: TextEncoder) -> LearnedBoundaries:
     """Return an empty `LearnedBoundaries` for a vocabulary."""
     specials, stops = tokenizer.specials, tokenizer.eos_ids
     return LearnedBoundaries(
@@ -167,7 +167,7 @@ class TurnBoundaries:
         following = self._find_specials(ANSWER_CONVERSATION, "zqanswer", "zqlast")
         if not following or not self._learned.stop_texts.isdisjoint(following):
             return ""
-        closing = _common_start(following, self._find_closing(ANSWER_CONVERSATION, "zqanswer"))
+        closing = _find_common_start(following, self._find_closing(ANSWER_CONVERSATION, "zqanswer"))
         return closing[-1] if closing else following[0]
 
     def _find_call_ending(self, known: set[str]) -> tuple[str, bool]:
@@ -175,7 +175,7 @@ class TurnBoundaries:
         following = self._find_specials(CALL_CONVERSATION, "zqvalue", "zqresult")
         if not following or not known.isdisjoint(following):
             return "", False
-        closing = _common_start(following, self._find_closing(CALL_CONVERSATION, "zqvalue"))
+        closing = _find_common_start(following, self._find_closing(CALL_CONVERSATION, "zqvalue"))
         if len(closing) < len(following):
             return following[len(closing)], False
         return closing[-1], True
@@ -244,7 +244,7 @@ class TurnBoundaries:
         )
 
 
-def _common_start(left: Sequence[str], right: Sequence[str]) -> list[str]:
+def _find_common_start(left: Sequence[str], right: Sequence[str]) -> list[str]:
     count = 0
     for first, second in zip(left, right, strict=False):
         if first != second:

@@ -79,7 +79,7 @@ async def compact(
 def _make_summary_request(request: Request) -> Request:
     """The same conversation, with the instruction to summarise it."""
     chat = cast(Chat, request.prompts[0])
-    if not any(map(_says_something, chat.messages)):
+    if not any(map(_has_content, chat.messages)):
         raise BadRequest("There is no conversation to summarise.", param="input")
     summarise = replace(
         chat,
@@ -96,7 +96,7 @@ def _make_summary_request(request: Request) -> Request:
     return replace(request, prompts=(summarise,), constraint=None, sampling=sampling, store=False)
 
 
-def _says_something(message: Message) -> bool:
+def _has_content(message: Message) -> bool:
     """Whether a message has a call, or content other than an empty text."""
     texts = (not isinstance(part, TextPart) or bool(part.text) for part in message.content)
     return bool(message.tool_calls) or any(texts)

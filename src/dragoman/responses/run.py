@@ -121,7 +121,7 @@ class CompletionRun:
     async def stream(self, sink: Sink) -> None:
         observe, push, encode = sink.observe, sink.push, self._encoder.encode_delta
         if self.save is not None:
-            observe = self._fold_after(observe)
+            observe = self._observe_and_fold(observe)
 
         def deliver(delta: Delta) -> Awaitable[None] | None:
             observe(delta)
@@ -134,7 +134,7 @@ class CompletionRun:
         await pipeline.await_delivery(push(self._encoder.end(self._usage)))
 
     async def collect(self, observe: Observe) -> bytes:
-        await pipeline.generate(self._plan, self._fold_after(observe))
+        await pipeline.generate(self._plan, self._observe_and_fold(observe))
         await self._save_whole()
         return await self._encode_whole()
 
@@ -142,7 +142,7 @@ class CompletionRun:
         if self.save is not None:
             await self.save(await self._encode_whole())
 
-    def _fold_after(self, observe: Observe) -> Observe:
+    def _observe_and_fold(self, observe: Observe) -> Observe:
         def deliver(delta: Delta) -> None:
             observe(delta)
             self._completion.add(delta)

@@ -212,9 +212,9 @@ class ResponseService:
         replay = self._services.replay
         if replay is None:
             return await delete()
-        await replay.forget(owner, sources)
+        await replay.drop_turns(owner, sources)
         deleted = await delete()
-        await replay.forget(owner, sources)  # another request may have loaded them in between
+        await replay.drop_turns(owner, sources)  # another request may have loaded them in between
         return deleted
 
     async def cancel(self, owner: str, response: str) -> bytes:

@@ -44,7 +44,7 @@ def open_catalog(
 ) -> ModelCatalog:
     """Read the catalog of models; the model named on the command line comes first.
 
-    With `may_wait`, a server of `--upstream` that is not up yet leaves its models `unlisted`.
+    With `may_wait`, a server of `--upstream` that is not up yet sets `listing_error`.
     """
     root = settings.models_path
     _check_models_directory(root)
@@ -83,7 +83,7 @@ def open_upstream_models(
         return ask_for_models(catalog, settings, model or "")
     except DragomanError as error:
         if may_wait and isinstance(error, Unavailable):
-            catalog.unlisted = error
+            catalog.listing_error = error
             return []
         if model is not None:
             raise StartupError(f"--upstream {settings.upstream}: {error.message}") from None

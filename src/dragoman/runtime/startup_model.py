@@ -35,7 +35,7 @@ async def load_startup_model(
     last_reason = ""
     while True:
         try:
-            if models.catalog.unlisted is not None:
+            if models.catalog.listing_error is not None:
                 await asyncio.to_thread(list_upstream_models, models.catalog, settings)
             return await models.load(models.default_name, wait=math.inf)
         except (Unavailable, Overloaded) as error:
@@ -54,15 +54,15 @@ def list_upstream_models(catalog: ModelCatalog, settings: Settings) -> None:
     try:
         sources = ask_for_models(catalog, settings, "")
     except Unavailable as error:
-        catalog.unlisted = error
+        catalog.listing_error = error
         raise
     add_models(catalog, settings, sources)
-    catalog.unlisted = None
+    catalog.listing_error = None
 
 
 def find_upstream_url(models: ModelRegistry, settings: Settings) -> str:
     """Return the address of the server that runs the default model; "" if none does."""
-    if models.catalog.unlisted is not None:
+    if models.catalog.listing_error is not None:
         return settings.upstream or ""
     try:
         return models.get_source(models.default_name).options.upstream or ""

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, delete, select
 
 from dragoman.store.limits.write_meter import WriteMeter
 from dragoman.store.rows import ROW, StoredTurn
-from dragoman.store.tables import IDS_PER_QUERY, get_current_time, memories, secrets, upsert
+from dragoman.store.tables import IDS_PER_QUERY, get_current_time, replay_turns, secrets, upsert
 
 
 class KeyValueRepository:
@@ -41,7 +41,7 @@ class KeyValueRepository:
         newest = {row.key: row for row in rows}
         if not newest:
             return
-        statement = upsert(self._connection, memories).values(
+        statement = upsert(self._connection, replay_turns).values(
             touched=get_current_time(self._connection)
         )
         columns = ("model", "source", "touched", "size", "data")
@@ -59,9 +59,14 @@ class KeyValueRepository:
         """The turns stored under these keys, in the order of the keys."""
         turns: dict[str, StoredTurn] = {}
         for start in range(0, len(keys), IDS_PER_QUERY):
-            chunk = memories.c.key.in_(keys[start : start + IDS_PER_QUERY])
-            columns = memories.c.key, memories.c.model, memories.c.data, memories.c.source
-            query = select(*columns).where(memories.c.owner == owner, chunk)
+            chunk = replay_turns.c.key.in_(keys[start : start + IDS_PER_QUERY])
+            columns = (
+                replay_turns.c.key,
+                replay_turns.c.model,
+                replay_turns.c.data,
+                replay_turns.c.source,
+            )
+            query = select(*columns).where(replay_turns.c.owner == owner, chunk)
             for row in self._connection.execute(query):
                 turns[row.key] = StoredTurn(row.key, row.model, bytes(row.data), row.source)
         return [turns[key] for key in dict.fromkeys(keys) if key in turns]
@@ -69,5 +74,7 @@ class KeyValueRepository:
     def delete_turns(self, owner: str, sources: Sequence[str]) -> None:
         """Delete the turns that these responses or chat completions wrote."""
         for start in range(0, len(sources), IDS_PER_QUERY):
-            chunk = memories.c.source.in_(sources[start : start + IDS_PER_QUERY])
-            self._connection.execute(delete(memories).where(memories.c.owner == owner, chunk))
+            chunk = replay_turns.c.source.in_(sources[start : start + IDS_PER_QUERY])
+            self._connection.execute(
+                delete(replay_turns).where(replay_turns.c.owner == owner, chunk)
+            )

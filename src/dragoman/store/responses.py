@@ -99,7 +99,7 @@ class ResponseRepository:
         )
         history = [_to_stored(row) for row in self._connection.execute(query)]
         if history and history[0].previous is not None:
-            raise _incomplete_chain(response, len(history))
+            raise _make_incomplete_chain_error(response, len(history))
         return history or None
 
     def measure_history(self, owner: str, response: str) -> int:
@@ -273,7 +273,7 @@ def _select_chain(owner: str, response: str) -> CTE:
     )
 
 
-def _incomplete_chain(response: str, length: int) -> BadRequest:
+def _make_incomplete_chain_error(response: str, length: int) -> BadRequest:
     reason = "the beginning of its history has expired or was deleted"
     if length > MAX_CHAIN:
         reason = f"its history has more than {MAX_CHAIN:,} responses"

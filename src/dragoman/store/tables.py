@@ -120,7 +120,7 @@ items = Table(
     Column("id", EscapedText),
     Column("body", LargeBinary),
 )
-memories = Table(
+replay_turns = Table(
     "memories",
     METADATA,
     Column("owner", EscapedText, primary_key=True),
@@ -210,7 +210,7 @@ servers = Table(
 OWNED_TABLES: tuple[tuple[Table, AgeColumn], ...] = (
     (responses, responses.c.touched),
     (conversations, conversations.c.touched),
-    (memories, memories.c.touched),
+    (replay_turns, replay_turns.c.touched),
     (completions, completions.c.created),
     (files, files.c.created),
     (batches, batches.c.touched),

@@ -89,10 +89,10 @@ class Transaction:
         self.key_values.delete_turns(owner, self.responses.list_ids(owner, conversation))
         return self.conversations.delete(owner, conversation)
 
-    def claim_batches(self, counts: Counter[str], most: int) -> list[StoredBatch]:
+    def claim_batches(self, counts: Counter[str], max_per_owner: int) -> list[StoredBatch]:
         """Take over batches that no server runs which is alive; see `BatchRepository.claim`."""
         self.servers.register()  # batches of an unregistered server would be taken for abandoned
-        return self.batches.claim(self.servers.list_alive(), counts, most)
+        return self.batches.claim(self.servers.list_alive(), counts, max_per_owner)
 
     def _attach_items(self, row: StoredResponse, items: Sequence[StoredItem]) -> None:
         self._meter.check_ids(item.id for item in items)

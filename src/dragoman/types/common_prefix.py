@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-def count_common(first: Sequence[int], second: Sequence[int]) -> int:
+def count_common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
     """Return how many tokens two sequences have in common at their beginning."""
     low, high = 0, min(len(first), len(second))
     if first[:high] == second[:high]:

@@ -25,7 +25,7 @@ class LoopShare:
     def __init__(self) -> None:
         self._since = time.perf_counter()
 
-    async def give_way(self) -> None:
+    async def yield_if_due(self) -> None:
         """Let others run if this request has worked for long enough."""
         if time.perf_counter() - self._since > MAX_SECONDS:
             await asyncio.sleep(0)

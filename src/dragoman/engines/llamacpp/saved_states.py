@@ -26,7 +26,7 @@ from msgspec import Struct
 from dragoman.engines.llamacpp.client import NativeClient
 from dragoman.engines.llamacpp.loading.settings import can_save_states
 from dragoman.engines.llamacpp.slot import CacheLabel, Slot
-from dragoman.types.common_prefix import count_common
+from dragoman.types.common_prefix import count_common_prefix
 
 if TYPE_CHECKING:
     from dragoman.engines.llamacpp.loading.native_params import LoadPlan
@@ -118,12 +118,12 @@ class StateStore:
     def count_reusable(self, label: CacheLabel, prompt: Sequence[int]) -> int:
         """Return how many tokens of a prompt the best state with this label holds."""
         best = self._find(label, prompt)
-        return 0 if best is None else count_common(best.tokens, prompt)
+        return 0 if best is None else count_common_prefix(best.tokens, prompt)
 
     def _find(self, label: CacheLabel, prompt: Sequence[int]) -> SavedState | None:
         return max(
             (state for state in self._states if state.label == label),
-            key=lambda state: count_common(state.tokens, prompt),
+            key=lambda state: count_common_prefix(state.tokens, prompt),
             default=None,
         )
 
@@ -167,7 +167,7 @@ class StateStore:
         await self._read(slot, label, state)
         # the slot has it now; if the prompt needs only a part of it, the rest may still be wanted
         is_wanted = keeps_state or state.readers
-        if not is_wanted and 2 * count_common(state.tokens, prompt) >= len(state.tokens):
+        if not is_wanted and 2 * count_common_prefix(state.tokens, prompt) >= len(state.tokens):
             self._drop(state)
 
     async def restore_public(self, slot: Slot, label: CacheLabel, prefix: Sequence[int]) -> bool:
@@ -193,7 +193,7 @@ class StateStore:
         return state
 
     async def _read(self, slot: Slot, label: CacheLabel, state: SavedState) -> bool:
-        slot.forget()
+        slot.clear_content()
         state.readers += 1
         self._touch(state)
         try:

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from msgspec import Struct
 
 from dragoman.engines.llamacpp.slot import CacheLabel
-from dragoman.types.common_prefix import count_common
+from dragoman.types.common_prefix import count_common_prefix
 
 MIN_SHARED = 256  # tokens of a prompt; fewer are not worth waiting for
 MIN_SECONDS = 0.1  # of processing them
@@ -61,8 +61,10 @@ class SharedPrefills:
     def find(self, label: CacheLabel, prompt: Sequence[int], known: int) -> LeadingPrefill | None:
         """Return whom to follow: one that shares much more of the prompt than is known already."""
         candidates = [leading for leading in self._leading if leading.label == label]
-        best = max(candidates, key=lambda other: count_common(other.prompt, prompt), default=None)
-        if best is None or not self.is_worthwhile(count_common(best.prompt, prompt) - known):
+        best = max(
+            candidates, key=lambda other: count_common_prefix(other.prompt, prompt), default=None
+        )
+        if best is None or not self.is_worthwhile(count_common_prefix(best.prompt, prompt) - known):
             return None
         return best
 

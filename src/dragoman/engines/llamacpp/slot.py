@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from dragoman.types import Adapter, Job
-from dragoman.types.common_prefix import count_common
+from dragoman.types.common_prefix import count_common_prefix
 
 
 class CacheLabel(Struct, frozen=True):
@@ -37,7 +37,7 @@ class Slot:
 
     def count_reusable(self, label: CacheLabel, prompt: Sequence[int]) -> int:
         """Return how many tokens of a prompt with this label the slot holds."""
-        return count_common(self.tokens, prompt) if self.label == label else 0
+        return count_common_prefix(self.tokens, prompt) if self.label == label else 0
 
-    def forget(self) -> None:
+    def clear_content(self) -> None:
         self.label, self.tokens = None, []

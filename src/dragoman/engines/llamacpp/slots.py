@@ -104,7 +104,7 @@ class SlotLease:
     async def _start(self, prompt: Sequence[int], work: Coroutine[object, None, T]) -> T:
         slot = self.slot
         if slot.label != self.label:
-            slot.forget()
+            slot.clear_content()
         response = await work
         slot.label, slot.tokens = self.label, list(prompt)
         return response
@@ -167,7 +167,7 @@ class SlotLease:
     async def vacate(self) -> None:
         """Save the content of the slot and give it up."""
         await self._save_content(0)
-        self.slot.forget()
+        self.slot.clear_content()
 
     async def _save_content(self, kept: int) -> None:
         """Save the content if less than half of it stays in the slot."""
@@ -181,7 +181,7 @@ class SlotLease:
         """Put a public prefix into the slot: the saved one, or else compute and save it."""
         if await self.run(store.restore_public(self.slot, self.label, prefix)):
             return
-        self.slot.forget()
+        self.slot.clear_content()
         await prefill(prefix)
         self.computed_prefix = len(prefix)
         await self.run(store.save_public(self.slot, prefix))
@@ -264,7 +264,7 @@ class SlotPool:
             self._clock += 1
             slot.used_at, slot.is_free = self._clock, True
         for slot in lease.slots[1:]:
-            slot.forget()  # the server may have used other slots than these
+            slot.clear_content()  # the server may have used other slots than these
         self._serve_queue()
 
     def _serve_queue(self) -> None:

@@ -248,10 +248,10 @@ class CompilerPool:
             return result.outcome
         if self._is_closed:
             return serialize_error(_make_stopping_error())
-        is_slow = worker.has_timed_out or worker.exit_code == CPU_TIMEOUT_EXIT
+        is_slow = worker.has_timed_out or worker.returncode == CPU_TIMEOUT_EXIT
         problem = "took too long to compile" if is_slow else "is too complex to compile"
         error = serialize_error(make_too_complex_error(pending.spec.param, problem))
-        if not worker.has_timed_out and worker.exit_code not in EXTERNAL_EXITS:
+        if not worker.has_timed_out and worker.returncode not in EXTERNAL_EXITS:
             self._cache.put(key, error)
         return error
 
@@ -297,7 +297,7 @@ class CompilerPool:
         self._keeps_spare = False
         if self._is_closed:
             return
-        for line in worker.stderr_lines:
+        for line in worker.last_lines:
             log.error("a grammar worker did not start: %s", line)
         if not self._workers:
             while self.queue:

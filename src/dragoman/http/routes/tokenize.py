@@ -152,7 +152,7 @@ async def encode_prompts(prompts: list[Prompt], model: Model) -> list[int]:
     ids: list[int] = []
     share = LoopShare()
     for prompt in prompts:
-        await share.give_way()
+        await share.yield_if_due()
         ids += cast("list[int]", await model.renderer.encode_prompt(prompt, limit))
         limit.check_tokens(len(ids), is_whole=prompt is prompts[-1])
     return ids

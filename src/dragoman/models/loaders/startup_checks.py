@@ -27,7 +27,7 @@ def check_models(catalog: ModelCatalog, sources: Sequence[ModelSource], engines:
 
     Raises `ModelBroken`.
     """
-    default = sources[0] if catalog.unlisted is None else None
+    default = sources[0] if catalog.listing_error is None else None
     if default is not None and default.broken is not None:
         raise ModelBroken(f"model `{default.id}`: {default.path}: {default.broken}")
     for source in sources:

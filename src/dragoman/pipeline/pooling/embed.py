@@ -45,7 +45,7 @@ async def encode_inputs(
     encoded: list[EncodedInput] = []
     total, share = 0, LoopShare()
     for content in inputs:
-        await share.give_way()
+        await share.yield_if_due()
         try:
             prompt = await encode_input(content, model, limit)
         except ContextOverflow:

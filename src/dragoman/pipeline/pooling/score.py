@@ -121,7 +121,7 @@ class PairReader:
         pairs: list[TextPair] = []
         texts: list[EmbeddedText] = []
         for query, document in self._task.pairs:
-            await share.give_way()
+            await share.yield_if_due()
             if query != last:
                 last, query_ids = query, await self._encode(query)
                 if not self._model.capabilities.scores:

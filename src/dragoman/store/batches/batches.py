@@ -93,21 +93,23 @@ class BatchRepository:
 
     # on behalf of the server that runs them
 
-    def has_free(self, alive: Collection[str]) -> bool:
+    def has_unclaimed(self, alive: Collection[str]) -> bool:
         """Whether there are batches to claim."""
-        query = select(batches.c.id).where(_is_free(alive)).limit(1)
+        query = select(batches.c.id).where(_is_unclaimed(alive)).limit(1)
         return self._connection.execute(query).first() is not None
 
-    def claim(self, alive: Collection[str], counts: Counter[str], most: int) -> list[StoredBatch]:
+    def claim(
+        self, alive: Collection[str], counts: Counter[str], max_per_owner: int
+    ) -> list[StoredBatch]:
         """Take over batches that no server runs which is alive.
 
         `counts` says how many this server runs for each owner; no owner gets more than `most`.
         """
-        query = select(batches).where(_is_free(alive))
+        query = select(batches).where(_is_unclaimed(alive))
         oldest = query.order_by(batches.c.created).limit(MAX_CANDIDATES)
         counts, claimed = counts.copy(), []
         for row in self._connection.execute(oldest.with_for_update(skip_locked=True)):
-            if counts[row.owner] < most:
+            if counts[row.owner] < max_per_owner:
                 counts[row.owner] += 1
                 claimed.append(_to_stored(row))
         ids = [batch.id for batch in claimed]
@@ -233,7 +235,7 @@ class BatchRepository:
         )
 
 
-def _is_free(alive: Collection[str]) -> ColumnElement[bool]:
+def _is_unclaimed(alive: Collection[str]) -> ColumnElement[bool]:
     """Whether a batch has not ended, and no server runs it that is alive."""
     has_server = batches.c.server.in_(list(alive))
     return and_(batches.c.ended.is_(None), or_(batches.c.server.is_(None), not_(has_server)))

@@ -41,7 +41,7 @@ from dragoman.store.tables import (
     completions,
     files,
     get_current_time,
-    memories,
+    replay_turns,
     responses,
 )
 
@@ -83,7 +83,7 @@ class MaintenanceRepository:
     def _evict(self, owner: str, excess: int) -> int:
         """Delete an owner's oldest rows, until this many bytes are gone or the batch is full."""
         candidates = [
-            row for table, column in OWNED_TABLES for row in self._oldest(owner, table, column)
+            row for table, column in OWNED_TABLES for row in self._list_oldest(owner, table, column)
         ]
         count = 0
         for _, size, table, key in sorted(candidates, key=lambda row: row[0])[:BATCH]:
@@ -103,7 +103,7 @@ class MaintenanceRepository:
             sizes.update({owner: int(size) for owner, size in self._connection.execute(query)})
         return sizes
 
-    def _oldest(
+    def _list_oldest(
         self, owner: str, table: Table, column: AgeColumn
     ) -> list[tuple[float, int, Table, Key]]:
         query = select(column, table.c.size, *table.primary_key)
@@ -129,10 +129,10 @@ class MaintenanceRepository:
             return 0, 1
         turns_size = 0
         if table in TURN_SOURCES:
-            owned_turns = memories.c.source.in_([row_id for (row_id,) in keys])
-            query = select(func.coalesce(func.sum(memories.c.size), 0)).where(owned_turns)
+            owned_turns = replay_turns.c.source.in_([row_id for (row_id,) in keys])
+            query = select(func.coalesce(func.sum(replay_turns.c.size), 0)).where(owned_turns)
             turns_size = int(self._connection.execute(query).scalar_one())
-            self._connection.execute(delete(memories).where(owned_turns))
+            self._connection.execute(delete(replay_turns).where(owned_turns))
         statement = delete(table).where(tuple_(*table.primary_key).in_(keys))
         return turns_size, self._connection.execute(statement).rowcount
 

@@ -35,9 +35,9 @@ class Readiness:
         """Why requests cannot be served now, if they cannot."""
         if self._responder.drain_seconds is not None:
             return self._responder.make_draining_error()
-        unlisted = self._registry.catalog.unlisted
-        if unlisted is not None:
-            return Unavailable(unlisted.message, retry_after=unlisted.retry_after)
+        listing_error = self._registry.catalog.listing_error
+        if listing_error is not None:
+            return Unavailable(listing_error.message, retry_after=listing_error.retry_after)
         if self.startup_model is not None:
             entry = self._registry.get(self.startup_model or self._registry.default_name)
             if entry.state == "failed" and entry.error is not None:  # it is tried again
