@@ -90,9 +90,10 @@ def app(engine: object, **options: object) -> App:
     `docs/engines.md` describes how to write an engine.
     """
     from dragoman.http.server import make_app
-    from dragoman.runtime import build_engine_runtime
+    from dragoman.runtime import build_engine_runtime, name_options_of_programs
 
-    return make_app(build_engine_runtime(engine, options), local=False)
+    with name_options_of_programs():
+        return make_app(build_engine_runtime(engine, options), local=False)
 
 
 def serve(
@@ -105,8 +106,10 @@ def serve(
     the program has configured `logging` itself.
     """
     from dragoman.cli.serving.serve_engine import run
+    from dragoman.runtime import name_options_of_programs
 
-    run(engine, {**options, "host": host, "port": port})
+    with name_options_of_programs():
+        run(engine, {**options, "host": host, "port": port})
 
 
 async def serve_async(
@@ -117,5 +120,7 @@ async def serve_async(
     A signal that stops the server is raised again for the program around it.
     """
     from dragoman.cli.serving.serve_engine import serve
+    from dragoman.runtime import name_options_of_programs
 
-    await serve(engine, {**options, "host": host, "port": port})
+    with name_options_of_programs():
+        await serve(engine, {**options, "host": host, "port": port})

@@ -311,7 +311,10 @@ class ResponseCancelled(DragomanError):
 
 
 class StartupError(Exception):
-    """The server cannot start. The message is shown to the operator as it is."""
+    """The server cannot start. The message is shown to the operator as it is.
+
+    It names settings as flags, since most servers are started by the command line.
+    """
 
 
 class SerializedError(Struct, frozen=True, array_like=True):

@@ -140,8 +140,25 @@ def test_a_busy_port_is_named_with_what_to_do(
 
 
 def test_busy_port_of_an_engine_of_ones_own(busy_port: int) -> None:
-    with pytest.raises(runtime.StartupError, match=f"Port {busy_port} of 127.0.0.1 is in use"):
+    message = f"Port {busy_port} of 127.0.0.1 is in use.*choose another port with `port`"
+    with pytest.raises(runtime.StartupError, match=message):
         dragoman.serve(ScriptedEngine("x"), port=busy_port)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"media_hosts": ("http://x/",)}, "`media_hosts`: `http://x/` is not HOST or HOST:PORT"),
+        ({"port": "http"}, "`port`: expected a whole number"),
+        ({"api_key_file": "nowhere"}, "cannot read 'nowhere': No such file or directory"),
+        ({"prot": 1}, "Did you mean `port`?"),
+    ],
+)
+def test_errors_of_a_program_name_its_options(options: dict[str, object], message: str) -> None:
+    with pytest.raises((runtime.StartupError, TypeError, ValueError)) as caught:
+        dragoman.app(ScriptedEngine("x"), **options)
+    assert message in str(caught.value)
+    assert "--" not in str(caught.value)
 
 
 VARIABLES = [

@@ -175,6 +175,8 @@ def test_config_prints_values_and_origins_without_secrets(
     assert rows["ping"] == ["2m", "--ping"]
     assert rows["stall"] == ["1m", "default"]
     assert rows["store"] == ["postgresql://me:********@db/x", "dragoman.yaml:7"]
+    assert rows["admin_key"][0] == "********"
+    assert rows["upstream_key"] == ["-", "default"]
     assert rows["models"] == ["writer", "dragoman.yaml:12"]
     assert rows["sampling"] == ["temperature=0.3", "dragoman.yaml:16"]
     values = json.loads(report.out)

@@ -87,7 +87,7 @@ def format_report(configuration: Configuration) -> str:
 
 def mask(field: OptionField, value: object) -> object:
     """Hide a secret: a key, or the password in a URL."""
-    if field.setting.is_secret:
+    if field.setting.is_secret and value:
         return [HIDDEN for _ in value] if isinstance(value, tuple) else HIDDEN
     if isinstance(value, tuple):
         return [mask_password(str(item)) if isinstance(item, str) else item for item in value]

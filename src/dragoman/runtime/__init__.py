@@ -12,7 +12,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -72,6 +74,7 @@ log = logging.getLogger("dragoman.runtime")
 ENGINE_OPTIONS = (*OPTIONS, "tracer_provider")  # of `dragoman.app` that are not settings
 # Names of the same settings in other servers.
 SETTING_ALIASES = {"tool_parser": "format", "reasoning_parser": "reasoning_format"}
+FLAG = re.compile(r"`?--([a-z][a-z-]*)`?")
 
 
 class Runtime(Struct, frozen=True, kw_only=True, eq=False):
@@ -208,6 +211,16 @@ def build_engine_runtime(engine: object, options: Mapping[str, object]) -> Runti
     return build_runtime(
         models, settings, options.get("tracer_provider"), lambda: _embed(configuration.reload())
     )
+
+
+@contextmanager
+def name_options_of_programs() -> Iterator[None]:
+    """Name options in errors instead of flags: a program writes `port=`, not `--port`."""
+    try:
+        yield
+    except (StartupError, config.SettingsError) as error:
+        message = FLAG.sub(lambda flag: f"`{flag[1].replace('-', '_')}`", str(error))
+        raise type(error)(message) from None
 
 
 def _open_audit_log(path: str) -> AuditLog:
