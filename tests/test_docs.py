@@ -6,6 +6,8 @@ import importlib.util
 import re
 import subprocess
 import sys
+from functools import cache
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -54,6 +56,49 @@ def test_files_named_in_the_docs_exist(page: str) -> None:
         assert any(place.exists() for place in places), f"{page} names {name}"
     for link in re.findall(r"\]\(([\w./]+)\)", text):
         assert (ROOT / page).parent.joinpath(link).exists(), f"{page} links {link}"
+
+
+def list_tasks() -> dict[str, tuple[str, str]]:
+    """Return files and notes of each task in CONTRIBUTING.md."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (?!I want|---)([^|]+) \| ([^|]+) \| ([^|]+) \|$", text, re.MULTILINE)
+    return {task: (files, notes) for task, files, notes in rows}
+
+
+def find_named_files(name: str) -> list[Path]:
+    """Return the files that a name stands for: `<api>` is any name, `decode.py` is in any package.
+
+    A name with a directory is below the root of the repository or of the package.
+    """
+    pattern = re.sub(r"<\w+>", "*", name).rstrip("/")
+    roots = [ROOT, ROOT / "src" / "dragoman"]
+    found = [path for root in roots for path in root.glob(pattern)]
+    return found or ([] if "/" in pattern else [*roots[1].rglob(pattern)])
+
+
+@pytest.mark.parametrize("task", list_tasks())
+def test_tasks_of_contributors_name_few_files_that_exist(task: str) -> None:
+    files, notes = list_tasks()[task]
+    names = re.findall(r"`([^`\s]+(?:\.\w+|/))`", files) + re.findall(r"\bdocs/\w+\.md\b", files)
+    assert 0 < len(set(names)) <= 5, f"{task}: {names}"
+    for name in [*names, *re.findall(r"`([\w/<>]+\.(?:py|md))`", notes)]:
+        assert find_named_files(name), f"{task}: there is no {name}"
+
+
+@cache
+def read_code() -> str:
+    places = [*ROOT.glob("src/**/*.py"), *ROOT.glob("tests/**/*.py"), ROOT / "Makefile"]
+    return "\n".join(path.read_text(encoding="utf-8") for path in places)
+
+
+@pytest.mark.parametrize("task", list_tasks())
+def test_tasks_of_contributors_name_code_that_exists(task: str) -> None:
+    """Functions, classes, constants and fields in the notes; a name may have arguments."""
+    notes = list_tasks()[task][1]
+    for name in re.findall(r"`(?:dragoman\.)?([A-Za-z_][\w.]*)(?:\([\w, ]*\))?`", notes):
+        for part in name.split("."):
+            if not name.endswith((".py", ".md")):
+                assert re.search(rf"\b{part}\b", read_code()), f"{task}: there is no {name}"
 
 
 @pytest.mark.parametrize("target", ["serve", "test", "check", "format", "help"])

@@ -30,7 +30,7 @@ class Signer:
         return OwnerSigner(self, owner)
 
     def sign(self, owner: str, purpose: str, data: bytes) -> str:
-        """A signature that is sent beside the data."""
+        """Return a signature that is sent beside the data."""
         return base64.b64encode(self._compute_mac(owner, purpose, data)).decode()
 
     def verify(self, owner: str, purpose: str, data: bytes, signature: str) -> bool:
@@ -38,12 +38,12 @@ class Signer:
         return hmac.compare_digest(expected.encode(), signature.encode())
 
     def pack(self, owner: str, purpose: str, data: bytes) -> str:
-        """The data and its signature as one text, for `unpack`."""
+        """Return the data and its signature as one text, for `unpack`."""
         compressed = zlib.compress(data)
         return base64.b64encode(self._compute_mac(owner, purpose, compressed) + compressed).decode()
 
     def unpack(self, owner: str, purpose: str, text: str) -> bytes | None:
-        """The packed data; None if this server did not pack it for this owner and purpose."""
+        """Return packed data; None if this server did not pack it for this owner and purpose."""
         try:
             raw = base64.b64decode(text, validate=True)
         except ValueError:

@@ -18,13 +18,13 @@ _LIMIT_MESSAGE = re.compile("(?i)too (?:big|many|complex)|fuel|limit|max is")
 def make_too_complex_error(
     param: str | None, problem: str = "is too complex"
 ) -> ConstraintTooComplex:
-    """The error for a constraint; `problem` is the predicate of the sentence about it."""
+    """Return the error for a constraint; `problem` is the predicate of the sentence about it."""
     subject = f"`{param}`" if param else "This constraint"
     return ConstraintTooComplex(f"{subject} {problem}. {HINT}", param=param)
 
 
 def make_schema_too_complex_error(param: str, excess: str) -> SchemaTooComplex:
-    """The error for a schema beyond a limit; `excess` says what it has too much of."""
+    """Return the error for a schema beyond a limit; `excess` says what it has too much of."""
     message = f"`{param}` is too complex: it has {excess}."
     return SchemaTooComplex(message, param=param)
 

@@ -39,7 +39,7 @@ def quote_literal(text: str) -> str:
 
 
 def join_alternatives(options: Iterable[str]) -> str:
-    """An expression for any of these; repeated ones are written once."""
+    """Return an expression for any of these; repeated ones are written once."""
     distinct = list(dict.fromkeys(options))
     if len(distinct) == 1 and " " not in distinct[0]:
         return distinct[0]
@@ -47,14 +47,14 @@ def join_alternatives(options: Iterable[str]) -> str:
 
 
 def format_repeat(least: int, most: int | None) -> str:
-    """The suffix that repeats an expression; `most` of None is unbounded."""
+    """Return the suffix that repeats an expression; `most` of None is unbounded."""
     if (least, most) == (0, None):
         return "*"
     return f"{{{least},}}" if most is None else f"{{{least},{most}}}"
 
 
 def repeat_more(expression: str, most: int | None) -> str:
-    """An expression for what follows the first of at most this many; None is any number."""
+    """Return an expression for what follows the first of at most this many; None is any number."""
     if most == 1:
         return ""
     return f"({expression}){format_repeat(0, None if most is None else most - 1)}"
@@ -75,7 +75,7 @@ class LarkBuilder:
             self._special_token_regex = re.compile("|".join(map(re.escape, longest_first)))
 
     def reserve(self, hint: str = "r") -> str:
-        """A new name, for a rule that is defined later."""
+        """Return a new name, for a rule that is defined later."""
         self._count += 1
         return f"{hint}_{self._count}"
 
@@ -122,11 +122,11 @@ class LarkBuilder:
         return self.add_terminal(f"/{JSON_SPACE}{escape_regex(bracket)}/", "CLOSE")
 
     def add_optional_space(self) -> str:
-        """The optional white space around markers."""
+        """Return the optional white space around markers."""
         return self.add_terminal(MARKER_SPACE, "SPACE") + "?"
 
     def write_marker(self, marker: str) -> str:
-        """A marker as the model writes it: special tokens by id, the rest as literals."""
+        """Return a marker as the model writes it: special tokens by id, the rest as literals."""
         parts: list[str] = []
         for part in marker.split(GAP):
             parts += [self.add_optional_space()] if parts else []
@@ -168,7 +168,7 @@ class LarkBuilder:
         self._included.append(rules)
 
     def build(self, start: str) -> str:
-        """The text of the whole grammar, given the expression of its start rule."""
+        """Return the text of the whole grammar, given the expression of its start rule."""
         lines = [HEADER, f"start: {start}"]
         lines += [f"{name}: {body}" for name, body in self._lines.items()]
         return "\n".join([*lines, *self._included]) + "\n"

@@ -155,7 +155,7 @@ class RequestContext:
         explanation: str = "",
         take_memory: Callable[[int], None] = lambda size: None,
     ) -> bytes:
-        """The whole body, or an error if it is too large or too slow.
+        """Return the whole body, or an error if it is too large or too slow.
 
         The explanation is a sentence about the limit. `take_memory` is called with the size of
         what arrives, and raises an error if there is no room for it.
@@ -298,7 +298,7 @@ def make_request_id() -> str:
 
 
 def make_warning_headers(warnings: Iterable[str]) -> list[Header]:
-    """A header for each warning."""
+    """Return a header for each warning."""
     unique = dict.fromkeys(warnings)
     texts = (_UNPRINTABLE.sub("?", text)[:MAX_WARNING_LENGTH].strip() for text in unique)
     return [(b"x-dragoman-warning", text.encode()) for text in islice(texts, MAX_WARNINGS)]

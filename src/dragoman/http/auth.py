@@ -25,7 +25,7 @@ REFUSALS = (401, 403, 429)  # that the audit log records
 
 
 def read_keys(headers: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
-    """The keys that a request carries, as `Authorization: Bearer` or as `x-api-key`."""
+    """Return the keys that a request carries, as `Authorization: Bearer` or as `x-api-key`."""
     keys = []
     for name, value in headers:
         if name == b"authorization" and value[:7].lower() == b"bearer ":
@@ -166,7 +166,7 @@ def get_address(request: RequestContext) -> str:
 
 
 def make_audit_fields(request: RequestContext) -> dict[str, Json]:
-    """What the audit log tells about a request: the pattern of its path, never what it sent."""
+    """Return what the audit log has about a request: the pattern of its path, not its content."""
     name = request.route_name
     return {
         "method": escape_text(request.method, 16),

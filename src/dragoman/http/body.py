@@ -100,7 +100,7 @@ class BodyReader:
             return body
 
     async def make_context(self, request: RequestContext) -> DialectContext:
-        """What the wire API of a request needs to decode it and to encode its response."""
+        """Return what the wire API of a request needs to decode it and to encode its response."""
         signer = None
         if request.dialect.uses_signer:
             signer = (await self._get_signer()).for_owner(request.owner)

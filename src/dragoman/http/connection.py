@@ -321,7 +321,7 @@ class Connection(HttpToolsProtocol):
         self._stall.restart()
 
     def _read_path(self) -> str:
-        """The path of the request, or what has arrived of it."""
+        """Return the path of the request, or what has arrived of it."""
         try:
             path = httptools.parse_url(self.url).path
         except (AttributeError, httptools.HttpParserError):  # no request line, or a malformed one
@@ -360,6 +360,6 @@ def _make_headers_error() -> HeadersTooLarge:
 def make_connection_class(
     settings: Settings, router: Router, body_limit: BodyLimit
 ) -> type[Connection]:
-    """The protocol class of a server with these limits and routes."""
+    """Return the protocol class of a server with these limits and routes."""
     attributes = {"settings": settings, "router": router, "body_limit": body_limit}
     return type("ServerConnection", (Connection,), attributes)

@@ -158,7 +158,7 @@ def add_path(error: DragomanError, request: RequestContext) -> None:
 
 
 def choose_request_id(scope: Scope) -> str:
-    """The client's id if it is well-formed, else a new one. It is never used as a key."""
+    """Return the client's id if it is well-formed, else a new one. It is never used as a key."""
     for name, value in scope["headers"]:
         if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
             return str(value.decode())
@@ -252,7 +252,7 @@ def parse_host(host: bytes | None) -> str | None:
 
 
 def parse_origin(origin: bytes) -> str:
-    """The host of an Origin header; "null" for an opaque or malformed one."""
+    """Return the host of an Origin header; "null" for an opaque or malformed one."""
     try:
         host = urlsplit(origin.decode("latin-1")).hostname or "null"
     except ValueError:

@@ -172,7 +172,7 @@ def parse_timeout(text: str) -> float:
 
 
 def make_reuse_headers(reuse: PromptReuse | None) -> list[Header]:
-    """A header that reports how much of the prompt was known from earlier requests."""
+    """Return a header that reports how much of the prompt was known from earlier requests."""
     return [] if reuse is None else [(b"x-dragoman-prompt", str(reuse).encode())]
 
 

@@ -63,7 +63,7 @@ class Route(Struct, frozen=True, kw_only=True):
         return _PARAMETER.findall(self.path)
 
     def select_dialect(self, request: RequestContext) -> Dialect[object]:
-        """The wire API that the client of this request uses."""
+        """Return the wire API that the client of this request uses."""
         for dialect in self.dialects:
             header = dialect.client_header
             if header is not None and request.get_header(header) is not None:
@@ -155,7 +155,7 @@ class PathNode:
         return match
 
     def find_nearest(self, segments: list[str]) -> Route | None:
-        """A route of the deepest node on the way, below its first segment."""
+        """Return a route of the deepest node on the way, below its first segment."""
         node: PathNode | None = self
         nearest = None
         for depth, segment in enumerate(segments):
@@ -192,7 +192,7 @@ class Router:
         return match or RouteMatch({}, (), self._tree.find_nearest(segments))
 
     def find_dialect(self, path: str) -> Dialect[object]:
-        """The wire API of a path, for errors of requests that did not arrive completely."""
+        """Return the wire API of a path, for errors of requests that did not arrive completely."""
         nearest = self.find(path).nearest
         return DEFAULT_DIALECT if nearest is None else nearest.dialects[0]
 
@@ -235,5 +235,5 @@ def _get_first_route(methods: dict[str, Route]) -> Route | None:
 
 
 def list_path_variants(path: str) -> list[str]:
-    """A path of the API, with and without `/v1`."""
+    """Return a path of the API, with and without `/v1`."""
     return [path, path.removeprefix("/v1")] if path.startswith("/v1/") else [path]

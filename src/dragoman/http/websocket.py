@@ -68,7 +68,7 @@ class WebSocketSession:
         self._reader = asyncio.create_task(self._read())
 
     async def receive(self) -> bytes:
-        """The next message. Raises `Disconnected` once there will be none."""
+        """Return the next message. Raises `Disconnected` once there will be none."""
         self._current_bytes = 0
         self._hold.resize(self._queued_bytes)
         while True:
@@ -237,7 +237,7 @@ class WebSocketSessions:
 
     @asynccontextmanager
     async def open(self, request: RequestContext) -> AsyncGenerator[WebSocketSession, None]:
-        """The session of a request, to be accepted; it is closed on leaving the block.
+        """Yield the session of a request, to be accepted; it is closed on leaving the block.
 
         An error after it was accepted becomes a close code; a regular close by the client is not an
         error.

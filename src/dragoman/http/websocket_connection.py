@@ -38,7 +38,7 @@ Handshake: TypeAlias = tuple[ServerProtocol, Response]
 
 
 def parse_handshake(headers: Iterable[Header], message_limit: int) -> Handshake | None:
-    """The protocol and the response that accepts it, if the handshake is valid."""
+    """Return the protocol and the response that accepts it, if the handshake is valid."""
     protocol = ServerProtocol(extensions=None, max_size=message_limit, logger=library_log)
     lines = [name + b": " + value + b"\r\n" for name, value in headers if name in HANDSHAKE_HEADERS]
     protocol.receive_data(b"GET / HTTP/1.1\r\n" + b"".join(lines) + b"\r\n")

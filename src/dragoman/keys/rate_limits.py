@@ -281,7 +281,7 @@ class RateLimiter:
         return self._owners.get(owner) or OwnerUsage()
 
     def drop_owners(self, owners: Iterable[str]) -> None:
-        """Forget owners that are gone, unless they still have running requests."""
+        """Drop what owners have used, unless they still have running requests."""
         for owner in owners:
             usage = self._owners.get(owner)
             if usage is not None and not usage.running:

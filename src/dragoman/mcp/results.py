@@ -29,7 +29,7 @@ ANY_OBJECT: dict[str, Json] = {"type": "object"}
 
 
 def convert_tool(tool: Tool) -> ListedTool | None:
-    """A tool within our limits; None if its name cannot be used."""
+    """Return a tool within our limits; None if its name cannot be used."""
     if not tool.name or len(tool.name) > MAX_NAME or not tool.name.isprintable():
         return None
     hints = tool.annotations
@@ -57,7 +57,7 @@ def _list_children(value: Json) -> list[Json]:
 
 
 def convert_result(result: CallToolResult, max_chars: int) -> ToolCallResult:
-    """The result of a call as text."""
+    """Return the result of a call as text."""
     parts = [describe_block(block) for block in result.content]
     has_text = any(block.type == "text" and block.text for block in result.content)
     if result.structured_content is not None and not has_text:
@@ -82,7 +82,7 @@ def list_media(blocks: Iterable[ContentBlock]) -> Iterator[ResultMedia]:
 
 
 def describe_block(block: ContentBlock) -> str:
-    """One part of an output; binary content is described."""
+    """Return one part of an output; binary content is described."""
     match block.type:
         case "text":
             return block.text

@@ -227,7 +227,7 @@ def _describe_client() -> Implementation:
 
 
 def explain_error(error: BaseException) -> str:
-    """An error message for a person or a model."""
+    """Return an error message for a person or a model."""
     match error:
         case BaseExceptionGroup():
             return explain_error(error.exceptions[0])

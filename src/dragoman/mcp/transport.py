@@ -96,7 +96,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
     async def _convert_error(
         self, request: httpx2.Request, response: httpx2.Response
     ) -> httpx2.Response:
-        """An error response: the server's own if it is JSON-RPC, else one that we make."""
+        """Return an error response: the server's own if it is JSON-RPC, else one that we make."""
         status = response.status_code
         if status in LEGACY_STATUSES:
             self.may_be_legacy = True
@@ -151,7 +151,7 @@ def _is_event_stream(response: httpx2.Response) -> bool:
 
 
 def _make_request_to(request: httpx2.Request, address: str) -> httpx2.Request:
-    """The same request to an address. Its headers and the TLS check keep the host name."""
+    """Return the same request to an address. Its headers and the TLS check keep the host name."""
     return httpx2.Request(
         request.method,
         request.url.copy_with(host=address),
@@ -162,7 +162,7 @@ def _make_request_to(request: httpx2.Request, address: str) -> httpx2.Request:
 
 
 def _get_host(url: httpx2.URL) -> str:
-    """The host as it is resolved; an international name is not decoded."""
+    """Return the host as it is resolved; an international name is not decoded."""
     return url.raw_host.decode("ascii")
 
 
@@ -181,7 +181,7 @@ def _get_origin(url: httpx2.URL) -> tuple[str, str, int]:
 
 
 def _make_error_response(message: str, status: int = 502) -> httpx2.Response:
-    """A JSON-RPC error, which the SDK raises for the request that waits for it."""
+    """Return a JSON-RPC error, which the SDK raises for the request that waits for it."""
     error = {"code": INTERNAL_ERROR, "message": message}
     return httpx2.Response(status, json={"jsonrpc": "2.0", "id": None, "error": error})
 
@@ -189,7 +189,7 @@ def _make_error_response(message: str, status: int = 502) -> httpx2.Response:
 def create_http_client(
     transport: GuardedTransport, headers: dict[str, str], timeout: float
 ) -> httpx2.AsyncClient:
-    """An HTTP client whose requests all use the transport."""
+    """Return an HTTP client whose requests all use the transport."""
     own = {"user-agent": "dragoman", "accept-encoding": "identity"}
     traceparent = get_record().traceparent
     if traceparent is not None:

@@ -62,7 +62,7 @@ class ToolsUnavailable(Exception):
 
 class ToolClient(Protocol):
     async def list_tools(self, server: McpServer) -> list[ListedTool]:
-        """The tools of a server. Raises `ToolsUnavailable`."""
+        """Return the tools of a server. Raises `ToolsUnavailable`."""
         ...
 
     async def call_tool(

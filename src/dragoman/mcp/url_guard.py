@@ -54,7 +54,7 @@ class Endpoint(Struct, frozen=True):
 
 
 def parse_endpoint(url: str) -> Endpoint:
-    """The host and port of a URL in canonical form. Raises `UrlRejected`."""
+    """Return the host and port of a URL in canonical form. Raises `UrlRejected`."""
     if not _PRINTABLE_ASCII.fullmatch(url) or "\\" in url:
         raise UrlRejected("The URL must be plain ASCII, without spaces and backslashes.")
     match = _URL.fullmatch(url[:8].lower() + url[8:])
@@ -71,7 +71,7 @@ def parse_endpoint(url: str) -> Endpoint:
 
 
 def normalise_host(text: str) -> str:
-    """A host in the one spelling that every URL parser understands alike."""
+    """Return a host in the one spelling that every URL parser understands alike."""
     host = text.lower()
     bracketed = _IPV6.fullmatch(host)
     try:
@@ -111,14 +111,14 @@ def parse_allowed_host(text: str) -> tuple[str, int | None]:
 
 
 async def resolve_host(host: str, port: int) -> list[str]:
-    """The addresses of a host, best first."""
+    """Return the addresses of a host, best first."""
     loop = asyncio.get_running_loop()
     entries = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(entry[4][0]) for entry in entries))
 
 
 async def look_up_addresses(endpoint: Endpoint, resolve: Resolve) -> list[str]:
-    """The addresses of an endpoint, whose host may be one itself; none if there are none."""
+    """Return the addresses of an endpoint, whose host may be one itself; none if there are none."""
     try:
         return [str(ip_address(endpoint.host))]
     except ValueError:
@@ -142,7 +142,7 @@ class UrlGuard:
         return not self._allowed.isdisjoint({(endpoint.host, None), (endpoint.host, endpoint.port)})
 
     async def resolve(self, endpoint: Endpoint) -> list[str]:
-        """The addresses to connect to, and no others. Raises `UrlRejected`."""
+        """Return the addresses to connect to, and no others. Raises `UrlRejected`."""
         if self.is_allowed(endpoint):
             return [endpoint.host]
         addresses = await look_up_addresses(endpoint, self._resolve_host)

@@ -180,7 +180,7 @@ def get_call_limits(chat: Chat, model: Model, constraint: Constraint | None) -> 
 
 
 def _find_mandatory_param(chat: Chat, spec: GrammarSpec) -> str:
-    """The request field that asks for a guarantee; empty if none does."""
+    """Return the request field that asks for a guarantee; empty if none does."""
     if spec.tool_choice == "required":
         return "tool_choice"
     if spec.constraint is not None:
@@ -194,7 +194,7 @@ def _find_mandatory_param(chat: Chat, spec: GrammarSpec) -> str:
 
 
 def get_marker_tokens(model: Model, output_format: OutputFormat) -> dict[str, int]:
-    """The special tokens of a model that are markers of its formats, by their text."""
+    """Return the special tokens of a model that are markers of its formats, by their text."""
     if model.tokenizer is None:
         return {}
     shown = model.get_token_visibility(output_format).shown

@@ -167,7 +167,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
 
     def _disconnect(self, error: Exception | None) -> None:
         if error is not None:
-            self._log.error("the child process sent invalid data: %r", error)
+            self._log.error("killing the child process, because it sent invalid data: %r", error)
         self.kill()
         if not self.ready.done():
             self.ready.set_result(None)

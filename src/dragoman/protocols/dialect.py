@@ -35,23 +35,23 @@ class Encoder(Protocol):
     """Encodes one answer, as frames of a stream or as one body."""
 
     def start(self) -> list[bytes]:
-        """Frames that come before anything is generated."""
+        """Return frames that come before anything is generated."""
         ...
 
     def encode_delta(self, delta: Delta) -> list[bytes]:
-        """Frames for one delta."""
+        """Return frames for one delta."""
         ...
 
     def end(self, usage: Usage) -> list[bytes]:
-        """Frames that come after the last delta."""
+        """Return frames that come after the last delta."""
         ...
 
     def fail(self, error: DragomanError) -> list[bytes]:
-        """Frames that end a stream after an error."""
+        """Return frames that end a stream after an error."""
         ...
 
     def encode_whole(self, completion: Completion) -> bytes:
-        """The answer as one body."""
+        """Return the answer as one body."""
         ...
 
 

@@ -10,6 +10,8 @@ from array import array
 from collections import deque
 from collections.abc import Sequence
 
+from dragoman.types.common_prefix import count_common_prefix
+
 MAX_SEQUENCES = 64
 MAX_BYTES = 16 << 20
 WIDTH = 4  # bytes of a packed token id
@@ -52,22 +54,8 @@ class PrefixIndex:
         for known_owner, known in self._sequences:
             if known_owner != owner or not known.startswith(sequence[: best + WIDTH]):
                 continue
-            best = _measure_common_start(known, sequence, best)
+            best = count_common_prefix(known, sequence, start=best, step=WIDTH)
             diverged = best < len(known) and best < len(sequence)
             if best == len(sequence):
                 break
         return best // WIDTH, diverged
-
-
-def _measure_common_start(left: bytes, right: bytes, known: int) -> int:
-    """Return how many bytes of whole tokens both start with; the first `known` bytes are equal."""
-    low, high = known, min(len(left), len(right))
-    if left[low:high] == right[low:high]:
-        return high
-    while high - low > WIDTH:
-        middle = low + (high - low) // (2 * WIDTH) * WIDTH
-        if left[low:middle] == right[low:middle]:
-            low = middle
-        else:
-            high = middle
-    return low

@@ -23,6 +23,7 @@ from dragoman.prompt.template.capabilities import PROBE_LIMITS
 from dragoman.prompt.tokens.text_encoder import TextEncoder
 from dragoman.replay.turn_positions import TurnEndings, TurnOpening, locate_turns
 from dragoman.types import Chat, Message, ReplayedTurn, Tool, ToolCall, make_text_content
+from dragoman.types.common_prefix import count_common_prefix
 
 MAX_OPENINGS = 64  # openings to remember
 MAX_KEY = 2000  # characters of an opening's key; openings with longer keys are not remembered
@@ -167,7 +168,8 @@ class TurnBoundaries:
         following = self._find_specials(ANSWER_CONVERSATION, "zqanswer", "zqlast")
         if not following or not self._learned.stop_texts.isdisjoint(following):
             return ""
-        closing = _find_common_start(following, self._find_closing(ANSWER_CONVERSATION, "zqanswer"))
+        closing = self._find_closing(ANSWER_CONVERSATION, "zqanswer")
+        closing = closing[: count_common_prefix(following, closing)]
         return closing[-1] if closing else following[0]
 
     def _find_call_ending(self, known: set[str]) -> tuple[str, bool]:
@@ -175,7 +177,8 @@ class TurnBoundaries:
         following = self._find_specials(CALL_CONVERSATION, "zqvalue", "zqresult")
         if not following or not known.isdisjoint(following):
             return "", False
-        closing = _find_common_start(following, self._find_closing(CALL_CONVERSATION, "zqvalue"))
+        closing = self._find_closing(CALL_CONVERSATION, "zqvalue")
+        closing = closing[: count_common_prefix(following, closing)]
         if len(closing) < len(following):
             return following[len(closing)], False
         return closing[-1], True
@@ -242,15 +245,6 @@ class TurnBoundaries:
             and all(rest.count(text) >= others.count(text) for text in others if text)
             and head[-1].rstrip()[-7:] == opening[0].rstrip()[-7:]
         )
-
-
-def _find_common_start(left: Sequence[str], right: Sequence[str]) -> list[str]:
-    count = 0
-    for first, second in zip(left, right, strict=False):
-        if first != second:
-            break
-        count += 1
-    return list(left[:count])
 
 
 def _make_opening_key(chat: Chat) -> str | None:

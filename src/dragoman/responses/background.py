@@ -74,7 +74,7 @@ class BackgroundRun:
             self._stored_frames = max(self._stored_frames, frames[-1][0] + 1)
 
     def list_unstored_frames(self) -> list[tuple[int, bytes]]:
-        """Frames that are not in the store yet, with their numbers."""
+        """Return frames that are not in the store yet, with their numbers."""
         first = self._stored_frames
         return list(enumerate(self.feed.frames[first:], first))
 

@@ -43,7 +43,7 @@ CUT_OFF = "The summary is incomplete: it reached the token limit."
 async def compact(
     decoded: DecodedRequest, context: ResponseContext, observe: Observe
 ) -> tuple[bytes, tuple[str, ...]]:
-    """Summarise a conversation: the encoded compaction, and warnings.
+    """Summarise a conversation; return the encoded compaction, and warnings.
 
     `observe` is called with every delta of the summary.
     """
@@ -77,7 +77,7 @@ async def compact(
 
 
 def _make_summary_request(request: Request) -> Request:
-    """The same conversation, with the instruction to summarise it."""
+    """Return the same conversation, with the instruction to summarise it."""
     chat = cast(Chat, request.prompts[0])
     if not any(map(_has_content, chat.messages)):
         raise BadRequest("There is no conversation to summarise.", param="input")
@@ -103,13 +103,13 @@ def _has_content(message: Message) -> bool:
 
 
 def _list_warnings(plan: Plan, chat: Chat, *, cut_off: bool) -> tuple[str, ...]:
-    """The warnings, except those about the reasoning effort that we set ourselves."""
+    """Return the warnings, except those about the reasoning effort that we set ourselves."""
     ours = plan.prompts[0].warnings if chat.reasoning_effort is None else ()
     warnings = tuple(warning for warning in plan.warnings if warning not in ours)
     return (*warnings, CUT_OFF) if cut_off else warnings
 
 
 def _count_user_messages(request: Request) -> int:
-    """How many user messages of the conversation were in the prompt; the last one is ours."""
+    """Return how many user messages were in the prompt, without the last one, which is ours."""
     chat = cast(Chat, request.prompts[0])
     return max(1, sum(message.role == "user" for message in chat.messages) - 1)

@@ -32,7 +32,7 @@ class Feed:
         self._changed = asyncio.Event()
 
     async def follow(self, after: int = -1) -> AsyncGenerator[list[bytes], None]:
-        """All frames after a number, in batches as they arrive."""
+        """Yield all frames after a number, in batches as they arrive."""
         position = after + 1
         while True:
             changed = self._changed

@@ -37,7 +37,7 @@ MAX_REFERENCES = 1000  # in the input of one request
 async def load_history(
     request: DecodedRequest, owner: str, state: PersistentState, connection: ConnectionHistory
 ) -> list[Item]:
-    """The items that a response follows, oldest first."""
+    """Return the items that a response follows, oldest first."""
     previous, conversation = request.fields.previous_response_id, request.conversation_id
     if previous is not None:
         if previous in connection:
@@ -65,7 +65,7 @@ def _check_size(size: int, param: str) -> None:
 
 
 def _decode_chain(chain: list[StoredResponse]) -> list[Item]:
-    """The input and output items of each response."""
+    """Return the input and output items of each response."""
     items: list[Item] = []
     for row in chain:
         items += msgspec.json.decode(row.input)
@@ -86,7 +86,7 @@ def _check_has_answer(row: StoredResponse) -> None:
 
 
 def _decode_output(row: StoredResponse) -> list[Item]:
-    """The output items, without calls that were cut off: those were never made."""
+    """Return the output items, without calls that were cut off: those were never made."""
     output: list[Item] = msgspec.json.decode(row.body)["output"]
     return [item for item in output if not _is_incomplete_call(item)]
 
@@ -138,7 +138,7 @@ def _decode_items(rows: list[StoredItem]) -> list[Item]:
 
 
 async def _load_output_items(ids: list[str], owner: str, state: PersistentState) -> dict[str, Item]:
-    """All output items of the responses that have one of these, by id."""
+    """Return all output items of the responses that have one of these, by id."""
     if len(ids) > MAX_REFERENCES:
         raise BadRequest(f"`input` can reference at most {MAX_REFERENCES:,} items.", param="input")
     store = await state.get_store()

@@ -193,7 +193,7 @@ class ResponseRun:
         self._plan.ticket.release()
 
     async def fail(self, error: DragomanError) -> list[bytes]:
-        """The frames that end it; a response that had already ended keeps its end."""
+        """Return the frames that end it; a response that had already ended keeps its end."""
         if not self.encoder.is_over:
             cancelled = isinstance(error, ResponseCancelled)
             self._last_frames = self.encoder.cancel() if cancelled else self.encoder.fail(error)
@@ -225,7 +225,7 @@ class ResponseRun:
         self._context.remote_tools.close()
 
     def make_row(self) -> StoredResponse:
-        """The response in its current state, for the store."""
+        """Return the response in its current state, for the store."""
         resource = self.encoder.get_resource()
         status: Status = resource["status"]
         return StoredResponse(
@@ -282,7 +282,7 @@ async def _prepare_round(
 
 
 def _reduce_max_tokens(request: Request, spent: Usage) -> Request:
-    """The limit applies to all rounds together."""
+    """Lower the limit by what earlier rounds generated: it applies to all rounds together."""
     max_tokens = request.sampling.max_tokens
     if max_tokens is None:
         return request

@@ -62,7 +62,7 @@ class FeedRun(ResumedRun):
                 self._last_sent += 1
 
     async def fail(self, error: DragomanError) -> list[bytes]:
-        """The frames that were not sent. If the server stops, they include the response's end."""
+        """Return the frames that were not sent; if the server stops, wait for the last one."""
         if isinstance(error, Draining):
             with suppress(TimeoutError):
                 async with asyncio.timeout(DRAIN_TIMEOUT):
@@ -126,7 +126,7 @@ class StoredRun(ResumedRun):
         return [data for _, data in frames]
 
     async def _make_missing_end(self) -> list[bytes]:
-        """The final event of a response whose server died before it could write one."""
+        """Return the final event of a response whose server died before it could write one."""
         owner, response = self._row.owner, self._row.id
         last = await self._store.read(lambda tx: tx.responses.get_last_frame(owner, response))
         number = -1 if last is None else last[0]

@@ -55,7 +55,7 @@ class Run(Protocol):
         ...
 
     def start(self) -> list[bytes]:
-        """Frames that precede the first delta."""
+        """Return frames that precede the first delta."""
         ...
 
     async def stream(self, sink: Sink) -> None:
@@ -67,7 +67,7 @@ class Run(Protocol):
         ...
 
     async def fail(self, error: DragomanError) -> list[bytes]:
-        """Frames that end a stream after an error."""
+        """Return frames that end a stream after an error."""
         ...
 
     def close(self) -> None: ...

@@ -79,7 +79,7 @@ class ResponseService:
     async def prepare(
         self, request: DecodedRequest, owner: str, connection: ConnectionHistory | None = None
     ) -> Run:
-        """A response that is ready to run, or that was started in the background."""
+        """Return a response that is ready to run, or that was started in the background."""
         store = await self._state.get_store() if request.is_stored else None
         run = await self._prepare_run(request, owner, {} if connection is None else connection)
         if store is not None and request.fields.background:
@@ -92,7 +92,7 @@ class ResponseService:
     async def load_context(
         self, request: DecodedRequest, owner: str, connection: ConnectionHistory
     ) -> tuple[DecodedRequest, ResponseContext]:
-        """The request with its references resolved, and its context."""
+        """Return the request with its references resolved, and its context."""
         signer = (await self._state.get_signer()).for_owner(owner)
         history = await load_history(request, owner, self._state, connection)
         request = drop_repeated_items(request, history)
@@ -137,7 +137,7 @@ class ResponseService:
         return tools
 
     def _resolve_server(self, tool: McpTool) -> McpServer:
-        """The server that a request names: by URL, else by the label of a configured one."""
+        """Return the server that a request names: by URL, else by the label of a configured one."""
         headers = dict(tool.headers or {})
         if tool.authorization:
             headers["Authorization"] = f"Bearer {tool.authorization}"
@@ -162,7 +162,7 @@ class ResponseService:
             run.mark_unstored()
 
     async def count_tokens(self, request: DecodedRequest, owner: str) -> int:
-        """The number of tokens of a request's prompt."""
+        """Return the number of tokens of a request's prompt."""
         request, context = await self.load_context(request, owner, {})
         prompt = await build_request(request, context.history, owner=owner, packer=context.signer)
         return await pipeline.count_prompt_tokens(prompt, self._services)
@@ -183,7 +183,7 @@ class ResponseService:
         return (await self._load_row(owner, response)).body
 
     async def resume(self, owner: str, response: str, after: int) -> Run:
-        """A run that sends the events of a response after a number."""
+        """Return a run that sends the events of a response after a number."""
         background = self._background.find(owner, response)
         if background is not None:
             return FeedRun(background.feed, after)

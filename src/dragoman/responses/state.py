@@ -45,7 +45,7 @@ class PersistentState:
         return self._url not in IN_MEMORY
 
     async def get_store(self) -> Store:
-        """The open store. Raises `Unavailable` if it cannot be opened."""
+        """Return the open store. Raises `Unavailable` if it cannot be opened."""
         if self._store is None:
             async with self._opening:
                 if self._store is None:

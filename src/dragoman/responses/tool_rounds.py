@@ -269,7 +269,7 @@ async def _attach_server(
 
 
 def _find_tool_list(label: str, history: Sequence[Item]) -> list[ListedTool] | None:
-    """The last tool list of a server in the history, if it is valid."""
+    """Return the last tool list of a server in the history, if it is valid."""
     lists = (
         item
         for item in reversed(history)
@@ -288,7 +288,7 @@ def _find_tool_list(label: str, history: Sequence[Item]) -> list[ListedTool] | N
 def find_approved_calls(
     items: Sequence[Item], history: Sequence[Item], labels: set[str]
 ) -> list[Item]:
-    """The approval requests that the input approves and that were not called yet."""
+    """Return the approval requests that the input approves and that were not called yet."""
     every = [*history, *items]
     requests = {item["id"]: item for item in every if item["type"] == "mcp_approval_request"}
     request_ids = (item.get("approval_request_id") for item in every if item["type"] == "mcp_call")

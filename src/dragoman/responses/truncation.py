@@ -66,7 +66,7 @@ def _has_room(plan: Plan) -> bool:
 
 
 def _count_system_messages(chat: Chat) -> int:
-    """How many system messages lead the conversation."""
+    """Return how many system messages lead the conversation."""
     for index, message in enumerate(chat.messages):
         if message.role != "system":
             return index
@@ -74,7 +74,7 @@ def _count_system_messages(chat: Chat) -> int:
 
 
 def _list_possible_starts(request: Request) -> list[int]:
-    """Indices of the user messages that the conversation could begin with instead."""
+    """Return indices of the user messages that the conversation could begin with instead."""
     chat = request.prompts[0]
     if not isinstance(chat, Chat):
         return []

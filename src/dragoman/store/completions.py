@@ -65,7 +65,7 @@ class CompletionRepository:
         return self._connection.execute(statement).rowcount > 0
 
     def list_page(self, owner: str, page: Page) -> list[tuple[str, bytes]]:
-        """A page of ids and bodies by age."""
+        """Return a page of ids and bodies by age."""
         query = select(completions.c.id, completions.c.body)
         visible = completions.c.owner == owner
         rows = list_page(self._connection, query, completions, visible, page)

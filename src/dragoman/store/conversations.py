@@ -87,7 +87,7 @@ class ConversationRepository:
     def list_items(
         self, owner: str, conversation: str, *, after: str | None, limit: int, newest_first: bool
     ) -> list[StoredItem] | None:
-        """A page of items. `after` is the last id of the page before."""
+        """Return a page of items. `after` is the last id of the page before."""
         if self.get(owner, conversation) is None:
             return None
         query = select(items.c.id, items.c.body).where(items.c.conversation == conversation)
@@ -101,7 +101,7 @@ class ConversationRepository:
         return [StoredItem(row.id, bytes(row.body)) for row in rows]
 
     def measure_items(self, owner: str, conversation: str) -> int:
-        """The size of all items in bytes."""
+        """Return the size of all items in bytes."""
         owned = items.join(conversations, conversations.c.id == items.c.conversation)
         query = select(func.coalesce(func.sum(func.length(items.c.body)), 0)).select_from(owned)
         return int(
@@ -113,7 +113,7 @@ class ConversationRepository:
         return None if body is None else StoredItem(item, body)
 
     def get_items(self, owner: str, conversation: str, ids: Sequence[str]) -> dict[str, bytes]:
-        """The bodies of those of these items that exist, by id."""
+        """Return the bodies of those of these items that exist, by id."""
         owned = items.join(conversations, conversations.c.id == items.c.conversation)
         query = select(items.c.id, items.c.body).select_from(owned)
         bodies: dict[str, bytes] = {}

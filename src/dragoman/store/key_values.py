@@ -20,7 +20,7 @@ class KeyValueRepository:
         self._meter = meter
 
     def get_or_create_secret(self, name: str, size: int = 32) -> bytes:
-        """Random bytes, created once and the same for all servers on this database."""
+        """Return random bytes, created once and the same for all servers on this database."""
         values = {"name": name, "data": random_bytes.token_bytes(size)}
         self._connection.execute(
             upsert(self._connection, secrets).values(values).on_conflict_do_nothing()
@@ -56,7 +56,7 @@ class KeyValueRepository:
         )
 
     def get_turns(self, owner: str, keys: Sequence[str]) -> list[StoredTurn]:
-        """The turns stored under these keys, in the order of the keys."""
+        """Return the turns stored under these keys, in the order of the keys."""
         turns: dict[str, StoredTurn] = {}
         for start in range(0, len(keys), IDS_PER_QUERY):
             chunk = replay_turns.c.key.in_(keys[start : start + IDS_PER_QUERY])

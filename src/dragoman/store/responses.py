@@ -79,17 +79,17 @@ class ResponseRepository:
         return None if row is None else _to_stored(row)
 
     def get_conversation(self, owner: str, response: str) -> str | None:
-        """The id of the conversation that a response belongs to."""
+        """Return the id of the conversation that a response belongs to."""
         query = select(responses.c.conversation).where(_is_owned(owner, response))
         return self._connection.execute(query).scalar()
 
     def list_ids(self, owner: str, conversation: str) -> list[str]:
-        """The ids of a conversation's responses."""
+        """Return the ids of a conversation's responses."""
         owned = and_(responses.c.conversation == conversation, responses.c.owner == owner)
         return list(self._connection.execute(select(responses.c.id).where(owned)).scalars())
 
     def get_history(self, owner: str, response: str) -> list[StoredResponse] | None:
-        """The chain that ends with this response, oldest first; None if it does not exist.
+        """Return the chain that ends with this response, oldest first; None if it does not exist.
 
         A chain with a missing link is a `BadRequest` that says so.
         """
@@ -103,7 +103,7 @@ class ResponseRepository:
         return history or None
 
     def measure_history(self, owner: str, response: str) -> int:
-        """The size of the chain that ends with this response, in bytes."""
+        """Return the size of the chain that ends with this response, in bytes."""
         chain = _select_chain(owner, response)
         query = select(func.coalesce(func.sum(responses.c.size), 0)).join(
             chain, chain.c.id == responses.c.id
@@ -155,7 +155,7 @@ class ResponseRepository:
         self._add_size(response, ROW * (self._connection.execute(query).scalar_one() - before))
 
     def find_by_output_items(self, owner: str, items: Sequence[str]) -> list[StoredResponse]:
-        """The responses that have these items in their output."""
+        """Return the responses that have these items in their output."""
         ids: set[str] = set()
         for start in range(0, len(items), IDS_PER_QUERY):
             chunk = holders.c.item.in_(items[start : start + IDS_PER_QUERY])
@@ -197,7 +197,7 @@ class ResponseRepository:
             self._add_size(response, sum(ROW + len(data) for data in missing.values()))
 
     def _select_existing(self, response: str, numbers: Sequence[int]) -> list[int]:
-        """Those of these numbers that events of a response already have."""
+        """Return those of these numbers that events of a response already have."""
         existing: list[int] = []
         for start in range(0, len(numbers), IDS_PER_QUERY):
             chunk = frames.c.number.in_(numbers[start : start + IDS_PER_QUERY])
@@ -212,7 +212,7 @@ class ResponseRepository:
     def list_frames(
         self, owner: str, response: str, after: int, limit: int = 1000
     ) -> list[tuple[int, bytes]]:
-        """The events after a number, in order."""
+        """Return the events after a number, in order."""
         query = _select_frames(owner, response).where(frames.c.number > after)
         rows = self._connection.execute(query.order_by(frames.c.number).limit(limit))
         return [(row.number, bytes(row.data)) for row in rows]
@@ -229,7 +229,7 @@ class ResponseRepository:
         return self._connection.execute(statement).rowcount > 0
 
     def list_cancel_requests(self, ids: Sequence[str]) -> set[str]:
-        """Those of these responses that a client asked to cancel."""
+        """Return those of these responses that a client asked to cancel."""
         cancelled: set[str] = set()
         for start in range(0, len(ids), IDS_PER_QUERY):
             chunk = responses.c.id.in_(ids[start : start + IDS_PER_QUERY])
@@ -263,7 +263,7 @@ def _select_frames(owner: str, response: str) -> Select[tuple[int, bytes]]:
 
 
 def _select_chain(owner: str, response: str) -> CTE:
-    """A response and those that it follows, each with its distance."""
+    """Return a response and those that it follows, each with its distance."""
     start = select(responses.c.id, responses.c.previous, literal(0, Integer).label("depth"))
     chain = start.where(_is_owned(owner, response)).cte("chain", recursive=True)
     link = and_(responses.c.id == chain.c.previous, responses.c.owner == owner)

@@ -78,7 +78,7 @@ class ServerRepository:
         return _make_unregistered(self._this.id)
 
     def list_dead(self) -> list[ServerProcess]:
-        """Dead servers, including unregistered ones that left running responses behind."""
+        """Return dead servers, including unregistered ones that left running responses behind."""
         now, registered = self._list_registered()
         dead = [server for server in registered if not self._is_alive(server, now)]
         ids = {server.id for server in registered} | {self._this.id}
@@ -173,7 +173,7 @@ def _is_running(pid: int, start_time: str) -> bool:
 
 
 def _read_start_time(pid: int) -> str | None:
-    """When a process started, which no later process with its pid shares; None if it is gone."""
+    """Return when a process started, to tell it from a later one with its pid; None if gone."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

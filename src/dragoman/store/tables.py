@@ -218,14 +218,14 @@ OWNED_TABLES: tuple[tuple[Table, AgeColumn], ...] = (
 
 
 def upsert(connection: Connection, table: Table) -> Upsert:
-    """An INSERT with ON CONFLICT, in the SQL dialect of this database."""
+    """Return an INSERT with ON CONFLICT, in the SQL dialect of this database."""
     if connection.dialect.name == "postgresql":
         return postgresql.insert(table)
     return sqlite.insert(table)
 
 
 def get_current_time(connection: Connection) -> ColumnElement[float]:
-    """Now, by the clock of the database, because hosts that share it may disagree."""
+    """Return the time of the database, because the clocks of hosts that share it may differ."""
     if connection.dialect.name == "postgresql":
         return cast(func.extract("epoch", func.clock_timestamp()), Float)
     return literal(time.time(), Float)

@@ -1,9 +1,9 @@
 """Reports what blocks the event loop.
 
 An engine that a program brings runs on the server's event loop. If it computes or sleeps there, no
-request is served meanwhile, and no callback can say so. A thread therefore asks the loop for a sign
-of life once a second. If none comes in time, the thread logs where the loop is: the innermost calls
-of its stack, which name the function that does not return.
+request is served meanwhile, and no callback can report it. A thread therefore schedules a callback
+on the loop once a second. If it does not run in time, the thread logs where the loop is: the
+innermost calls of its stack, which name the function that does not return.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import time
 import traceback
 
 log = logging.getLogger("dragoman.loop")
-INTERVAL = 1.0  # seconds between two questions
-LIMIT = 2.0  # seconds without an answer; a busy machine may delay it by less
+INTERVAL = 1.0  # seconds between two callbacks
+LIMIT = 2.0  # seconds until one must have run; a busy machine delays it by less
 SHOWN_CALLS = 4  # of the stack, the innermost ones
 
 
@@ -54,7 +54,7 @@ def _watch(loop: asyncio.AbstractEventLoop, thread: int, stopped: threading.Even
         if answered.wait(LIMIT) or stopped.is_set():
             continue
         log.error(
-            "the event loop is blocked for more than %g s and serves no request; it is in %s",
+            "the event loop has been blocked for more than %g s and serves no request; it is in %s",
             LIMIT,
             _describe_stack(thread),
         )

@@ -13,9 +13,8 @@ from dragoman.telemetry import access_log
 from dragoman.telemetry.model_metrics import ModelMetrics
 from dragoman.telemetry.record import RequestRecord, get_record, use_record
 from dragoman.telemetry.spans import Tracing
-from dragoman.types import ReportOptions
+from dragoman.types import NO_REPORT, ReportOptions
 
-NO_REPORT = ReportOptions()
 CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that disconnected
 
 
@@ -49,14 +48,14 @@ class RequestObserver:
         return Observation(self, record, headers)
 
     def start(self, record: RequestRecord, headers: Mapping[str, str]) -> None:
-        """A request begins. Its headers may name the trace that it belongs to."""
+        """Start to observe a request. Its headers may name the trace that it belongs to."""
         if self._options != NO_REPORT:
             record.options |= self._options
         record.logs_content = self._logs_content and access_log.log.isEnabledFor(logging.DEBUG)
         self._tracing.start(record, headers)
 
     def finish(self, record: RequestRecord) -> None:
-        """A request has ended, and its record is complete."""
+        """Report a request that has ended, from its complete record."""
         record.seconds = record.elapsed
         if record.model:
             self.get_model(record.model).add(record)

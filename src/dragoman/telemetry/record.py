@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from dragoman.errors import DragomanError
 from dragoman.events import AnswerTimes, Delta, Finish, Usage
-from dragoman.types import ReportOptions, Request, TraceOperation
+from dragoman.types import NO_REPORT, ReportOptions, Request, TraceOperation
 from dragoman.types.context_value import ContextValue
 
 P = ParamSpec("P")
@@ -122,7 +122,7 @@ class RequestRecord(Struct, eq=False):
     deadline: Deadline | None = None
     # What was asked
     api: str = ""  # the name of the wire API
-    options: ReportOptions = ReportOptions()
+    options: ReportOptions = NO_REPORT
     request: Request | None = None
     requested_model: str = ""  # as the client wrote it
     # What became of it
@@ -155,7 +155,7 @@ class RequestRecord(Struct, eq=False):
 
     @property
     def wants_report(self) -> bool:
-        return self.options != ReportOptions()
+        return self.options != NO_REPORT
 
     @property
     def wants_prompt(self) -> bool:

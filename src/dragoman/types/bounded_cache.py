@@ -14,7 +14,7 @@ class BoundedCache(Generic[K, V]):
     """A cache that drops its least recently used entries, by number, by total size, or by both.
 
     `measure` returns the size of an entry. An entry larger than `max_entry_size` is not stored, so
-    that it does not push out all others. `on_drop` is called for every entry that goes.
+    that it does not push out all others. `on_drop` is called for every entry that is removed.
     """
 
     def __init__(

@@ -39,5 +39,5 @@ def get_cache_scope() -> str:
 
 
 def set_cache_scope(owner: str) -> None:
-    """Note that this task serves a request of this owner."""
+    """Set the scope of this task, which serves a request of this owner."""
     _current_scope.set(make_cache_scope(owner))

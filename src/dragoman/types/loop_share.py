@@ -1,7 +1,8 @@
 """Many short pieces of work on the event loop.
 
 A request may have thousands of prompts. Each is prepared in a moment, but together they would keep
-the event loop from all other requests. So code that works through such a list gives way at times.
+the event loop from all other requests. So code that works through such a list yields to the loop at
+times.
 
 Many requests may come at once, too. To decode and prepare one takes a fraction of a millisecond,
 and asyncio would do so for all of them before it sends the next token of an answer in progress. So
@@ -60,7 +61,7 @@ class StartQueue:
         self._started = 0
         while self._waiting and self._started < STARTS_PER_TURN:
             turn = self._waiting.popleft()
-            if not turn.done():  # its client has disconnected
+            if not turn.done():  # it is done if its client has disconnected
                 turn.set_result(None)
                 self._started += 1
         if self._started or self._waiting:

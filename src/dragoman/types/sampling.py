@@ -120,8 +120,8 @@ class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Whether each token is the most likely one that the other samplers leave."""
         if self.mirostat:
             return self.temperature == 0
-        is_cold = self.temperature == 0 and not self.dynatemp_range
-        return (is_cold and self.uses_sampler("temperature")) or (
+        is_zero = self.temperature == 0 and not self.dynatemp_range
+        return (is_zero and self.uses_sampler("temperature")) or (
             self.top_k == 1 and self.uses_sampler("top_k")
         )
 

@@ -30,11 +30,11 @@ class PromptSpeed:
         self._media_seconds = max(self._media_seconds, seconds)
 
     def estimate_seconds(self, tokens: int) -> float:
-        """How long so many tokens of a prompt take."""
+        """Return how long so many tokens of a prompt take."""
         return tokens * self._token_seconds
 
     def allow_seconds(self, tokens: int) -> float:
-        """How long a step with so many tokens may take at most."""
+        """Return how long a step with so many tokens may take at most."""
         return PATIENCE * tokens * self._token_seconds
 
     def add(self, progress: PromptProgress) -> None:

@@ -56,6 +56,7 @@ from dragoman.grammar.schema.schema_export import SchemaExporter, allows_escaped
 from dragoman.grammar.schema.simplify import ANYTHING, NOTHING, union_nodes
 from dragoman.output.arguments.json_pointer import escape_token
 from dragoman.output.arguments.parameter_types import SYNONYMS
+from dragoman.output.arguments.schema_references import localize_references
 from dragoman.types import Json
 
 
@@ -67,6 +68,7 @@ def parse_schema(schema: Json, *, param: str, strict: bool, for_tool: bool = Fal
     """
     if for_tool and (schema is None or schema == {}):
         return ParsedSchema(Object((), frozenset(), NOTHING))
+    schema = localize_references(schema)
     # where nothing is left, a keyword that excludes values contradicts the rest of the schema
     for ignores_exclusions in (False,) if strict else (False, True):
         budget = limits.SchemaBudget(param)

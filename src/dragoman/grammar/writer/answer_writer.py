@@ -173,7 +173,7 @@ class AnswerWriter:
         return [f"{start} {unclosed}" for start in self._write_reasoning_starts("")]
 
     def _list_special_markers(self) -> list[str]:
-        """The markers that contain special tokens, which no text may spell."""
+        """Return the markers that contain special tokens, which no text may spell."""
         meanings = self._rules.in_text.meanings
         return [marker for marker in meanings if not self.lark.is_plain_text(marker)]
 
@@ -265,7 +265,7 @@ class AnswerWriter:
         return self.lark.add_text_without(excluded, "FREE", "|".join(not_at_start) or None) + "?"
 
     def _list_excluded_regexes(self) -> list[str]:
-        """The regular expressions that match nowhere in free text."""
+        """Return the regular expressions that match nowhere in free text."""
         meanings = self._rules.in_text.meanings.items()
         markers = [marker for marker, meaning in meanings if meaning in ACTIVE_MEANINGS]
         tools = self._rules.tools

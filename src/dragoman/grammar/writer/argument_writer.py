@@ -115,7 +115,7 @@ def _write_parameter(values: TaggedValueWriter, body: TaggedArguments, key: str,
 
 
 def list_type_names(node: Node) -> tuple[str, ...]:
-    """The names that a format may use for the type of a value."""
+    """Return the names that a format may use for the type of a value."""
     match node:
         case Number():
             return ("number", "integer") if node.integer else ("number",)

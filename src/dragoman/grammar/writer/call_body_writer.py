@@ -85,7 +85,7 @@ class CallBodyWriter:
         return join_alternatives(map(writer.write_value, tool.argument_nodes))
 
     def get_writer(self, body: CallBody, tool: ParsedTool) -> JsonWriter:
-        """The writer of a tool's values, which is created once."""
+        """Return the writer of a tool's values, which is created once."""
         key = (body, tool.name)
         if key not in self._writers:
             self._writers[key] = self._create_writer(body, tool)
@@ -104,7 +104,7 @@ class CallBodyWriter:
         return JsonWriter(lark, definitions, param=param)
 
     def _list_inner_markers(self, body: TaggedArguments | NestedElements) -> tuple[str, ...]:
-        """The markers that end a value between tags, wherever in it they are."""
+        """Return the markers that end a value between tags, wherever in it they are."""
         if isinstance(body, NestedElements):
             return (f"{body.prefix}<", *self._closing_markers)
         if not body.implicit_end:
@@ -274,7 +274,7 @@ class CallBodyWriter:
 
 
 def _list_required(body: JsonObjects, tool: ParsedTool) -> frozenset[str]:
-    """The required members of a call: arguments may be left out where they may be empty."""
+    """Return the required members of a call: arguments may be left out where they may be empty."""
     may_be_empty = any(
         isinstance(node, Object) and not node.required for node in tool.argument_nodes
     )

@@ -74,7 +74,7 @@ class CallWriter:
         return None if self.max_calls is None else 1
 
     def _list_required_markers(self) -> tuple[list[str], tuple[str, ...]]:
-        """The markers of sections that may begin an answer of calls; else those of calls."""
+        """Return the markers of sections that may begin an answer of calls; else those of calls."""
         layout = self._format
         sections = [
             marker
@@ -123,7 +123,7 @@ class CallWriter:
         return self._bodies.build_unmarked_start(self._tools, self.max_calls)
 
     def list_forbidden_regexes(self) -> list[str]:
-        """The text that the parser could take for a call although the model means none."""
+        """Return the text that the parser could take for a call although the model means none."""
         if self.unmarked_start is None:
             return []
         regexes = []
@@ -135,7 +135,7 @@ class CallWriter:
         return regexes
 
     def list_ambiguous_regexes(self) -> list[str]:
-        """The markers that ordinary text may contain, as only what follows makes them a call."""
+        """Return the markers that ordinary text may contain: what follows makes them a call."""
         layout = self._format
         return [
             marker_to_regex(marker)

@@ -71,7 +71,7 @@ PLAIN_CHARACTER = r"[^\"\\\x00-\x1f]"
 
 
 def build_string_schema(node: String) -> dict[str, Json]:
-    """The schema of a string with a pattern or a format."""
+    """Return the schema of a string with a pattern or a format."""
     keywords = {
         "minLength": node.min_length or None,
         "maxLength": node.max_length,
@@ -350,7 +350,7 @@ def restrict_keys(
 
 
 def list_key_regexes(keys: KeyPattern) -> tuple[list[str], list[str]]:
-    """The expressions that a whole key matches, and those that it does not match."""
+    """Return the expressions that a whole key matches, and those that it does not match."""
     return [to_full_match(regex) for regex in keys.matches], [
         to_full_match(regex) for regex in keys.excludes
     ]

@@ -71,7 +71,7 @@ class PythonWriter(JsonWriter):
 
 
 def list_spellings(value: str) -> list[str]:
-    """The ways to write a JSON value in JSON and in Python."""
+    """Return the ways to write a JSON value in JSON and in Python."""
     parsed = json.loads(value)
     return list(dict.fromkeys((value, json.dumps(parsed, ensure_ascii=False), repr(parsed))))
 

@@ -159,7 +159,7 @@ def _write_in_any_order(
 
 
 def format_condition(conditions: Sequence[str]) -> str:
-    """The suffix of an alternative that is allowed if all conditions hold."""
+    """Return the suffix of an alternative that is allowed if all conditions hold."""
     return f" %if {combine('and', conditions)}" if conditions else ""
 
 

@@ -51,6 +51,7 @@ from dragoman.output.arguments.json_pointer import (
     resolve_reference,
 )
 from dragoman.output.arguments.parameter_types import STRING, Types, read_parameter_schema
+from dragoman.output.arguments.schema_references import localize_references
 from dragoman.output.arguments.tags import CDATA
 from dragoman.types import Json
 
@@ -79,7 +80,7 @@ class _ToolAdapter:
     ) -> None:
         self._body = body
         self._tool = tool
-        self._parameters = parameters
+        self._parameters = localize_references(parameters)
         self._reader = read_parameter_schema(parameters)
         self._is_nested = isinstance(body, spec.NestedElements)
         # whether the format states the type of each value, or at least distinguishes strings
@@ -97,7 +98,7 @@ class _ToolAdapter:
     # What the format cannot write
 
     def iter_unwritable(self) -> Iterator[str]:
-        """The pointers of what the format has no syntax for."""
+        """Yield the pointers of what the format has no syntax for."""
         body = self._body
         is_bare = isinstance(body, spec.NamedObject) and body.unquoted_values
         separate = isinstance(body, spec.TaggedArguments | spec.NestedElements | spec.PythonCalls)
@@ -117,7 +118,7 @@ class _ToolAdapter:
                     yield _find_pattern_pointer(self._parameters, pattern)
 
     def _iter_properties(self) -> Iterator[tuple[str | None, Node]]:
-        """The properties of all options; additional properties have no name."""
+        """Yield the properties of all options; additional properties have no name."""
         for node in self._tool.argument_nodes:
             if isinstance(node, Object):
                 yield from node.properties
@@ -127,7 +128,7 @@ class _ToolAdapter:
         return expand_options(node, self._tool.definitions)
 
     def _iter_descendants(self, node: Node) -> Iterator[Node]:
-        """A node and everything inside it."""
+        """Yield a node and everything inside it."""
         queue, seen = [node], set[Node]()
         while queue:
             part = queue.pop()
@@ -188,7 +189,7 @@ class _ToolAdapter:
         return adapted
 
     def _get_read_types(self, name: str) -> Types:
-        """The types as which the parser may read the argument of this name."""
+        """Return the types as which the parser may read the argument of this name."""
         if self._states_types:
             return ALL_TYPES
         if name not in self._types_by_name:
@@ -280,14 +281,14 @@ def _states_types(body: spec.CallBody) -> bool:
 
 
 def _list_default_types(body: spec.CallBody) -> Types:
-    """The types as which the parser reads a value that the schema does not type."""
+    """Return the types as which the parser reads a value that the schema does not type."""
     if isinstance(body, spec.TaggedArguments):
         return STRING if body.untyped == "text" else frozenset()
     return ALL_TYPES if isinstance(body, spec.NamedObject) else frozenset()
 
 
 def _list_certain_types(node: Node) -> Types:
-    """The types that the parser must know; unreadable literals are dropped instead."""
+    """Return the types that the parser must know; unreadable literals are dropped instead."""
     return frozenset() if isinstance(node, Literals) else list_types(node)
 
 
@@ -301,7 +302,7 @@ def _get_unsupported_pattern(node: Node) -> str | None:
 
 
 def _list_end_markers(tool_format: spec.ToolFormat, body: spec.CallBody) -> list[str]:
-    """The markers that end a value, wherever in it they are."""
+    """Return the markers that end a value, wherever in it they are."""
     closing = (*tool_format.call.close, *tool_format.section.close)
     markers: list[str] = []
     if isinstance(body, spec.TaggedArguments):

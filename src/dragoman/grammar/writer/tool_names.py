@@ -37,7 +37,7 @@ class ParsedTool:
 
 
 def list_argument_objects(tool: ParsedTool) -> list[Object]:
-    """The alternatives for its arguments where the format writes each argument by itself."""
+    """Return the alternatives for the arguments of a tool, if each is written by itself."""
     return [node if isinstance(node, Object) else Object() for node in tool.argument_nodes]
 
 

@@ -138,7 +138,7 @@ def write_text_until(
 
 
 def list_types(node: Node) -> Types:
-    """The types that the values of a node have; all types for a node with options."""
+    """Return the types that the values of a node have; all types for a node with options."""
     match node:
         case String() | GrammarText():
             return STRING
@@ -156,7 +156,7 @@ def list_types(node: Node) -> Types:
 
 
 def list_restricted_types(nodes: Sequence[Node]) -> Types:
-    """The types of which only some values are allowed, so that no text may be read as them.
+    """Return the types of which only some values are allowed, so that no text may be read as them.
 
     If all values of a type are allowed, text that is read as one does no harm.
     """

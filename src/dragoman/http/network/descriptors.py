@@ -34,7 +34,7 @@ class DescriptorReserve:
         self._others = 0  # descriptors that are not connections
 
     def check(self, descriptor: int, connections: int) -> Supply:
-        """What is left after a connection that has this descriptor; the others are counted."""
+        """Return what is left after a connection that has this descriptor."""
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if limit == resource.RLIM_INFINITY:
             return "plenty"

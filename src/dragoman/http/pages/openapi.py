@@ -17,7 +17,7 @@ JsonObject = dict[str, Any]
 
 
 def render_document(routes: list[Route]) -> bytes:
-    """The whole document as JSON."""
+    """Return the whole document as JSON."""
     types = [kind for route in routes for kind in (route.request_type, route.response_type)]
     unique = list(dict.fromkeys([*(kind for kind in types if kind is not None), ErrorResponse]))
     references, components = msgspec.json.schema_components(unique, ref_template=SCHEMA_REF)

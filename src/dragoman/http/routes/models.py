@@ -55,7 +55,7 @@ def make_routes(context: RouteContext) -> list[Route]:
 
 
 def make_model_card(entry: ModelEntry, services: Services) -> ModelCard:
-    """A model as it is listed; fields that are known only after loading are left out before."""
+    """Return a model as it is listed; before it is loaded, some fields are not known."""
     info = entry.info
     card = ModelCard(
         id=entry.id,

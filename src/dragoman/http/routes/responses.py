@@ -228,7 +228,7 @@ def make_routes(context: RouteContext) -> list[Route]:
 
 
 def _skip_to(items: list[Item], after: str) -> list[Item]:
-    """The items that follow the one with this id."""
+    """Return the items that follow the one with this id."""
     index = next((index for index, item in enumerate(items) if item["id"] == after), None)
     if index is None:
         raise BadRequest("There is no such item in this response.", param="after")

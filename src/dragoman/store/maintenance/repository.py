@@ -96,7 +96,7 @@ class MaintenanceRepository:
         return count
 
     def _sum_sizes(self) -> Counter[str]:
-        """The bytes of all rows, by owner."""
+        """Return the bytes of all rows, by owner."""
         sizes: Counter[str] = Counter()
         for table, _ in OWNED_TABLES:
             query = select(table.c.owner, func.sum(table.c.size)).group_by(table.c.owner)

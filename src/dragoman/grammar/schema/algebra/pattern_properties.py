@@ -44,7 +44,7 @@ def add_pattern_properties(
     own_values = dict(node.properties)
 
     def combine(name: str | None, matching: Collection[str]) -> Node | None:
-        """What a name may be in which these patterns are found; None is a name not listed."""
+        """Return what a name with these patterns may be; None is a name that is not listed."""
         own = None if name is None else own_values.get(name)
         if own is None:
             own = ANYTHING if matching else node.additional

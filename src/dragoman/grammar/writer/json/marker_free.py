@@ -61,7 +61,7 @@ def build_pattern_terminal(node: String, markers: Sequence[str], character: str)
     first_of_marker = get_chars(marker[0] for marker in markers)
 
     def spell(chars: CharSet) -> str:
-        """The regular expression of a set of characters, escaped or not."""
+        """Return the regular expression of a set of characters, escaped or not."""
         options = [spell_chars(chars)]
         for low, high in intersect(chars, first_of_marker):
             options += [rf"\\u{code:04x}" for code in range(low, high + 1)]

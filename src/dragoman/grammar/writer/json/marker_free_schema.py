@@ -49,7 +49,7 @@ class _MarkerRestriction:
         self.uses_any = False  # whether a part of the schema allows any value
 
     def build_any(self) -> dict[str, Json]:
-        """The schema of any value without markers."""
+        """Return the schema of any value without markers."""
         scalars: list[Json] = [
             {"type": "string", "allOf": self._patterns},
             {"type": ["number", "boolean", "null"]},

@@ -46,7 +46,7 @@ NUMBER = rf"/{WHOLE}(?:\.[0-9]{{1,30}})?(?:[eE][-+]?[0-9]{{1,3}})?/"
 
 
 def list_json_spellings(text: str) -> list[str]:
-    """The ways to write a scalar: with escapes or without, a whole float also as an integer."""
+    """Return the spellings of a scalar: with and without escapes, a whole float also as integer."""
     value = json.loads(text)
     spellings = [text, json.dumps(value, ensure_ascii=False)]
     if isinstance(value, float) and abs(value) < 1e300 and value == int(value):
@@ -55,7 +55,7 @@ def list_json_spellings(text: str) -> list[str]:
 
 
 def spell_chars(chars: CharSet) -> str:
-    """The regular expression of a character of a set, spelled as `SHORT_CHARACTER` has it."""
+    """Return the regular expression of a character of a set, with the shortest escapes."""
     literal = intersect(chars, complement(NEVER_LITERAL))
     options = [to_regex_class(literal)] if literal else []
     options += QuotedSyntax().escape_regexes(intersect(chars, NEVER_LITERAL))
@@ -63,7 +63,7 @@ def spell_chars(chars: CharSet) -> str:
 
 
 def build_number_schema(node: Number) -> dict[str, Json]:
-    """The schema of a number with bounds."""
+    """Return the schema of a number with bounds."""
     keywords = {
         "minimum": node.minimum,
         "maximum": node.maximum,
@@ -103,7 +103,7 @@ def build_integer_regex(node: Number) -> str:
 
 
 def list_exponent_regexes(node: Number) -> list[str]:
-    """Regular expressions for the numbers with an exponent that lie within the bounds of a node."""
+    """Return regular expressions for numbers with an exponent, within the bounds of a node."""
     if node.multiple_of is not None and (1 / Fraction(node.multiple_of)).denominator != 1:
         return []
     lower = _list_bounds(node.minimum, node.exclusive_minimum)

@@ -13,7 +13,7 @@ from dragoman.types import Request
 
 
 def make_generation_handler(context: RouteContext, dialect: Dialect[Request]) -> Handler:
-    """A handler that decodes a request, generates, and encodes the answer in the same wire API."""
+    """Return a handler that decodes a request, generates, and encodes the answer."""
     reader, responder, services = context.reader, context.responder, context.runtime.services
 
     async def handle(request: RequestContext) -> None:

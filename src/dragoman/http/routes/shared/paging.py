@@ -28,7 +28,7 @@ def read_paging(
     default: int = DEFAULT_LIMIT,
     maximum: int = MAX_LIMIT,
 ) -> tuple[int, bool]:
-    """The number of entries on a page, and whether the newest come first."""
+    """Return the number of entries on a page, and whether the newest come first."""
     limit = read_int(request, "limit", default)
     if not 1 <= limit <= maximum:
         raise BadRequest(f"`limit` must be between 1 and {maximum}.", param="limit")
