@@ -546,7 +546,7 @@ UNENFORCED: dict[str, tuple[Any, str, Node]] = {
         Object((("a", String()),)),
     ),
     "$dynamicRef": ({"$dynamicRef": "#a", "type": "string"}, "/$dynamicRef", String()),
-    "$recursiveRef": ({"$recursiveRef": "#", "type": "string"}, "/$recursiveRef", String()),
+    "$recursiveRef": ({"$recursiveRef": "#a", "type": "string"}, "/$recursiveRef", String()),
     "$id around a reference": (
         {"type": "array", "items": {"$id": "https://a.b/c", "anyOf": [{"$ref": "#/$defs/s"}]}}
         | {"$defs": {"s": STRING}},
@@ -600,7 +600,7 @@ UNENFORCED: dict[str, tuple[Any, str, Node]] = {
     "nested keywords": (
         {
             "$ref": "#/$defs/x~1y",
-            "$defs": {"x/y": {"type": "array", "prefixItems": [{"$dynamicRef": "#"}]}},
+            "$defs": {"x/y": {"type": "array", "prefixItems": [{"$dynamicRef": "#a"}]}},
         },
         "/$defs/x~1y/prefixItems/0/$dynamicRef",
         Array((Anything(),)),

@@ -35,6 +35,7 @@ from tests.support.server_process import list_child_pids
 from tests.support.serving import poll_until
 
 SCRIPTED = "dragoman.testing.scripted:create"
+ACTIVITY = "activity: "  # starts the line that SIGUSR1 makes the server write
 
 
 class ServerPlan(Struct, kw_only=True):
@@ -45,6 +46,13 @@ class ServerPlan(Struct, kw_only=True):
     in_child: bool = False
     factory: str = SCRIPTED  # of the engine in a child process
     timing: Timing = Timing()
+
+
+class Activity(Struct):
+    """The tasks of the event loop and the threads of a process, by name."""
+
+    tasks: list[str]
+    threads: list[str]
 
 
 class FaultServer:
@@ -90,13 +98,13 @@ class FaultServer:
     def post(self, path: str, body: dict[str, Any], **fields: Any) -> httpx.Response:
         return self.client.post(path, json=body, **fields)
 
-    def count_tasks(self) -> int:
-        """Ask the server how many tasks its event loop has."""
+    def list_activity(self) -> Activity:
+        """Ask the server which tasks and threads it has."""
         before = len(self.lines)
         self.send_signal(signal.SIGUSR1)
-        poll_until(lambda: "tasks: " in "".join(self.lines[before:]))
-        line = next(line for line in self.lines[before:] if line.startswith("tasks: "))
-        return int(line.split()[1])
+        poll_until(lambda: any(line.startswith(ACTIVITY) for line in self.lines[before:]))
+        line = next(line for line in self.lines[before:] if line.startswith(ACTIVITY))
+        return msgspec.json.decode(line.removeprefix(ACTIVITY), type=Activity)
 
     def count_restarts(self) -> int:
         """Return how often the engine was restarted."""
@@ -154,12 +162,16 @@ def run_plan(
             server.wait_for_end()
 
 
-def report_tasks() -> None:
-    print(f"tasks: {len(asyncio.all_tasks())}", file=sys.stderr, flush=True)
+def report_activity() -> None:
+    tasks = [getattr(task.get_coro(), "__qualname__", "?") for task in asyncio.all_tasks()]
+    threads = [thread.name for thread in threading.enumerate()]
+    native = len(list(Path("/proc/self/task").iterdir())) - len(threads)  # have no names
+    activity = Activity(sorted(tasks), sorted(threads) + ["native"] * native)
+    print(ACTIVITY + msgspec.json.encode(activity).decode(), file=sys.stderr, flush=True)
 
 
 async def serve(plan: ServerPlan) -> None:
-    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, report_tasks)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, report_activity)
     options = {"name": "scripted", "port": 0, **plan.options}
     if not plan.in_child:
         await serve_engine.serve(scripted.create(**plan.engine), options, raises_signals=False)

@@ -70,13 +70,19 @@ class SoakLoad:
             await asyncio.sleep(seconds)
             self._stopped = True
 
+    async def warm_up(self) -> None:
+        """Do each thing once, which starts worker processes and whatever else is started once."""
+        async with self._open_client(0) as client:
+            for operation in dict.fromkeys(OPERATIONS):
+                self.outcomes[await self._try(operation, client)] += 1
+
+    def _open_client(self, number: int) -> httpx.AsyncClient:
+        keys = list(self._keys.values())
+        headers = {"authorization": f"Bearer {keys[number % len(keys)]}"}
+        return httpx.AsyncClient(base_url=self._url, headers=headers, timeout=TIMEOUT)
+
     async def _work(self, number: int) -> None:
-        names = list(self._keys)
-        name = names[number % len(names)]
-        headers = {"authorization": f"Bearer {self._keys[name]}"}
-        async with httpx.AsyncClient(
-            base_url=self._url, headers=headers, timeout=TIMEOUT
-        ) as client:
+        async with self._open_client(number) as client:
             while not self._stopped:
                 operation = self._rng.choice(OPERATIONS)
                 self.operations[operation.__name__] += 1

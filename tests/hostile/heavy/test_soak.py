@@ -14,6 +14,7 @@ import sqlite3
 import statistics
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -27,10 +28,11 @@ from tests.responses.remote_tools import THINKER
 from tests.support.fault_clients import make_body, read_stream
 from tests.support.fault_server import FaultServer, ServerPlan, run_plan
 from tests.support.hostile_load import find_engine_pid
+from tests.support.leaks import Held, find_leaks, list_held
 from tests.support.mutations import MutationContext
 from tests.support.recorded_requests import list_recorded
 from tests.support.server_process import read_until, run_server
-from tests.support.serving import make_scripted_app, poll_until
+from tests.support.serving import make_scripted_app
 from tests.support.soak import SCRIPT, SoakLoad
 
 SECONDS = float(os.environ.get("SOAK_SECONDS", "0"))
@@ -42,6 +44,7 @@ MAX_GROWTH = 30 << 20  # bytes, likewise
 WARM_UP = 0.5  # of the time, before memory is measured
 LOCK_SECONDS = 3.0
 RECOVERY_SECONDS = 120.0
+IDLE_SECONDS = 60.0
 MODEL = "smollm2-135m"
 KEYS = {name: f"{name}-has-a-key-of-enough-length" for name in ("anna", "ben", "carl")}
 pytestmark = [
@@ -77,12 +80,6 @@ class Usage:
         middle = len(samples) // 2
         (early_at, early), (late_at, late) = map(find_medians, (samples[:middle], samples[middle:]))
         return (late - early) / (late_at - early_at) * 60 / (1 << 20)
-
-    def count_files(self) -> int:
-        return len(list(Path(f"/proc/{self._pid}/fd").iterdir()))
-
-    def count_threads(self) -> int:
-        return len(list(Path(f"/proc/{self._pid}/task").iterdir()))
 
 
 def find_medians(samples: list[tuple[float, int]]) -> tuple[float, float]:
@@ -128,16 +125,13 @@ class FaultInjector:
         before, started_at = self._list_engines(), time.monotonic()
         for pid in before:
             os.kill(pid, number)
-        while not set(self._list_engines()) - set(before) or not self._is_ready():
+        while not set(self._list_engines()) - set(before) or not is_ready(self._server):
             assert time.monotonic() - started_at < RECOVERY_SECONDS, "the engine is not replaced"
             time.sleep(0.1)  # there is no event to wait for
         self.recoveries.append(time.monotonic() - started_at)
 
     def _list_engines(self) -> list[int]:
         return [pid for pid in self._server.list_children() if is_engine(pid)]
-
-    def _is_ready(self) -> bool:
-        return httpx.get(f"{self._server.url}/health/ready", timeout=30).status_code == 200
 
     def lock_database(self) -> None:
         connection = sqlite3.connect(self._store, timeout=10)
@@ -256,13 +250,16 @@ def test_soak(default_model: Path, tmp_path: Path, add_figures: Callable[..., No
         load.mutations = MutationContext(recorded, ["model", "stream", "input"], ["resp_1", "a"])
         injector = FaultInjector(server, load, store, config)
         usages = {"server": Usage(server.process.pid), "real": Usage(real_pid)}
+        asyncio.run(load.warm_up())
         asyncio.run(load.run(WORKERS, min(5.0, SECONDS / 10)))  # fills caches and pools
-        before = measure(server, usages["server"])
+        wait_until_idle(server)
+        before = list_held(server)
         asyncio.run(run_load(load, injector, usages, real_pid))
         real_load.stop()
         wait_until_idle(server)
-        after = measure(server, usages["server"])
-        figures = collect_figures(load, injector, usages, real_load, before, after)
+        leaks = find_lasting_leaks(server, before)
+        figures = collect_figures(load, injector, usages, real_load)
+        figures |= {f"leaked {kind}": names.total() for kind, names in leaks.items()}
         figures["engine restarts"] = read_metric(server, "engine_restarts_total")
         server.send_signal(signal.SIGTERM)
         assert server.wait(60) == 0
@@ -271,9 +268,7 @@ def test_soak(default_model: Path, tmp_path: Path, add_figures: Callable[..., No
     assert load.outcomes["lost"] == load.outcomes["wrong"] == 0, load.problems[:5]
     assert real_load.counts["lost"] == 0
     assert load.outcomes["answered"] > SECONDS
-    assert after["slots in use"] == after["requests in the queue"] == 0
-    for name in ("open files", "tasks", "threads"):
-        assert after[name] <= before[name] + 10, name
+    assert not any(leaks.values()), leaks
     if SECONDS >= 600:  # before that, caches and pools of threads still fill
         assert usages["server"].find_slope() < MAX_SLOPE
         assert usages["server"].growth < MAX_GROWTH
@@ -309,24 +304,34 @@ def read_metric(server: FaultServer, name: str) -> int:
 
 
 def wait_until_idle(server: FaultServer) -> None:
-    """Wait for background responses that are still being generated."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        if not read_metric(server, "requests_running") + read_metric(server, "requests_waiting"):
-            return
+    """Wait until no request is left, those of background responses included."""
+    deadline = time.monotonic() + IDLE_SECONDS
+    while sum(count_requests(server).values()) or not is_ready(server):
+        if time.monotonic() > deadline:
+            return  # and they are counted as leaks
         time.sleep(0.5)  # there is no event to wait for
 
 
-def measure(server: FaultServer, usage: Usage) -> dict[str, int]:
-    wait_until_idle(server)
-    poll_until(lambda: server.client.get("/health/ready").status_code == 200)
+def count_requests(server: FaultServer) -> Counter[str]:
+    states = {"slots in use": "requests_running", "requests in the queue": "requests_waiting"}
+    return Counter({name: read_metric(server, metric) for name, metric in states.items()})
+
+
+def is_ready(server: FaultServer) -> bool:
+    return server.client.get("/health/ready").status_code == 200
+
+
+def find_lasting_leaks(server: FaultServer, before: Held) -> Held:
+    """Return what stays behind when everything has had the time to end."""
+    deadline = time.monotonic() + IDLE_SECONDS
+    while any((leaks := find_leaks(before, list_held(server))).values()):
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.5)  # there is no event to wait for
+    requests = count_requests(server)
     return {
-        "slots in use": read_metric(server, "requests_running"),
-        "requests in the queue": read_metric(server, "requests_waiting"),
-        "open files": usage.count_files(),
-        "tasks": server.count_tasks(),
-        "threads": usage.count_threads(),
-    }
+        name: Counter({name: count} if count else ()) for name, count in requests.items()
+    } | leaks
 
 
 def collect_figures(
@@ -334,8 +339,6 @@ def collect_figures(
     injector: FaultInjector,
     usages: dict[str, Usage],
     real_load: RealLoad,
-    before: dict[str, int],
-    after: dict[str, int],
 ) -> dict[str, Any]:
     figures: dict[str, Any] = {"seconds": round(SECONDS)}
     figures["requests"] = sum(load.outcomes.values())
@@ -344,7 +347,6 @@ def collect_figures(
     figures |= dict(sorted(load.outcomes.items()))
     figures |= {f"fault: {name}".replace("_", " "): n for name, n in injector.counts.items()}
     figures["longest recovery of the engine in seconds"] = round(max(injector.recoveries), 1)
-    figures |= {f"leaked {name}": max(0, after[name] - before[name]) for name in after}
     slopes = {name: round(usage.find_slope(), 2) for name, usage in usages.items()}
     figures["memory slope in MB per minute"] = slopes["server"]
     figures["growth of memory in MB"] = usages["server"].growth >> 20

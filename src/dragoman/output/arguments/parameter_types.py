@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 
 from dragoman.output.arguments.json_pointer import UnresolvedReference, resolve_reference
+from dragoman.output.arguments.schema_references import localize_references
 from dragoman.types import Json
 
 Types: TypeAlias = frozenset[str]
@@ -247,5 +248,6 @@ def get_json_type(value: object) -> str:
 
 def read_parameter_schema(parameters: object) -> ParameterSchema:
     """Return the schema of a tool's parameters, whatever the declaration contains."""
-    root = parameters if isinstance(parameters, Mapping) else {}
+    localized = localize_references(parameters)
+    root = localized if isinstance(localized, Mapping) else {}
     return ParameterSchema(root, root, {})

@@ -1,0 +1,213 @@
+"""Rewrites the references of a JSON schema as JSON pointers: one rule for all that read schemas.
+
+A reference may name its target by pointer, by `$anchor` or `$dynamicAnchor`, or by the `$id` of a
+schema inside the same one, relative to the `$id` around the reference. `localize_references`
+replaces each by the equal `$ref` with a pointer from the root, and removes the `$id`s, so readers
+need to know nothing else. Nothing is fetched.
+
+`$dynamicRef` and `$recursiveRef` mean the outermost schema on the way to them that has the same
+dynamic anchor. Where that is the root, or where only one schema has it, this is the same for each
+way. Where it is not, and where a target does not exist, the reference stays as the client wrote it,
+and so does the `$id` around a `$ref`: whoever reads the schema reports them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import TypeAlias
+from urllib.parse import unquote, urljoin
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.output.arguments.json_pointer import (
+    UnresolvedReference,
+    escape_token,
+    resolve_reference,
+)
+from dragoman.types import Json
+
+Schema: TypeAlias = dict[str, Json]
+
+MAX_BYTES = 1 << 20  # of a schema; larger ones are rejected where they are compiled
+MAX_REFERENCE = 2048  # characters of a reference or `$id`
+# a schema without any of these has only pointers
+_NEEDS_REWRITING = re.compile(rb'"\$(?:id|anchor|dynamicAnchor|dynamicRef|recursiveRef)"')
+_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+_SCHEMAS = frozenset({"additionalItems", "additionalProperties", "contains", "contentSchema"})
+_SCHEMAS |= {"else", "if", "items", "not", "propertyNames", "then"}
+_SCHEMAS |= {"unevaluatedItems", "unevaluatedProperties"}
+_LISTS = frozenset({"allOf", "anyOf", "items", "oneOf", "prefixItems"})
+_MAPS = frozenset({"$defs", "definitions", "dependencies", "dependentSchemas"})
+_MAPS |= {"patternProperties", "properties"}
+
+
+def localize_references(schema: Json) -> Json:
+    """Return a schema whose references are pointers from its root, as far as they can be."""
+    try:
+        encoded = msgspec.json.encode(schema)
+        if len(encoded) > MAX_BYTES or not _NEEDS_REWRITING.search(encoded):
+            return schema
+        copy = json.loads(json.dumps(schema))
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return schema  # and whoever reads it rejects it
+    if not isinstance(copy, dict):
+        return schema
+    _Localizer(copy).rewrite()
+    return copy
+
+
+class _Place(Struct, frozen=True):
+    """A schema inside another, its pointer, and the `$id` that its references are relative to."""
+
+    schema: Schema
+    pointer: str
+    base: str
+
+
+class _Localizer:
+    """Rewrites one schema in place."""
+
+    def __init__(self, root: Schema) -> None:
+        self._root = root
+        self._places: dict[str, _Place] = {}  # by pointer
+        self._queue: list[_Place] = []
+        # the pointers of the schemas with the same name; more than one makes it ambiguous
+        self._resources: dict[str, set[str]] = defaultdict(set)  # by `$id`
+        self._anchors: dict[tuple[str, str], set[str]] = defaultdict(set)  # by `$id` and anchor
+        # those with the same dynamic anchor, None for `$recursiveAnchor`, by their `$id`
+        self._dynamic: dict[str | None, dict[str, set[str]]] = defaultdict(dict)
+        self._unresolved: set[str] = set()  # `$id`s around references that stay
+        self._resources[""].add("")
+        self._visit(root, "", "")
+
+    def rewrite(self) -> None:
+        while self._queue:  # visiting a target adds to it
+            self._rewrite_references(self._queue.pop())
+        for place in self._places.values():
+            if place.pointer and place.base not in self._unresolved:
+                place.schema.pop("$id", None)
+
+    # index
+
+    def _visit(self, schema: Json, pointer: str, base: str) -> None:
+        stack = [(schema, pointer, base)]
+        while stack:
+            schema, pointer, base = stack.pop()
+            if not isinstance(schema, dict) or pointer in self._places:
+                continue
+            base = self._add_names(schema, pointer, base)
+            self._places[pointer] = place = _Place(schema, pointer, base)
+            self._queue.append(place)
+            stack += [(inner, pointer + step, base) for step, inner in _list_subschemas(schema)]
+
+    def _add_names(self, schema: Schema, pointer: str, base: str) -> str:
+        """Add the names of a schema; return the `$id` that holds in it."""
+        identifier = schema.get("$id")
+        if isinstance(identifier, str) and len(identifier) <= MAX_REFERENCE:
+            if identifier.startswith("#"):  # an anchor of older drafts
+                self._anchors[base, identifier[1:]].add(pointer)
+            else:
+                base = _join(base, identifier).partition("#")[0]
+                self._resources[base].add(pointer)
+        for keyword in ("$anchor", "$dynamicAnchor"):
+            name = schema.get(keyword)
+            if isinstance(name, str):
+                self._anchors[base, name].add(pointer)
+                if keyword == "$dynamicAnchor":
+                    self._dynamic[name].setdefault(base, set()).add(pointer)
+        if schema.get("$recursiveAnchor") is True and pointer in self._resources[base]:
+            self._dynamic[None][base] = {pointer}
+        return base
+
+    # references
+
+    def _rewrite_references(self, place: _Place) -> None:
+        schema = place.schema
+        for keyword in _REFERENCES:
+            reference = schema.get(keyword)
+            if not isinstance(reference, str):
+                continue
+            pointer = self._resolve(keyword, reference, place.base)
+            if pointer is None:
+                self._unresolved |= {place.base} if keyword == "$ref" else set()
+                continue
+            self._visit_target(pointer)
+            if keyword != "$ref":
+                del schema[keyword]
+            if keyword == "$ref" or "$ref" not in schema:
+                schema["$ref"] = _make_reference(pointer)
+            else:
+                options = schema.get("allOf")
+                schema["allOf"] = options if isinstance(options, list) else []
+                schema["allOf"].append({"$ref": _make_reference(pointer)})
+
+    def _resolve(self, keyword: str, reference: str, base: str) -> str | None:
+        """Return the pointer of what a reference means, or None if that is not known."""
+        pointer = self._resolve_static(reference, base)
+        if pointer is None or keyword == "$ref":
+            return pointer
+        is_recursive = keyword == "$recursiveRef"
+        name = None if is_recursive else unquote(reference.partition("#")[2])
+        same = self._dynamic.get(name, {})
+        if len(same) <= 1 or not any(pointer in pointers for pointers in same.values()):
+            return pointer
+        return _get_only(same.get(self._places[""].base))
+
+    def _resolve_static(self, reference: str, base: str) -> str | None:
+        """Return the pointer of the schema that a reference names, whatever is around it."""
+        if len(reference) > MAX_REFERENCE:
+            return None
+        uri, _, fragment = _join(base, reference).partition("#")
+        resource = _get_only(self._resources.get(uri))
+        if resource is None:
+            return None
+        if fragment and not fragment.startswith("/"):
+            return _get_only(self._anchors.get((uri, unquote(fragment))))
+        try:
+            return resolve_reference(self._root, _make_reference(resource) + fragment)[0]
+        except UnresolvedReference:
+            return None
+
+    def _visit_target(self, pointer: str) -> None:
+        """Visit a target that no keyword of JSON Schema leads to."""
+        around = pointer
+        while around not in self._places:
+            around = around.rpartition("/")[0]
+        if around != pointer:
+            target = resolve_reference(self._root, _make_reference(pointer))[1]
+            self._visit(target, pointer, self._places[around].base)
+
+
+def _get_only(pointers: set[str] | None) -> str | None:
+    return next(iter(pointers)) if pointers is not None and len(pointers) == 1 else None
+
+
+def _make_reference(pointer: str) -> str:
+    return "#" + pointer.replace("%", "%25")
+
+
+def _join(base: str, reference: str) -> str:
+    """Return a reference relative to an `$id`, which may be of any scheme."""
+    if not reference or reference.startswith("#"):
+        return base + reference
+    try:
+        return urljoin(base, reference)
+    except ValueError:
+        return reference
+
+
+def _list_subschemas(schema: Schema) -> Iterator[tuple[str, Json]]:
+    """Yield the schemas directly below one, each with its pointer from there."""
+    for keyword, value in schema.items():
+        if keyword in _SCHEMAS and isinstance(value, dict):
+            yield f"/{keyword}", value
+        elif keyword in _LISTS and isinstance(value, list):
+            for index, inner in enumerate(value):
+                yield f"/{keyword}/{index}", inner
+        elif keyword in _MAPS and isinstance(value, dict):
+            for name, inner in value.items():
+                yield f"/{keyword}/{escape_token(name)}", inner
