@@ -35,7 +35,7 @@ BAD_URLS = {
     "sqlite+aiosqlite:///x": "must begin with",
     "postgresql+asyncpg://host/name": "must begin with",
     "nonsense": "must begin with",
-    "sqlite:///x?cache=shared": "only option",
+    "sqlite:///x?cache=shared": "has an unknown option",
     "sqlite:///x?timeout=soon": "number of seconds",
     "sqlite:////proc/nowhere/store.db": "cannot be opened",
     "postgresql://me:hunter2@127.0.0.1:1/name": "cannot be opened|install",

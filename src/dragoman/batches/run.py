@@ -247,7 +247,7 @@ class BatchRun:
             try:
                 return await self._store.write(operation)
             except Unavailable as error:
-                log.warning("batch %s could not be stored: %s", self.batch.id, error.message)
+                log.warning("cannot store batch %s, trying again: %s", self.batch.id, error.message)
             await asyncio.sleep(STORE_RETRY)
 
 

@@ -1,8 +1,8 @@
 """The service for batches: creates, gets, lists and cancels them, and runs those it has claimed.
 
-Every few seconds, and when a batch is created here, the service looks for batches that no server
-runs which is alive, and claims some. So a batch goes on after a restart, and where several servers
-use one database, another server takes over the batches of one that died. Twice a second, it looks
+Every few seconds, and when a batch is created here, the service looks for batches that no live
+server runs, and claims some. So a batch continues after a restart, and where several servers use
+one database, another server takes over the batches of one that died. Twice a second, it looks
 whether a client of any server has cancelled one of its batches.
 
 Every method for clients takes the owner; a batch of another owner does not exist.
@@ -161,9 +161,9 @@ class BatchService:
                     await self._claim()
                 await self._find_cancelled()
             except DragomanError as error:
-                log.warning("batches could not be looked up: %s", error.message)
+                log.warning("cannot look up batches, trying again: %s", error.message)
             except Exception:
-                log.exception("batches could not be looked up")
+                log.exception("cannot look up batches")
             with suppress(TimeoutError):
                 async with asyncio.timeout(CANCEL_INTERVAL if self._runs else CLAIM_INTERVAL):
                     await self._wake.wait()

@@ -16,6 +16,12 @@ from queue import SimpleQueue
 import msgspec
 from msgspec import Struct
 
+from dragoman.cli.client.arguments import (
+    add_client_flags,
+    add_model_argument,
+    needs_local_model,
+    reduce_logging,
+)
 from dragoman.cli.client.client import DragomanClient
 from dragoman.cli.client.connect import notify, open_client
 from dragoman.cli.client.transport import RequestFailed
@@ -23,7 +29,6 @@ from dragoman.cli.console.errors import CommandFailed
 from dragoman.cli.console.flags import add_usage
 from dragoman.cli.console.table import format_duration, print_json, print_table
 from dragoman.cli.console.text import print_text
-from dragoman.cli.run import add_client_flags, needs_local_model, reduce_logging
 from dragoman.config import Settings
 from dragoman.types import Json
 
@@ -66,12 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "dragoman bench qwen3 --url http://gpu-box:8000 --json",
         ),
     )
-    parser.add_argument(
-        "model",
-        nargs="?",
-        metavar="MODEL",
-        help="name or file of a model, or owner/repo of Hugging Face (default: --default-model)",
-    )
+    add_model_argument(parser)
     parser.add_argument(
         "--prompt",
         type=parse_counts,

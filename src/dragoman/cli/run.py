@@ -8,15 +8,20 @@ ends. In a terminal, Ctrl-C stops the answer, not the program; Ctrl-D exits.
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import stat
 import sys
 from contextlib import closing
 
+from dragoman.cli.client.arguments import (
+    add_client_flags,
+    add_model_argument,
+    needs_local_model,
+    reduce_logging,
+)
 from dragoman.cli.client.connect import notify, open_client
 from dragoman.cli.console.errors import CommandFailed
-from dragoman.cli.console.flags import CLIENT, COMMON, add_flags, add_usage, list_model_settings
+from dragoman.cli.console.flags import add_usage
 from dragoman.cli.console.text import print_text
 from dragoman.cli.conversation.chat_loop import answer_message, run_chat
 from dragoman.cli.conversation.conversation import ChatOptions, Conversation
@@ -38,12 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "dragoman run ./model.gguf --context 16k --system 'Answer in French.'",
         ),
     )
-    parser.add_argument(
-        "model",
-        nargs="?",
-        metavar="MODEL",
-        help="name or file of a model, or owner/repo of Hugging Face (default: --default-model)",
-    )
+    add_model_argument(parser)
     parser.add_argument(
         "words", nargs="*", metavar="PROMPT", help="answer this and exit; piped input is added"
     )
@@ -71,31 +71,6 @@ def add_chat_flags(parser: argparse.ArgumentParser) -> None:
     )
     section.add_argument("--hide-reasoning", action="store_true", help="do not show reasoning")
     section.add_argument("--verbose", action="store_true", help="show statistics of every answer")
-
-
-def add_client_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of commands that use a running server or load the model themselves."""
-    parser.add_argument(
-        "--local", action="store_true", help="load the model here even if a server is running"
-    )
-    add_flags(parser, {*CLIENT, *COMMON, "pull", "default_model", *list_model_settings()})
-
-
-def reduce_logging(arguments: argparse.Namespace) -> None:
-    """Log only warnings beside the output of a command, unless a flag says otherwise."""
-    if arguments.log_level is None:
-        logging.getLogger("dragoman").setLevel(logging.WARNING)
-
-
-def needs_local_model(arguments: argparse.Namespace) -> bool:
-    """Whether the flags are about a model that is loaded here, not by a server."""
-    flags = [name for name in list_model_settings() if getattr(arguments, name, None) is not None]
-    if not flags and not arguments.local:
-        return False
-    if getattr(arguments, "url", None):
-        flag = f"--{flags[0].replace('_', '-')}" if flags else "--local"
-        raise CommandFailed(f"{flag} is for a model that is loaded here: leave out --url.")
-    return True
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> None:

@@ -55,7 +55,7 @@ from dragoman.types import (
 from dragoman.types.bounded_cache import BoundedCache
 
 CACHE_BYTES = 32 << 20
-SMALL = 1 << 18  # bytes that are hashed at once
+SMALL = 1 << 18  # bytes that are hashed on the event loop, not in a thread
 SEPARATOR = "\n\n"  # between a file and the text around it
 EXPECTED = {"image": "a PNG, JPEG, GIF, WebP or BMP picture", "audio": "a WAV, MP3 or FLAC sound"}
 LIBRARIES = {"image": ("PIL", "media"), "audio": ("soundfile", "media"), "pdf": ("pypdf", "pdf")}
@@ -72,7 +72,7 @@ async def find_no_file(_owner: str, _file_id: str) -> tuple[bytes, str] | None:
 
 
 class MediaReading(Struct, kw_only=True):
-    """One chat whose media are read."""
+    """For whom the media of one chat are read, and how much of them has been."""
 
     modalities: Collection[str]  # what the engine reads
     owner: str = ""

@@ -120,7 +120,7 @@ class ModelCatalog:
         self._entries = ModelMapping(mapping, configured)
         self.base = base or ModelOptions()
         self.added: list[ModelSource] = []  # by the operator
-        self.listing_error: Unavailable | None = None  # why those of a server are not known yet
+        self.listing_error: Unavailable | None = None  # why those of an upstream are unknown
         self._index: list[NameIndex] = []
         self._sources: list[ModelSource] = []
         self._main_names: frozenset[str] = frozenset()

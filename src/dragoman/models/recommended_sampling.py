@@ -5,7 +5,7 @@ Authors state it in `generation_config.json` beside the weights, or in the metad
 fields that it leaves out are off. An invalid value is ignored with a log line.
 
 Without any recommendation, temperature 1 without limits (the default of OpenAI's API) makes small
-open models wander off or repeat themselves until the context is full. `FALLBACK` is what makes
+open models lose the topic or repeat themselves until the context is full. `FALLBACK` is what makes
 them answer well and end: temperature, `top_p`, `top_k` and `min_p` cut off the improbable tokens as
 llama.cpp does, and a slight repetition penalty breaks loops without being noticeable in text or
 code. Of 24 answers of the default model, 6 did not end within 800 tokens without limits, 3 to 5

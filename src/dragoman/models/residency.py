@@ -208,7 +208,7 @@ class Residency:
         loaded.last_use = self._use_counter
 
     async def put_to_sleep(self, loaded: LoadedModel) -> bool:
-        """Free the device of an idle model whose next request wakes it; whether it can sleep."""
+        """Free the device of an idle model until its next request; False if that is impossible."""
         sleep = getattr(loaded.model.engine, "sleep", None)
         if sleep is None or not loaded.model.capabilities.can_sleep or not loaded.is_evictable:
             return False
@@ -216,9 +216,9 @@ class Residency:
         try:
             await sleep()
         except DragomanError as error:
-            log.warning("%s cannot sleep: %s", loaded.model.id, error)
+            log.warning("%s: cannot free its device memory: %s", loaded.model.id, error)
             return False
-        log.info("%s sleeps until its next request", loaded.model.id)
+        log.info("%s: its device memory is free until the next request", loaded.model.id)
         return True
 
     def _expire(self, loaded: LoadedModel) -> None:

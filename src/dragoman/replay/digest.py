@@ -30,6 +30,7 @@ class ReplayEntry(Struct, frozen=True, array_like=True):
 
 
 def digest(*parts: bytes | str) -> bytes:
+    """Digest texts, each with its length, so that no two lists of texts have the same digest."""
     chunks = []
     for part in parts:
         data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part

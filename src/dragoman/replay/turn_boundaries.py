@@ -104,7 +104,7 @@ class LearnedBoundaries(Struct):
 
 
 def make_boundaries(tokenizer: TextEncoder) -> LearnedBoundaries:
-    """Return an empty `LearnedBoundaries` for a vocabulary."""
+    """Return the `LearnedBoundaries` of a vocabulary, of which nothing is learned yet."""
     specials, stops = tokenizer.specials, tokenizer.eos_ids
     return LearnedBoundaries(
         {token: text for text, token in specials.items()},

@@ -241,7 +241,7 @@ class ResponseService:
                     await asyncio.sleep(POLL_INTERVAL)
                     row = await self._load_row(owner, response)
         except TimeoutError:  # its process is busy or dead; then a sweep fails the response
-            log.warning("response %s was not cancelled in time", row.id)
+            log.warning("the server that runs response %s did not cancel it in time", row.id)
         return row
 
     async def aclose(self) -> None:

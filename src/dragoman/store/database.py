@@ -202,7 +202,7 @@ def _create_postgres_engine(url: URL, connections: int) -> Engine:
 
 def _create_sqlite_engine(url: URL, connections: int) -> Engine:
     if set(url.query) - {"timeout"}:
-        raise StoreError("The only option of a SQLite store is timeout.")
+        raise StoreError("The URL of a SQLite store has an unknown option; it may have `timeout`.")
     pool: dict[str, Any] = {"poolclass": StaticPool}
     if not is_in_memory(url):
         _create_file(Path(str(url.database)))

@@ -6,7 +6,7 @@ written. The owner of a row is the client that created it; no other client can s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
@@ -21,6 +21,8 @@ RUNNING: tuple[Status, ...] = ("queued", "in_progress")  # every other status is
 ROW = 300  # bytes that each row of any table counts, besides its texts
 
 NumberedFrames: TypeAlias = Sequence[tuple[int, bytes]]  # encoded events and their numbers
+# turns the body of a running response into that of one whose server died
+RewriteBody: TypeAlias = Callable[[bytes], bytes]
 
 
 class StoreError(Exception):

@@ -14,7 +14,6 @@ import os
 import socket
 import sys
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 
 from msgspec import Struct
@@ -22,15 +21,13 @@ from sqlalchemy import Connection, delete, select
 
 from dragoman.store.limits.write_meter import WriteMeter
 from dragoman.store.responses import ResponseRepository
-from dragoman.store.rows import StoredResponse, StoreLimits
+from dragoman.store.rows import RewriteBody, StoredResponse, StoreLimits
 from dragoman.store.tables import Upsert, get_current_time, responses, servers, upsert
 
 log = logging.getLogger("dragoman.store")
 
 HEARTBEAT_TIMEOUT = 60.0  # seconds after which a server on another host counts as dead
 BATCH = 10  # responses failed in one transaction
-
-RewriteBody = Callable[[bytes], bytes]
 
 
 class ServerProcess(Struct, frozen=True):
@@ -100,7 +97,7 @@ class ServerRepository:
         ]
 
     def fail_responses(self, server: ServerProcess, rewrite: RewriteBody) -> tuple[int, bool]:
-        """Fail some responses of a dead server: how many, and whether these were the last."""
+        """Fail some responses of a dead server; return how many, and whether none is left."""
         if not self._is_still_dead(server):
             return 0, True
         abandoned = self._responses.lock_running(server.id, BATCH)

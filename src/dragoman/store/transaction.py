@@ -90,7 +90,7 @@ class Transaction:
         return self.conversations.delete(owner, conversation)
 
     def claim_batches(self, counts: Counter[str], max_per_owner: int) -> list[StoredBatch]:
-        """Take over batches that no server runs which is alive; see `BatchRepository.claim`."""
+        """Claim batches that no live server runs; see `BatchRepository.claim`."""
         self.servers.register()  # batches of an unregistered server would be taken for abandoned
         return self.batches.claim(self.servers.list_alive(), counts, max_per_owner)
 

@@ -29,7 +29,7 @@ from dragoman.engines.vllm.installation import (
     read_record,
 )
 from dragoman.errors import DragomanError, NotFound, Unavailable
-from dragoman.models.pip_download import ReportProgress
+from dragoman.models.pip_download import SEE_OUTPUT, ReportProgress
 
 log = logging.getLogger("dragoman.engines")
 
@@ -44,7 +44,6 @@ MEDIA_PACKAGES = ("torchvision", "torchaudio", "torchcodec")
 CONSTRAINTS = Path(engines_package.__file__).parent / NAME
 CHECK = "import vllm, vllm.engine.arg_utils; print(vllm.__version__)"
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
-SEE_OUTPUT = "`--log-level debug` shows pip's output."
 MISSING_PACKAGE = "The package index lacks a package that vLLM needs, in the pinned version."
 FAILURES = (
     ("No space left", "There is no space left on the disk."),

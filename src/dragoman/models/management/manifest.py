@@ -1,9 +1,9 @@
 """The digest of a model, which Ollama's API shows.
 
 It is the digest of a manifest, as in Ollama: of the kind of the model, its options and its files.
-A file is not read as a whole, which takes minutes for a large one, but stands for itself with its
-size, its beginning, which holds the header, and its end. The digest of a file is remembered until
-the file changes, and is the same on every machine.
+A file is not read as a whole, which takes minutes for a large one: its digest is that of its size,
+its beginning, which holds the header, and its end. It is cached until the file changes, and is the
+same on every machine.
 """
 
 from __future__ import annotations

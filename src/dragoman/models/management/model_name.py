@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 
 from dragoman.errors import InvalidValue
-from dragoman.models.name_index import strip_registry
+from dragoman.models.name_index import LATEST, strip_registry
 
-LATEST = "latest"
 MAX_PARTS = 3  # host, namespace and model
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,79}")
 _NAMESPACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_\-]{0,79}")

@@ -40,6 +40,7 @@ from dragoman.models.management.mapping_file import (
 from dragoman.models.management.model_name import strip_default_parts
 from dragoman.models.management.recipe import Recipe, RecipeWriter, relate_path
 from dragoman.models.name_index import list_spellings, normalize_name
+from dragoman.models.names import sanitize_name
 from dragoman.models.pip_download import DownloadListener
 from dragoman.models.pull import DEFAULT_ALIASES, check_downloadable, pull
 from dragoman.types import Json
@@ -101,7 +102,7 @@ class ModelManager:
     ) -> ModelSource:
         source = self.find(name)
         if source is None or not allows(source):
-            shown = "".join(c if c.isprintable() else "\ufffd" for c in name.strip()[:100])
+            shown = sanitize_name(name)
             raise ModelNotFound(f"The model `{shown}` does not exist.", param=param)
         return source
 

@@ -101,9 +101,10 @@ class BatchRepository:
     def claim(
         self, alive: Collection[str], counts: Counter[str], max_per_owner: int
     ) -> list[StoredBatch]:
-        """Take over batches that no server runs which is alive.
+        """Claim batches that no live server runs.
 
-        `counts` says how many this server runs for each owner; no owner gets more than `most`.
+        `counts` says how many this server runs for each owner; no owner gets more than
+        `max_per_owner`.
         """
         query = select(batches).where(_is_unclaimed(alive))
         oldest = query.order_by(batches.c.created).limit(MAX_CANDIDATES)
@@ -123,7 +124,7 @@ class BatchRepository:
         self._connection.execute(statement)
 
     def list_cancelling(self, ids: Sequence[str]) -> list[str]:
-        """Return those of these batches that shall be cancelled."""
+        """Return those of these batches that a client asked to cancel."""
         query = select(batches.c.id).where(batches.c.id.in_(ids), batches.c.status == "cancelling")
         return list(self._connection.execute(query).scalars())
 
@@ -236,7 +237,7 @@ class BatchRepository:
 
 
 def _is_unclaimed(alive: Collection[str]) -> ColumnElement[bool]:
-    """Whether a batch has not ended, and no server runs it that is alive."""
+    """Whether a batch has not ended, and no live server runs it."""
     has_server = batches.c.server.in_(list(alive))
     return and_(batches.c.ended.is_(None), or_(batches.c.server.is_(None), not_(has_server)))
 

@@ -121,7 +121,7 @@ class FileRepository:
         return True
 
     def delete_piece(self, file: str) -> bool:
-        """Delete some content of an invisible file, and the file with the last; whether it is gone.
+        """Delete some content of an invisible file, and the file with the last; True if it is gone.
 
         SQLite writes what it deletes, so a large file would not fit into what is left of a disk,
         and other transactions would wait for it.

@@ -20,7 +20,7 @@ class WriteMeter:
 
     def check_ids(self, ids: Iterable[str]) -> None:
         if any(len(value) > ID_LENGTH for value in ids):
-            raise TooLarge("An id is too long to be stored.")
+            raise TooLarge(f"An id has more than {ID_LENGTH} characters, and cannot be stored.")
 
     def add(self, owner: str, sizes: Iterable[int]) -> None:
         """Count rows of these sizes."""

@@ -118,7 +118,7 @@ class MaintenanceRepository:
         return self._delete(table, [tuple(row) for row in rows])[1]
 
     def _delete(self, table: Table, keys: list[Key]) -> tuple[int, int]:
-        """Delete rows with their turns: the bytes of the turns, and the number of rows.
+        """Delete rows with their turns; return the bytes of the turns, and the number of rows.
 
         Of files, a piece of one is deleted, which counts as a row.
         """

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from dragoman.errors import DragomanError, Unavailable
 from dragoman.store.executor import StoreExecutor
-from dragoman.store.rows import StoreLimits, SweepCounts
+from dragoman.store.rows import RewriteBody, StoreLimits, SweepCounts
 
 if TYPE_CHECKING:
     from dragoman.store.servers import ServerProcess
@@ -27,8 +27,6 @@ log = logging.getLogger("dragoman.store")
 
 HEARTBEAT_INTERVAL = 10.0  # seconds
 SWEEP_INTERVAL = 60.0  # seconds
-
-RewriteBody = Callable[[bytes], bytes]
 
 
 class Maintenance:
@@ -65,7 +63,10 @@ class Maintenance:
             server = await self._executor.write(lambda tx: tx.servers.unregister())
             await self._fail_responses(server)
         except DragomanError:
-            log.warning("the store could not be closed cleanly")
+            log.warning(
+                "the database is not available: another server, or the next start, fails the "
+                "responses that this server was running"
+            )
 
     def count_written(self, written: Counter[str]) -> None:
         """Sweep early once an eighth of the store's size, or of an owner's quota, was written."""
