@@ -13,7 +13,16 @@ import pytest
 import yaml
 
 from dragoman.cli.main import parse_arguments
-from tests.support.doc_blocks import ADDRESS, IN_TERMINAL, DocBlock, Workspace, read_blocks
+from tests.support.doc_blocks import (
+    ADDRESS,
+    IN_TERMINAL,
+    SERVES_PAGE,
+    SETTINGS_FILES,
+    UPSTREAM,
+    DocBlock,
+    Workspace,
+    read_blocks,
+)
 from tests.support.paths import ROOT
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
@@ -29,11 +38,16 @@ def is_run(block: DocBlock) -> bool:
     return block.language in RUN and not NOT_RUN.fullmatch(block.marker) and block.file is None
 
 
+def is_settings_file(block: DocBlock) -> bool:
+    return block.file is not None and Path(block.file).name in SETTINGS_FILES
+
+
 def needs_server(block: DocBlock) -> bool:
     """Whether a block uses a server that a reader has started before."""
     uses_server = {"ps", "stop", "health"}
     commands = {words[0] for words in block.commands if words} if block.language == "sh" else set()
-    return ADDRESS in block.text or bool(commands & uses_server)
+    has_address = ADDRESS in block.text or UPSTREAM in block.text
+    return has_address or bool(commands & uses_server)
 
 
 @pytest.mark.parametrize("page", BLOCKS)
@@ -43,7 +57,8 @@ def test_blocks_are_well_formed(page: str) -> None:
         assert block.language in RUN | SHOWN, f"{where}: name a language of {sorted(RUN | SHOWN)}"
         if block.marker and block.language in RUN:
             not_run = NOT_RUN.fullmatch(block.marker)
-            assert block.file or block.marker == IN_TERMINAL or not_run, f"{where}: {block.marker}"
+            is_known = block.marker in (IN_TERMINAL, SERVES_PAGE)
+            assert block.file or is_known or not_run, f"{where}: {block.marker}"
             if not_run and not_run["target"]:
                 assert not_run["target"] in TARGETS, where
             elif not_run:
@@ -52,6 +67,8 @@ def test_blocks_are_well_formed(page: str) -> None:
             json.loads(block.text)
         elif block.language == "yaml":
             yaml.safe_load(block.text)
+            is_ours = is_settings_file(block) or block.marker.startswith("read by ")
+            assert is_ours, f"{where}: name the file of settings, or say which program reads it"
         elif block.language == "python":
             compile(block.text, where, "exec")
         elif block.language == "sh":
@@ -70,20 +87,24 @@ def check_shell(block: DocBlock) -> None:
 
 @pytest.mark.slow
 @pytest.mark.real_model
-@pytest.mark.parametrize("page", [page for page in BLOCKS if any(map(is_run, BLOCKS[page]))])
+@pytest.mark.parametrize(
+    "page", [page for page in BLOCKS if any(is_run(b) or is_settings_file(b) for b in BLOCKS[page])]
+)
 def test_commands_work_as_pasted(page: str, default_model: Path, tmp_path: Path) -> None:
-    workspace = Workspace(tmp_path, default_model)
+    blocks = BLOCKS[page]
+    workspace = Workspace(tmp_path, default_model, blocks)
     with ExitStack() as stack:
-        if any(map(needs_server, filter(is_run, BLOCKS[page]))):
-            stack.enter_context(workspace.serve())
-        for block in BLOCKS[page]:
+        if any(needs_server(block) for block in blocks if is_run(block)):
+            commands = [list(block.commands) for block in blocks if block.marker == SERVES_PAGE]
+            stack.enter_context(workspace.serve(commands[0][0] if commands else ["serve"]))
+        for block in blocks:
             if block.file is not None:
                 path = workspace.directory / block.file
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(block.text)
-                if path.name == "dragoman.yaml":
-                    checked = block._replace(language="sh", text=f"dragoman config --config {path}")
-                    workspace.run(checked)
-            elif is_run(block):
+                if is_settings_file(block):
+                    command = f"dragoman config {SETTINGS_FILES[path.name]} {path}"
+                    workspace.run(block._replace(language="sh", text=command))
+            elif is_run(block) and block.marker != SERVES_PAGE:
                 workspace.run(block)
     shutil.rmtree(workspace.home)  # downloaded models are large

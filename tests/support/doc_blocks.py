@@ -6,14 +6,17 @@ A comment on the line before a block says how it is tested:
     <!-- run by make test-install -->   another target runs it
     <!-- run in a terminal -->          it is a chat, in which a user types
     <!-- file: dragoman.yaml -->        its text becomes this file in the working directory
+    <!-- serves this page -->           it starts the server that the blocks of the page use
 
 Blocks of one page run in order in one working directory, as a reader runs them. The home directory
-has the default model and nothing else; path/to/model.gguf is a file of the reader's own. Where a
-block uses the server on port 8000, one is running; where it uses Hugging Face or an OTLP collector,
-a server on loopback stands there. `dragoman serve` and `make serve` in a block run until they have
-answered a request. `make` runs in the repository; targets that run this very test or change files
-are only a dry run. `pip` finds what is installed, and no index. `curl` fails if the server answers
-with an error.
+has the default model and nothing else; path/to/model.gguf is a file of the reader's own, as are
+photo.jpg and the models of `OWN_MODELS`, which are small and random. Where a block uses the server
+on port 8000, one is running, and it is also the one on port 8080 that another Dragoman is to stand
+in front of; where it uses Hugging Face or an OTLP collector, a server on loopback stands there.
+Files of settings are checked by `dragoman config`. `dragoman serve` and `make serve` in a block run
+until they have answered a request. `make` runs in the repository; targets that run this very test
+or change files are only a dry run. `pip` finds what is installed, and no index. `curl` fails if the
+server answers with an error.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ import shlex
 import ssl
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -33,16 +36,27 @@ import httpx
 
 from dragoman.cli.main import parse_arguments
 from tests.support.loopback_services import serve_collector, serve_hub
+from tests.support.media_files import make_image
 from tests.support.paths import ROOT
+from tests.support.pooling_models import RANK, write_encoder
 from tests.support.server_process import DRAGOMAN, read_until
 from tests.support.terminal import CTRL_D, ask, open_terminal
+from tests.support.vision_models import write_mlp_projector, write_text_model
 
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 MARKER = re.compile(r"<!-- (.*?) -->\s*$")
 COMMAND = re.compile(r"(?:\w+=\S+ )*(?:\S*/)?dragoman\s+(.*)")
 ADDRESS = "127.0.0.1:8000"
+UPSTREAM = "127.0.0.1:8080"
 COLLECTOR = "http://localhost:4318"
 IN_TERMINAL = "run in a terminal"
+SERVES_PAGE = "serves this page"
+# files of settings by their names, and the flag of `dragoman config` that reads them
+SETTINGS_FILES = {
+    "dragoman.yaml": "--config",
+    "models.yaml": "--models-file",
+    "preset.yaml": "--sampling-preset",
+}
 BLOCK_SECONDS = 120
 TRY_SERVER = f"{sys.executable} -m tests.support.doc_blocks"
 DRY_TARGETS = ("check", "test", "format")
@@ -65,6 +79,22 @@ esac
     "pip": f'#!/bin/sh\nexec {sys.executable} -m pip --no-input "$@"\n',
     "curl": '#!/bin/sh\nexec /usr/bin/curl -sS --fail-with-body "$@"\n',
     "python": f'#!/bin/sh\nexec {sys.executable} "$@"\n',
+}
+
+
+def write_reranker(path: Path) -> None:
+    write_encoder(path, RANK)
+
+
+def write_vision_model(path: Path) -> None:
+    write_text_model(path)
+    name = path.stem.rpartition("-")[0]  # without the quantization
+    write_mlp_projector(path.with_name(f"mmproj-{name}-f16.gguf"))
+
+
+OWN_MODELS = {
+    "bge-reranker-v2-m3-Q8_0.gguf": write_reranker,
+    "gemma-3-4b-it-Q4_K_M.gguf": write_vision_model,
 }
 
 
@@ -112,7 +142,7 @@ def read_blocks(page: Path) -> list[DocBlock]:
 class Workspace:
     """A home directory and a working directory for the blocks of one page."""
 
-    def __init__(self, folder: Path, model: Path) -> None:
+    def __init__(self, folder: Path, model: Path, blocks: Sequence[DocBlock]) -> None:
         self.home, self.directory, shims = folder / "home", folder / "work", folder / "shims"
         for path in (self.directory, shims):
             path.mkdir(parents=True)
@@ -122,6 +152,10 @@ class Workspace:
         own.parent.mkdir(parents=True)
         for path in (installed / model.name, own):
             os.link(model, path)
+        for name, write in OWN_MODELS.items():
+            if any(name in block.text for block in blocks):
+                write(own.with_name(name))
+        (self.directory / "photo.jpg").write_bytes(make_image("JPEG"))
         self.model = model
         for name, script in SHIMS.items():
             (shims / name).write_text(script)
@@ -136,12 +170,12 @@ class Workspace:
         }
 
     @contextmanager
-    def serve(self) -> Iterator[None]:
+    def serve(self, arguments: Sequence[str]) -> Iterator[None]:
         """Run a server, and make it the one on the usual address."""
         with subprocess.Popen(
-            [sys.executable, "-m", "dragoman", "serve", "--port", "0"],
+            [*DRAGOMAN, *arguments, "--port", "0"],
             env=self.environment,
-            cwd=self.home,
+            cwd=self.directory,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
@@ -185,7 +219,8 @@ class Workspace:
 
     def _execute(self, block: DocBlock) -> str:
         environment = dict(self.environment)
-        text = block.text.replace(ADDRESS, f"127.0.0.1:{environment.get('DRAGOMAN_PORT', '8000')}")
+        address = f"127.0.0.1:{environment.get('DRAGOMAN_PORT', '8000')}"
+        text = block.text.replace(ADDRESS, address).replace(UPSTREAM, address)
         if block.language == "python" and "dragoman.serve(" in text:
             return self._run_engine(text)
         command = ["bash", "-euo", "pipefail", "-c", text]
@@ -233,6 +268,8 @@ def run_until_served(command: list[str], environment: dict[str, str], directory:
 def main() -> None:
     """Run the command in the arguments until the server answers a request, then stop it."""
     command = sys.argv[1:]
+    if "--port" in command:  # which may be in use
+        command[command.index("--port") + 1] = "0"
     with subprocess.Popen(
         command,
         env=os.environ | {"DRAGOMAN_PORT": "0"},
