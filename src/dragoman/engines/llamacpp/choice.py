@@ -62,6 +62,20 @@ class ChoiceProgress:
             self.has_ended_early = self._predicted < self._requested
             self.has_request_ended = True
 
+    def add_next_token(self, ids: list[int], predicted: int) -> list[Step] | None:
+        """Add one token; None, and no change, if it is not the next one or ends the choice."""
+        if (
+            predicted != self._predicted + 1
+            or self.remaining <= 1
+            or self.prompt_tokens is not None
+            or ids[0] in self.stop_ids
+        ):
+            return None
+        self._predicted = predicted
+        self.ids += ids
+        self.remaining -= 1
+        return [Step(self.choice, None, ids, 1, [])]
+
     def add_tokens(self, ids: list[int], logprobs: list[Logprob]) -> list[Step]:
         """Add tokens, with a logprob for each or none at all."""
         is_plain = len(ids) == 1 and self.remaining > 1 and self.prompt_tokens is None

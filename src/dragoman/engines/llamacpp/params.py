@@ -108,6 +108,15 @@ class NativeEvent(Struct):
     timings: DraftTimings | None = None  # only where tokens are drafted
 
 
+class TokenEvent(Struct, gc=False):
+    """The fields of a `NativeEvent` that show whether it is one token and nothing else."""
+
+    tokens: list[int] = []
+    stop: bool = False
+    tokens_predicted: int = 0
+    error: Json = None
+
+
 # Fields that are sent as they are, with the values of those that a job leaves unset.
 OPTIONAL_FIELDS: dict[str, Json] = {
     "top_n_sigma": -1.0,
@@ -128,6 +137,7 @@ OPTIONAL_FIELDS: dict[str, Json] = {
     "dry_sequence_breakers": ("\n", ":", '"', "*"),
 }
 
+token_decoder: msgspec.json.Decoder[TokenEvent] = msgspec.json.Decoder(TokenEvent)
 event_decoder: msgspec.json.Decoder[NativeEvent] = msgspec.json.Decoder(NativeEvent)
 
 

@@ -13,7 +13,6 @@ MAX_FRAME = 32 << 20  # a cumulative stream repeats the whole answer in each fra
 DONE = b"[DONE]"
 DATA = b"data: "
 END = b"\n\n"
-MIN_FRAME = len(DATA) + len(END)  # bytes of one without data
 
 
 class FrameSplitter:
@@ -24,14 +23,10 @@ class FrameSplitter:
 
     def feed(self, data: bytes) -> list[bytes]:
         """Return the data of the frames that are complete with this part of the body."""
-        if (
-            not self._rest
-            and data.count(b"\n") == 2
-            and data.endswith(END)
-            and data.startswith(DATA)
-            and len(data) > MIN_FRAME
-        ):  # the usual case: one frame
-            return [data[6:-2]]
+        if data.endswith(END) and data.find(b"\n") == len(data) - 2 and not self._rest:
+            frame = data[6:-2]
+            if frame and data.startswith(DATA):
+                return [frame]  # the usual case
         return self._split(data)
 
     def _split(self, data: bytes) -> list[bytes]:

@@ -22,6 +22,7 @@ from dragoman.engines.llamacpp.params import (
     build_payload,
     convert_logprob,
     event_decoder,
+    token_decoder,
 )
 from dragoman.engines.llamacpp.partial_characters import PieceIndex, ends_inside_character
 from dragoman.engines.remote.answer import AnswerParts, check_range
@@ -132,6 +133,14 @@ class LlamaReader:
         progress = self._progress
         if progress.finish is not None:
             return []
+        if self._is_plain:  # most frames are one token, and nothing else of them is needed
+            token = decode_frame(token_decoder.decode, frame)
+            ids = token.tokens
+            is_whole = len(ids) == 1 and not token.stop and token.error is None
+            if is_whole and 0 <= ids[0] < self._size:
+                steps = progress.add_next_token(ids, token.tokens_predicted)
+                if steps is not None:
+                    return steps
         event = decode_frame(event_decoder.decode, frame)
         if event.error is not None:
             raise StatusFailure(event.error.code, frame, {})
@@ -139,11 +148,9 @@ class LlamaReader:
             if progress.prompt_tokens is not None:
                 progress.cached_tokens = event.prompt_progress.cache
             return []
-        count, tokens = progress.count_new_tokens(event), event.tokens
+        count = progress.count_new_tokens(event)
         if event.stop:
             return self._end(event, count)
-        if count == len(tokens) == 1 and self._is_plain and 0 <= tokens[0] < self._size:
-            return progress.add_tokens(tokens, [])  # the usual case
         return self._add_tokens(event, count) if count > 0 else []
 
     def _add_tokens(self, event: NativeEvent, count: int) -> list[Step]:
