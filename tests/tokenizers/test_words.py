@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from tokenizers import Tokenizer as Backend
 
 from dragoman.tokenizers.pretokenizers import PRETOKENIZERS
 from dragoman.tokenizers.tokenizer import PROBES, Tokenizer
-from dragoman.tokenizers.words import MAX_WORD, MAX_WORDS, WordEncoder, make_word_encoder
+from dragoman.tokenizers.words import PAUSE, WordEncoder, make_word_encoder
 from tests.support.tokenizer_oracle import train_byte_level_vocabulary
 from tests.tokenizers.test_tokenizer import ONE_OF_EACH, TEXT_PARTS, build
 
@@ -23,8 +24,8 @@ PARTS = (*LETTERS, *TEXT_PARTS, " the", " a", " it's", "'s", " b c", " CD ef")
 JOINS_WORDS = {"exaone-moe"}  # its words may have spaces in them
 
 
-def reject(texts: list[str]) -> list[list[int]]:
-    raise AssertionError(f"{texts} are encoded")
+def reject(text: str) -> list[int]:
+    raise AssertionError(f"{text!r} is encoded")
 
 
 def make_backend() -> Backend:
@@ -53,7 +54,7 @@ def test_words_have_the_tokens_that_the_text_has(name: str, tmp_path: Path) -> N
 
 def make_encoder(tokenizer: Tokenizer) -> WordEncoder | None:
     backend = Backend.from_str(tokenizer.serialize_backend())
-    return make_word_encoder(backend, lambda texts: [tokenizer.encode_now(text) for text in texts])
+    return make_word_encoder(backend, tokenizer.encode_now, tokenizer.pieces)
 
 
 ALPHABET = st.sampled_from("abZ  \n\t'.,1-_\u00e9\u0301\u00a0\u200d\u4e16\U0001f600")
@@ -72,32 +73,77 @@ def test_any_text_has_the_same_tokens(tokenizer: Tokenizer, text: str) -> None:
     assert asyncio.run(tokenizer.encode(text)) == tokenizer.encode_now(text)
 
 
+class LetterEncoder:
+    """Knows some words as tokens; every other character is a token of its own."""
+
+    def __init__(self, *words: str) -> None:
+        self.pieces = [bytes([code]) for code in range(128)] + [word.encode() for word in words]
+        self.texts: list[str] = []
+        self._pattern = re.compile("|".join([*map(re.escape, words), "."]), re.DOTALL)
+
+    def __call__(self, text: str) -> list[int]:
+        self.texts.append(text)
+        return [self.pieces.index(word.encode()) for word in self._pattern.findall(text)]
+
+
 def test_known_words_are_not_encoded_again() -> None:
-    encoded: list[str] = []
+    encode = LetterEncoder(" two", " six", " three")
+    encoder = WordEncoder(encode, encode.pieces)
+    assert encoder.encode("one two three six") == encode("one two three six")
+    texts = {
+        "one two six three": "one",
+        "a six ab two": "a ab",
+        "a two six -two six": "a six -two",  # the text is not cut before a dash
+        "a six 1 six two": "a six 1 six",
+        "six two": "six",
+        "six  two": "six  two",
+        " two six": " two",
+    }
+    for text, encoded in texts.items():
+        text += " two six" * 8
+        assert encoder.encode(text) == encode(text), text
+        assert encode.texts[-2] == encoded
 
-    def encode_all(texts: list[str]) -> list[list[int]]:
-        encoded.extend(texts)
-        return [[len(text)] for text in texts]
 
-    encoder = WordEncoder(encode_all)
-    assert encoder.encode("one two two three, four") == [3, 4, 4, 12]
-    assert encoder.encode("one two five") == [3, 4, 5]
-    assert encoded == ["one", " two", " two", " three, four", " five"]
-
-
-def test_few_words_are_kept_and_no_long_ones() -> None:
-    encoder = WordEncoder(lambda texts: [[len(text)] for text in texts])
-    assert encoder.encode("x" * (MAX_WORD + 1)) == [MAX_WORD + 1]
+def test_texts_of_unknown_words_are_encoded_as_a_whole() -> None:
+    encode = LetterEncoder(" two", " six")
+    encoder = WordEncoder(encode, encode.pieces)
+    encoder.encode("a, b, c, two six d, e, f")  # teaches too little to learn from the next ones
+    for _ in range(PAUSE):
+        assert encoder.encode("a six x y z") == encode("a six x y z")
+        assert encode.texts[-2] == "a six x y z"
     assert len(encoder) == 0
-    letters = "abcdefghijklmnopqrstuvwxyz"
-    for first in letters:
-        for second in letters:
-            encoder.encode(" ".join(first + second + a + b for a in letters for b in letters[:9]))
-            assert len(encoder) <= MAX_WORDS
+    encoder.encode("a six x y z")
+    assert len(encoder) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("a two three", 1),
+        ("two three", 0),
+        ("a two1", 0),
+        ("a gibberish", 0),  # several tokens
+        (f"a {'x' * 24}", 1),
+        (f"a {'y' * 25}", 0),
+    ],
+)
+def test_only_words_of_one_token_are_kept(text: str, count: int) -> None:
+    encode = LetterEncoder(" two", f" {'x' * 24}", f" {'y' * 25}")
+    encoder = WordEncoder(encode, encode.pieces)
+    encoder.encode(text)
+    assert len(encoder) == count
+
+
+def test_tokens_that_stand_for_other_bytes_are_not_cut() -> None:
+    encode = LetterEncoder(" two", " six")
+    encoder = WordEncoder(encode, [piece + b"?" for piece in encode.pieces])
+    for _ in range(2):
+        assert encoder.encode("a two six") == encode("a two six")
 
 
 def test_a_tokenizer_that_splits_at_spaces_has_an_encoder() -> None:
-    assert make_word_encoder(make_backend(), reject) is not None
+    assert make_word_encoder(make_backend(), reject, [b"a"]) is not None
 
 
 @pytest.mark.parametrize(
@@ -109,15 +155,18 @@ def test_a_tokenizer_that_splits_at_spaces_has_an_encoder() -> None:
         (AddedToken("two words"), False),
         (AddedToken(" "), False),
         (AddedToken("word", rstrip=True), False),
+        (AddedToken("word", lstrip=True), False),
     ],
 )
 def test_tokens_that_may_lie_across_words(added: AddedToken, expected: bool) -> None:
     backend = make_backend()
     backend.add_tokens([added])
-    assert (make_word_encoder(backend, reject) is not None) is expected
+    assert (make_word_encoder(backend, reject, [b"a"]) is not None) is expected
 
 
-@pytest.mark.parametrize("part", ["model", "dropout", "normalizer", "lines", "none", "letters"])
+@pytest.mark.parametrize(
+    "part", ["model", "dropout", "unknown", "normalizer", "lines", "none", "letters"]
+)
 def test_tokenizers_without_an_encoder(part: str) -> None:
     backend = make_backend()
     match part:
@@ -125,6 +174,8 @@ def test_tokenizers_without_an_encoder(part: str) -> None:
             backend.model = models.Unigram([("a", 0.0)], 0, False)
         case "dropout":
             backend.model = models.BPE(vocab={"a": 0}, merges=[], dropout=0.5)
+        case "unknown":
+            backend.model = models.BPE(vocab={"a": 0}, merges=[], unk_token="a")
         case "normalizer":
             backend.normalizer = normalizers.Replace(" ", "_")
         case "lines":
@@ -134,4 +185,4 @@ def test_tokenizers_without_an_encoder(part: str) -> None:
             backend.pre_tokenizer = pre_tokenizers.Split(pattern, "isolated")
         case _:
             backend.pre_tokenizer = None
-    assert make_word_encoder(backend, reject) is None
+    assert make_word_encoder(backend, reject, [b"a"]) is None

@@ -86,7 +86,7 @@ class Tokenizer(_BaseTokenizer):
         super().__init__(vocabulary)
         self._backend = backend
         self.keeps_text = _keeps_text(backend)
-        self._words = make_word_encoder(backend, self._encode_all)
+        self._words = make_word_encoder(backend, self.encode_now, vocabulary.pieces)
 
     def serialize_backend(self) -> str:
         """Return the text of a `tokenizer.json`, see `serialize`."""
@@ -100,9 +100,9 @@ class Tokenizer(_BaseTokenizer):
     async def encode(self, text: str) -> list[int]:
         if len(text) > MAX_INLINE_CHARACTERS:
             return await run_in_worker(self.encode_now, text)
-        if self._words is None or not text:
+        if self._words is None or not text.isascii():
             return self.encode_now(text)
-        return self._words.encode(text if text.isascii() else _replace_surrogates(text))
+        return self._words.encode(text)
 
     def _encode_all(self, texts: list[str]) -> list[list[int]]:
         # the batch call releases the GIL while it works
