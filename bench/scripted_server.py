@@ -7,7 +7,7 @@ import sys
 import dragoman
 from bench.measure import TOKEN
 from dragoman.testing import Reply
-from dragoman.testing.delivering import DeliveringEngine
+from dragoman.testing.delivering_engine import DeliveringEngine
 
 if __name__ == "__main__":
     reply = Reply(TOKEN * 10_000, chunks=len(TOKEN))

@@ -13,7 +13,7 @@ import pytest
 
 from dragoman.engines.step_queue import StepConsumer, StepQueue
 from dragoman.testing import Reply, ScriptedEngine
-from dragoman.testing.delivering import DeliveringEngine
+from dragoman.testing.delivering_engine import DeliveringEngine
 from dragoman.types import Job, Step
 from tests.support.serving import RunningServer, make_chat, poll_until, serve_scripted
 

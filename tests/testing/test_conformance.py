@@ -15,7 +15,7 @@ import pytest
 from dragoman.engines.step_queue import StepConsumer
 from dragoman.testing import CheckResult, NotConformant, Reply, ScriptedEngine, check_engine
 from dragoman.testing.byte_tokenizer import ByteTokenizer
-from dragoman.testing.delivering import DeliveringEngine
+from dragoman.testing.delivering_engine import DeliveringEngine
 from dragoman.testing.engine_checks import CHECKS
 from dragoman.types import Capabilities, Job, Step
 from dragoman.types.text_pair import TextPair

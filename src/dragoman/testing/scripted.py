@@ -31,8 +31,8 @@ from dragoman.errors import ENGINE_STOPPED, EngineDown, EngineFailed, Unsupporte
 from dragoman.testing.byte_tokenizer import ByteTokenizer
 from dragoman.testing.choice_script import ChoiceScript, cut_ids, make_token_logprob, make_vector
 from dragoman.testing.grammars import check_script
-from dragoman.testing.pacing import ConditionWaiters, PacedStream, StepClock
 from dragoman.testing.replies import Reply, ReplySelector, Script, cut_text
+from dragoman.testing.step_clock import ConditionWaiters, PacedStream, StepClock
 from dragoman.types import Adapter, Capabilities, Job, Json, Logprob, Step
 from dragoman.types.text_pair import TextPair
 

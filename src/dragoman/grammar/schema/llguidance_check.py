@@ -16,13 +16,14 @@ if TYPE_CHECKING:
 
 SchemaVerdict: TypeAlias = Literal["satisfiable", "empty", "unsupported"]
 
-_STRING_KEYWORDS = {
+# the keyword of each field of `String` and `Number`
+STRING_KEYWORDS = {
     "min_length": "minLength",
     "max_length": "maxLength",
     "pattern": "pattern",
     "format": "format",
 }
-_NUMBER_KEYWORDS = {
+NUMBER_KEYWORDS = {
     "minimum": "minimum",
     "maximum": "maximum",
     "exclusive_minimum": "exclusiveMinimum",
@@ -32,12 +33,15 @@ _NUMBER_KEYWORDS = {
 
 
 def node_to_schema(node: String | Number) -> dict[str, Json]:
+    """Return the schema of a string or a number, without excluded patterns."""
     if isinstance(node, String):
-        strings = {keyword: getattr(node, field) for field, keyword in _STRING_KEYWORDS.items()}
+        plain = String()
         return {"type": "string"} | {
-            keyword: value for keyword, value in strings.items() if value is not None
+            keyword: value
+            for field, keyword in STRING_KEYWORDS.items()
+            if (value := getattr(node, field)) != getattr(plain, field)
         }
-    numbers = {keyword: getattr(node, field) for field, keyword in _NUMBER_KEYWORDS.items()}
+    numbers = {keyword: getattr(node, field) for field, keyword in NUMBER_KEYWORDS.items()}
     return {"type": "integer" if node.integer else "number"} | {
         keyword: json.loads(text) for keyword, text in numbers.items() if text is not None
     }

@@ -9,24 +9,18 @@ from dragoman.grammar.regex.escape import escape_class_operators
 from dragoman.grammar.schema import keywords
 from dragoman.grammar.schema.algebra import bounds
 from dragoman.grammar.schema.diagnostics import SchemaDiagnostics
-from dragoman.grammar.schema.llguidance_check import LlguidanceChecker
+from dragoman.grammar.schema.llguidance_check import (
+    NUMBER_KEYWORDS,
+    STRING_KEYWORDS,
+    LlguidanceChecker,
+)
 from dragoman.grammar.schema.nodes import Node, Number, String
 from dragoman.grammar.schema.simplify import NOTHING
 from dragoman.types import Json
 
-_NUMBER_FIELDS = {
-    "minimum": "minimum",
-    "exclusiveMinimum": "exclusive_minimum",
-    "maximum": "maximum",
-    "exclusiveMaximum": "exclusive_maximum",
-    "multipleOf": "multiple_of",
-}
-_STRING_FIELDS = {
-    "maxLength": "max_length",
-    "minLength": "min_length",
-    "format": "format",
-    "pattern": "pattern",
-}
+_NUMBER_FIELDS = {keyword: field for field, keyword in NUMBER_KEYWORDS.items()}
+# in the order in which they are dropped where llguidance does not support all of them
+_DROPPED_FIELDS = ("max_length", "min_length", "format", "pattern")
 
 
 class ScalarParser:
@@ -38,7 +32,9 @@ class ScalarParser:
 
     def parse_string(self, schema: dict[str, Json], place: str) -> Node:
         fields = {
-            field: schema[keyword] for keyword, field in _STRING_FIELDS.items() if keyword in schema
+            field: schema[keyword]
+            for field, keyword in STRING_KEYWORDS.items()
+            if keyword in schema
         }
         lengths = ("min_length", "max_length")
         fields |= {field: int(fields[field]) for field in lengths if field in fields}
@@ -48,7 +44,7 @@ class ScalarParser:
             fields["pattern"] = escape_class_operators(fields["pattern"])
             if fields["pattern"] is None:
                 self._diagnostics.report_unenforced(f"{place}/pattern")
-        keyword_of_field = {field: keyword for keyword, field in _STRING_FIELDS.items()}
+        keyword_of_field = {field: STRING_KEYWORDS[field] for field in _DROPPED_FIELDS}
         return self._drop_unsupported(String(**fields), keyword_of_field, place)
 
     def parse_number(self, schema: dict[str, Json], place: str, *, integer: bool) -> Node:

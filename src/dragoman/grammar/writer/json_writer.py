@@ -25,6 +25,7 @@ from dragoman.grammar.regex.escape import escape_regex
 from dragoman.grammar.regex.exclude_markers import exclude_markers
 from dragoman.grammar.regex.full_match import to_full_match
 from dragoman.grammar.regex.rewrite import rewrite_regex
+from dragoman.grammar.schema.llguidance_check import node_to_schema
 from dragoman.grammar.schema.nodes import (
     AnyOf,
     Anything,
@@ -68,17 +69,6 @@ from dragoman.types import Json
 
 ANY_KEY_PATTERN = KeyPattern(())
 PLAIN_CHARACTER = r"[^\"\\\x00-\x1f]"
-
-
-def build_string_schema(node: String) -> dict[str, Json]:
-    """Return the schema of a string with a pattern or a format."""
-    keywords = {
-        "minLength": node.min_length or None,
-        "maxLength": node.max_length,
-        "pattern": node.pattern,
-        "format": node.format,
-    }
-    return {"type": "string"} | {key: value for key, value in keywords.items() if value is not None}
 
 
 class JsonWriter:
@@ -198,7 +188,7 @@ class JsonWriter:
         return self.lark.add_terminal(terminal, "STRING")
 
     def _write_pattern_string(self, node: String) -> str:
-        schema = build_string_schema(node)
+        schema = node_to_schema(node)
         if not may_contain_marker(schema, self._banned_markers):
             return self.lark.add_json_schema(schema)
         terminal = build_pattern_terminal(node, self._banned_markers, CHARACTER)

@@ -12,9 +12,9 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from dragoman.testing.pacing import ConditionWaiters
 from dragoman.testing.replies import Script
 from dragoman.testing.scripted import ScriptedEngine
+from dragoman.testing.step_clock import ConditionWaiters
 from dragoman.testing.upstream.apis import (
     IncrementalSglangRequest,
     LlamaServerRequest,

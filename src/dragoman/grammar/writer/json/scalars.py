@@ -23,6 +23,7 @@ from dragoman.grammar.regex.char_sets import (
     union_ranges,
 )
 from dragoman.grammar.regex.integer_ranges import integer_range_to_regex
+from dragoman.grammar.schema.llguidance_check import node_to_schema
 from dragoman.grammar.schema.nodes import Number
 from dragoman.types import Json
 
@@ -63,34 +64,27 @@ def spell_chars(chars: CharSet) -> str:
 
 
 def build_number_schema(node: Number) -> dict[str, Json]:
-    """Return the schema of a number with bounds."""
-    keywords = {
-        "minimum": node.minimum,
-        "maximum": node.maximum,
-        "exclusiveMinimum": node.exclusive_minimum,
-        "exclusiveMaximum": node.exclusive_maximum,
-        "multipleOf": node.multiple_of,
-    }
-    bounds = {key: json.loads(value) for key, value in keywords.items() if value is not None}
+    """Return the schema of a number with bounds, as llguidance enforces them."""
+    schema = node_to_schema(node)
     if not node.integer:
-        _move_exclusive_integer(bounds, "exclusiveMinimum", "minimum", "aximum", inf)
-        _move_exclusive_integer(bounds, "exclusiveMaximum", "maximum", "inimum", -inf)
-    return {"type": "integer" if node.integer else "number"} | bounds
+        _move_exclusive_integer(schema, "exclusiveMinimum", "minimum", "aximum", inf)
+        _move_exclusive_integer(schema, "exclusiveMaximum", "maximum", "inimum", -inf)
+    return schema
 
 
 def _move_exclusive_integer(
-    bounds: dict[str, float], exclusive: str, inclusive: str, opposite: str, direction: float
+    schema: dict[str, Json], exclusive: str, inclusive: str, opposite: str, direction: float
 ) -> None:
     """Replace an exclusive bound that is an integer by the next number, as an inclusive one.
 
     llguidance would allow it if the opposite bound lies less than one away, farther from zero.
     """
-    bound = bounds.get(exclusive)
+    bound = schema.get(exclusive)
     if bound is None or bound != floor(bound) or bound * direction < 0:
         return
-    if any(abs(value - bound) < 1 for key, value in bounds.items() if key.endswith(opposite)):
-        del bounds[exclusive]
-        bounds[inclusive] = nextafter(bound, direction)
+    if any(abs(value - bound) < 1 for key, value in schema.items() if key.endswith(opposite)):
+        del schema[exclusive]
+        schema[inclusive] = nextafter(bound, direction)
 
 
 def build_integer_regex(node: Number) -> str:
