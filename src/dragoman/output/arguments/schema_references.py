@@ -14,13 +14,11 @@ and so does the `$id` around a `$ref`: whoever reads the schema reports them.
 from __future__ import annotations
 
 import json
-import re
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import TypeAlias
 from urllib.parse import unquote, urljoin
 
-import msgspec
 from msgspec import Struct
 
 from dragoman.output.arguments.json_pointer import (
@@ -32,10 +30,11 @@ from dragoman.types import Json
 
 Schema: TypeAlias = dict[str, Json]
 
-MAX_BYTES = 1 << 20  # of a schema; larger ones are rejected where they are compiled
+# limits of a schema; larger ones are rejected where they are compiled
+MAX_BYTES, MAX_VALUES = 1 << 20, 1 << 17
 MAX_REFERENCE = 2048  # characters of a reference or `$id`
 # a schema without any of these has only pointers
-_NEEDS_REWRITING = re.compile(rb'"\$(?:id|anchor|dynamicAnchor|dynamicRef|recursiveRef)"')
+_NAMES = frozenset({"$id", "$anchor", "$dynamicAnchor", "$dynamicRef", "$recursiveRef"})
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _SCHEMAS = frozenset({"additionalItems", "additionalProperties", "contains", "contentSchema"})
 _SCHEMAS |= {"else", "if", "items", "not", "propertyNames", "then"}
@@ -47,17 +46,37 @@ _MAPS |= {"patternProperties", "properties"}
 
 def localize_references(schema: Json) -> Json:
     """Return a schema whose references are pointers from its root, as far as they can be."""
+    if not _has_names(schema):
+        return schema
     try:
-        encoded = msgspec.json.encode(schema)
-        if len(encoded) > MAX_BYTES or not _NEEDS_REWRITING.search(encoded):
+        encoded = json.dumps(schema)
+        if len(encoded) > MAX_BYTES:
             return schema
-        copy = json.loads(json.dumps(schema))
+        copy = json.loads(encoded)
     except (TypeError, ValueError, OverflowError, RecursionError):
         return schema  # and whoever reads it rejects it
     if not isinstance(copy, dict):
         return schema
     _Localizer(copy).rewrite()
     return copy
+
+
+def _has_names(schema: Json) -> bool:
+    """Whether a schema has names or references besides pointers; False if it is too large.
+
+    Values are counted before anything is copied: a schema of Python objects may contain one many
+    times, or itself.
+    """
+    stack, count, has_names = [schema], 0, False
+    while stack and count <= MAX_VALUES:
+        value = stack.pop()
+        count += 1
+        if isinstance(value, dict):
+            has_names = has_names or not _NAMES.isdisjoint(value)
+            stack += value.values()
+        elif isinstance(value, list):
+            stack += value
+    return has_names and not stack
 
 
 class _Place(Struct, frozen=True):
