@@ -56,7 +56,7 @@ test-constraints: $(VENV)/.test ## hold the default model to 200 schemas and thr
 	$(BIN)/dragoman pull smollm2-135m
 	$(BIN)/pytest -q -s -o norecursedirs='.*' tests/heavy
 
-test-hostile: $(VENV)/.test ## try every published hole and every fault, the long variants too, and write docs/reliability.md
+test-hostile: $(VENV)/.test ## try every published vulnerability and every fault, the long variants too, and write docs/reliability.md
 	$(BIN)/dragoman pull smollm2-135m
 	$(BIN)/pytest -q -n 2 --dist worksteal -o norecursedirs='.*' tests/hostile --write-report --deselect tests/hostile/test_report.py
 	$(BIN)/python docs/generate.py
@@ -65,7 +65,7 @@ test-fuzz: $(VENV)/.test ## send mutated requests over all routes (COUNT=200000,
 	FUZZ_COUNT=$(or $(COUNT),200000) FUZZ_SEED=$(or $(SEED),1) $(BIN)/pytest -q -s tests/hostile/test_fuzz.py --write-report
 	$(BIN)/python docs/generate.py
 
-test-soak: $(VENV)/.test ## load the server and injure it for SECONDS=600, and write docs/reliability.md
+test-soak: $(VENV)/.test ## load the server and inject faults for SECONDS=600, and write docs/reliability.md
 	$(BIN)/dragoman pull smollm2-135m
 	SOAK_SECONDS=$(or $(SECONDS),600) $(BIN)/pytest -q -s -o norecursedirs='.*' tests/hostile/heavy/test_soak.py --write-report
 	$(BIN)/python docs/generate.py
@@ -119,7 +119,7 @@ exam: $(VENV)/.test ## read other projects' cases of output formats, where ../sh
 	$(BIN)/python ../shared/exam/maskbench/score.py tests.schema_cases:grammar --strict
 	$(BIN)/python -m tests.support.damage 2000
 
-format: $(VENV)/.test ## format the code, mend what the linter can, write the generated pages
+format: $(VENV)/.test ## format the code, fix what the linter can, write the generated pages
 	$(BIN)/python docs/generate.py
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .

@@ -462,13 +462,35 @@ def test_hole_71_no_route_runs_jobs_or_reads_files(server: HostileServer) -> Non
     assert all((ROOT / path).exists() for path in REVIEWED_PATHS.values())
 
 
-def test_hole_73_no_route_downloads_or_deletes_models(server: HostileServer) -> None:
-    assert {r.path for r in server.routes if r.path.startswith("/admin")} == {
-        "/admin/models/load",
-        "/admin/models/unload",
-        "/admin/adapters/load",  # of a directory of the server, with an admin key
-        "/admin/adapters/unload",
-    }
+# every route that downloads, changes, deletes or loads models
+MODEL_ROUTES = {
+    ("POST", "/admin/models/load"),
+    ("POST", "/admin/models/unload"),
+    ("POST", "/admin/adapters/load"),  # of a directory of the server
+    ("POST", "/admin/adapters/unload"),
+    ("POST", "/api/pull"),
+    ("POST", "/api/create"),
+    ("POST", "/api/copy"),
+    ("DELETE", "/api/delete"),
+    ("GET", "/api/blobs/{digest}"),
+    ("POST", "/api/blobs/{digest}"),
+}
+
+
+def test_hole_73_models_are_changed_with_an_admin_key_only(
+    server: HostileServer, count_cases: Callable[[int], None]
+) -> None:
+    """A new admin route needs a line in the table above."""
+    routes = [route for route in server.routes if route.access == "admin"]
+    assert {(route.method, route.path) for route in routes} == MODEL_ROUTES
+    for route in routes:
+        for headers in NO_ACCESS.values():
+            assert attack(server, route, headers).status == 401
+        assert attack(server, route, [("x-api-key", USER)]).status == 403
+    count_cases(len(routes) * (len(NO_ACCESS) + 1))
+
+
+def test_hole_73_loading_downloads_nothing(server: HostileServer) -> None:
     for name in ("hf.co/a/b", "https://example.com/m.gguf", "smollm2-135m", "ollama.com/library/x"):
         for action in ("load", "unload"):
             response = server.send(
