@@ -14,7 +14,7 @@ from dragoman.testing import Reply, ScriptedWorker, check_engine
 from dragoman.testing.choice_script import make_token_logprob
 from dragoman.types import Adapter, Job, Json, Step
 from tests.support.certificates import Authority
-from tests.support.upstreams import (
+from tests.support.remote_engines import (
     VARIANTS,
     Variant,
     get_vocabulary,

@@ -28,8 +28,7 @@ from dragoman.errors import (
 )
 from dragoman.testing import Reply, ScriptedWorker, WorkerFaults
 from dragoman.types import Json
-from tests.support.timing import measures_time
-from tests.support.upstreams import (
+from tests.support.remote_engines import (
     VARIANTS,
     Variant,
     collect_ids,
@@ -42,6 +41,7 @@ from tests.support.upstreams import (
     open_remote,
     wait_for,
 )
+from tests.support.timing import measures_time
 
 TEXT = "one two three four five six seven"
 IDS = list(TEXT.encode())

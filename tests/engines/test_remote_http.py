@@ -34,7 +34,7 @@ from tests.support.raw_upstream import (
     make_frame,
     open_raw,
 )
-from tests.support.upstreams import collect_ids, in_event_loop, make_job
+from tests.support.remote_engines import collect_ids, in_event_loop, make_job
 
 TEXT = "Hello"
 IDS = list(TEXT.encode())

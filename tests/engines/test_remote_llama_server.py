@@ -17,7 +17,7 @@ from dragoman.testing import check_engine
 from dragoman.tokenizers.from_gguf import vocabulary_from_gguf
 from tests.support.llama_engine import MULTIBYTE, STORY, EngineRunner, make_job
 from tests.support.llama_server import run_llama_server
-from tests.support.upstreams import wait_for
+from tests.support.remote_engines import wait_for
 
 pytestmark = pytest.mark.real_model
 

@@ -11,7 +11,7 @@ from dragoman.engines.remote.engine import RemoteEngine, connect
 from dragoman.engines.remote.settings import RemoteSettings, Upstream
 from dragoman.errors import EngineDown
 from dragoman.testing import ByteTokenizer
-from tests.support.upstreams import in_event_loop, make_job
+from tests.support.remote_engines import in_event_loop, make_job
 from tests.support.worker_process import run_worker_process
 
 TEXT = "one two three four five six seven eight nine ten"

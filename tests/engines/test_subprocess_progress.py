@@ -21,7 +21,7 @@ from dragoman.types import Job, Step
 from tests.support.paths import ROOT
 from tests.support.server_process import list_child_pids
 from tests.support.serving import poll_until
-from tests.support.supervised import FAULTY, HANG_TIMEOUT, SupervisedServer, serve_supervised
+from tests.support.supervised_engine import FAULTY, HANG_TIMEOUT, SupervisedServer, serve_supervised
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.hostile import CASES, HostileCase
+from tests.support.hostile_constraints import CASES, HostileCase
 from tests.support.hostile_load import (
     AttackedServer,
     check_attack,

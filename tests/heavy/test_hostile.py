@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from tests.support.hostile import ALL_CASES
+from tests.support.hostile_constraints import ALL_CASES
 from tests.support.hostile_load import check_attack, check_still_works, serve_under_attack
 
 SLOW = 1.0  # seconds; slower responses are printed

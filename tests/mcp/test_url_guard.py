@@ -25,7 +25,7 @@ from dragoman.mcp.url_guard import (
     parse_allowed_host,
     parse_endpoint,
 )
-from tests.support.canary import watch_port
+from tests.support.forbidden_port import watch_port
 from tests.support.mcp_servers import answer_initialize, make_raw_app, serve_app
 
 # what the names resolve to

@@ -13,9 +13,9 @@ from msgspec import Struct
 from dragoman.media import fetch
 from dragoman.media.errors import MediaError
 from dragoman.media.fetch import MediaFetcher
-from tests.support.canary import watch_port
 from tests.support.certificates import Authority
 from tests.support.file_server import FileAnswer, serve_files
+from tests.support.forbidden_port import watch_port
 from tests.support.mcp_servers import LocalServer
 
 BOMB = gzip.compress(bytes(10 << 20))

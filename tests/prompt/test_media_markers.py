@@ -21,8 +21,8 @@ from dragoman.types import (
     ToolCall,
 )
 from dragoman.types.media_ids import make_media_ids
-from tests.support.bytes_tokenizer import BytesTokenizer
 from tests.support.media_files import make_image, make_sound
+from tests.support.recording_tokenizer import RecordingTokenizer
 from tests.support.vision_items import make_item
 
 RED, BLUE = make_item(make_image()), make_item(make_image(colour="blue"))
@@ -79,7 +79,7 @@ def make_message(role: Any, *contents: Any, **fields: Any) -> Message:
 
 
 def render(template: str, *messages: Message, **fields: Any) -> RenderedPrompt:
-    renderer = PromptRenderer(template, BytesTokenizer("<|im_start|>", "<|im_end|>"))
+    renderer = PromptRenderer(template, RecordingTokenizer("<|im_start|>", "<|im_end|>"))
     return asyncio.run(renderer.render(Chat(messages=messages, **fields)))
 
 

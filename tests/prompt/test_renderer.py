@@ -20,8 +20,8 @@ from dragoman.prompt.tokens.token_cache import TokenCache
 from dragoman.testing import ByteTokenizer
 from dragoman.tokenizers.tokenizer import tokenizer_from_gguf
 from dragoman.types import Chat, Message, Prompt, Role, Tool, ToolCall, make_text_content
-from tests.support.bytes_tokenizer import FIRST_SPECIAL, BytesTokenizer
 from tests.support.paths import TESTS
+from tests.support.recording_tokenizer import FIRST_SPECIAL, RecordingTokenizer
 
 HERE = TESTS
 DATA = HERE / "templates"
@@ -94,7 +94,7 @@ GOLDEN = {
 @pytest.mark.parametrize("name", GOLDEN)
 def test_golden_prompts_with_the_special_tokens_of_the_model(name: str, add_bos: bool) -> None:
     specials, text, expected = GOLDEN[name]
-    tokenizer = BytesTokenizer(*specials, add_bos=add_bos)
+    tokenizer = RecordingTokenizer(*specials, add_bos=add_bos)
     rendered = render(PromptRenderer(source(name), tokenizer), HELLO)
     assert rendered.text == text
     assert tokenizer.decode(rendered.ids or []) == text
@@ -105,15 +105,15 @@ def test_golden_prompts_with_the_special_tokens_of_the_model(name: str, add_bos:
 def test_no_double_bos() -> None:
     for before in ("", "{{ bos_token }}", "{{ bos_token }}{{ bos_token }}"):
         renderer = PromptRenderer(
-            before + "{{ messages[0].content }}", BytesTokenizer("<s>", "</s>", add_bos=True)
+            before + "{{ messages[0].content }}", RecordingTokenizer("<s>", "</s>", add_bos=True)
         )
         assert render(renderer, make_chat(message("user", "a"))).ids == [FIRST_SPECIAL, ord("a")]
-    renderer = PromptRenderer("{{ messages[0].content }}", BytesTokenizer("<s>", "</s>"))
+    renderer = PromptRenderer("{{ messages[0].content }}", RecordingTokenizer("<s>", "</s>"))
     assert render(renderer, make_chat(message("user", "a"))).ids == [ord("a")]
 
 
 def test_special_tokens_that_strip_white_space() -> None:
-    tokenizer = BytesTokenizer(*CHATML, rstrip="<|im_end|>")
+    tokenizer = RecordingTokenizer(*CHATML, rstrip="<|im_end|>")
     rendered = render(PromptRenderer(source("chatml"), tokenizer), make_chat(message("user", "a")))
     assert "".join(tokenizer.encoded_texts) == "user\naassistant\n"
     assert rendered.text.endswith("<|im_end|>\n<|im_start|>assistant\n")
@@ -128,7 +128,7 @@ def test_tools_calls_and_results_are_rendered() -> None:
         message("tool", "one", tool_call_id="call-1"),
         tools=(Tool(name="f", parameters={"type": "object", "properties": {"n": {}}}),),
     )
-    text = render(PromptRenderer(source("agent"), BytesTokenizer(*CHATML)), chat).text
+    text = render(PromptRenderer(source("agent"), RecordingTokenizer(*CHATML)), chat).text
     assert '{"type": "function", "function": {"name": "f", "parameters": {"type"' in text
     assert "<tool_call>call-1 <function=f><n>1</n></function></tool_call>" in text
     assert text.index("tool f\none\n(call-1)") < text.index("tool f\ntwo\n(call-2)")
@@ -148,7 +148,7 @@ LAST = {"add_generation_prompt": False, "continue_final_message": True}
 @pytest.mark.parametrize("name", ["chatml", "llama3", "agent", "parts"])
 def test_continue_final_message_ends_right_after_its_text(name: str) -> None:
     rendered = render(
-        PromptRenderer(source(name), BytesTokenizer(*CHATML)), make_chat(USER, OPEN, **LAST)
+        PromptRenderer(source(name), RecordingTokenizer(*CHATML)), make_chat(USER, OPEN, **LAST)
     )
     assert rendered.text.endswith("One, <|im_end|> two,  ")
     assert CHATML.index("<|im_end|>") + FIRST_SPECIAL not in specials_of(rendered)[-1:]
@@ -290,16 +290,16 @@ def test_malformed_template_fails_when_the_model_is_loaded() -> None:
 
 
 def test_the_reason_that_a_template_gives_contains_no_breaks() -> None:
-    tokenizer = BytesTokenizer("<s>", "</s>")
+    tokenizer = RecordingTokenizer("<s>", "</s>")
     renderer = PromptRenderer("{{ raise_exception('no: ' + messages[0].content) }}", tokenizer)
     with pytest.raises(TemplateRejected) as caught:
         render(renderer, make_chat(message("user", "x<s>")))
     assert caught.value.message.endswith("no: x<s>")
 
 
-@pytest.mark.parametrize("tokenizer", [None, BytesTokenizer("<s>", "</s>")])
+@pytest.mark.parametrize("tokenizer", [None, RecordingTokenizer("<s>", "</s>")])
 @pytest.mark.parametrize("chat", [Chat(messages=()), make_chat(message("user", ""))])
-def test_empty_prompts_are_rejected(tokenizer: BytesTokenizer | None, chat: Chat) -> None:
+def test_empty_prompts_are_rejected(tokenizer: RecordingTokenizer | None, chat: Chat) -> None:
     for template in ("{{ messages[0].content if messages }}", None):
         with pytest.raises(BadRequest) as caught:
             render(PromptRenderer(template, tokenizer), chat)
@@ -321,7 +321,7 @@ def test_the_request_is_not_changed() -> None:
     schema = {"type": "object", "properties": {"<s>": {"type": "string"}}}
     chat = make_chat(message("user", "<s>"), tools=(Tool(name="f", parameters=schema),))
     before = msgspec.json.encode(chat)
-    render(PromptRenderer(source("agent"), BytesTokenizer("<s>", "</s>")), chat)
+    render(PromptRenderer(source("agent"), RecordingTokenizer("<s>", "</s>")), chat)
     assert msgspec.json.encode(chat) == before
 
 
@@ -333,7 +333,7 @@ def test_without_a_template_the_prompt_is_the_contents() -> None:
     assert render(PromptRenderer(None, None), both) == RenderedPrompt("s\n\na")
     chat = make_chat(message("user", "a <s> b"))
     assert render(PromptRenderer(None, None), chat) == RenderedPrompt("a <s> b")
-    tokenizer = BytesTokenizer("<s>", "</s>", add_bos=True)
+    tokenizer = RecordingTokenizer("<s>", "</s>", add_bos=True)
     assert render(PromptRenderer(None, tokenizer), chat).ids == [FIRST_SPECIAL, *b"a <s> b"]
     for fields in (LAST, {"template_kwargs": {"x": 1}}, {"reasoning_effort": "low"}):
         chat = make_chat(message("user", "u"), message("assistant", "a"), **fields)
@@ -364,13 +364,13 @@ def test_without_a_template_the_prompt_is_the_contents() -> None:
 def test_prompts_that_are_not_chats(
     content: Any, add_bos: bool, parse: bool, expected: list[int]
 ) -> None:
-    renderer = PromptRenderer(None, BytesTokenizer("<s>", "</s>", add_bos=True))
+    renderer = PromptRenderer(None, RecordingTokenizer("<s>", "</s>", add_bos=True))
     prompt = Prompt(content=content, add_special_tokens=add_bos, parse_special=parse)
     assert asyncio.run(renderer.encode_prompt(prompt)) == expected
 
 
 def test_markup_inside_a_prompt_gets_no_second_bos_token() -> None:
-    renderer = PromptRenderer(None, BytesTokenizer("<s>", "</s>", add_bos=True))
+    renderer = PromptRenderer(None, RecordingTokenizer("<s>", "</s>", add_bos=True))
     assert asyncio.run(renderer.encode_markup("a</s>")) == [*b"a", FIRST_SPECIAL + 1]
 
 
@@ -382,7 +382,7 @@ def test_prompts_for_an_engine_without_tokenizer() -> None:
 
 @pytest.mark.parametrize("ids", [[-1], [0, 258], [10**30]])
 def test_token_ids_out_of_range_are_rejected(ids: list[int]) -> None:
-    renderer = PromptRenderer(None, BytesTokenizer("<s>", "</s>"))
+    renderer = PromptRenderer(None, RecordingTokenizer("<s>", "</s>"))
     with pytest.raises(BadRequest) as caught:
         asyncio.run(renderer.encode_prompt(Prompt(content=ids)))
     assert caught.value.param == "prompt"
@@ -392,7 +392,7 @@ def test_token_ids_out_of_range_are_rejected(ids: list[int]) -> None:
 
 
 def test_only_the_texts_of_new_turns_are_encoded() -> None:
-    tokenizer = BytesTokenizer(*CHATML)
+    tokenizer = RecordingTokenizer(*CHATML)
     renderer = PromptRenderer(source("chatml"), tokenizer)
     turns = [message("user" if n % 2 == 0 else "assistant", f"turn {n}") for n in range(9)]
     first = render(renderer, make_chat(*turns[:7]))
@@ -483,6 +483,6 @@ def test_large_conversations_are_rendered_in_a_thread(monkeypatch: pytest.Monkey
 def test_a_prompt_starts_with_bos_only_if_the_tokenizer_adds_it(
     add_bos: bool, requested: bool
 ) -> None:
-    renderer = PromptRenderer(None, BytesTokenizer("<s>", "</s>", add_bos=add_bos))
+    renderer = PromptRenderer(None, RecordingTokenizer("<s>", "</s>", add_bos=add_bos))
     ids = asyncio.run(renderer.encode_prompt(Prompt(content="ab", add_special_tokens=requested)))
     assert ids == ([FIRST_SPECIAL, *b"ab"] if add_bos and requested else list(b"ab"))

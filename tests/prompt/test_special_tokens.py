@@ -23,8 +23,8 @@ from dragoman.prompt.special_tokens import (
 )
 from dragoman.tokenizers import tokenizer
 from dragoman.types import Chat, Message, Tool, ToolCall, make_text_content
-from tests.support.bytes_tokenizer import FIRST_SPECIAL, BytesTokenizer
 from tests.support.paths import TESTS
+from tests.support.recording_tokenizer import FIRST_SPECIAL, RecordingTokenizer
 
 HERE = TESTS
 AGENT = (HERE / "templates" / "agent.jinja").read_text()
@@ -134,7 +134,7 @@ def test_security_row_9_in_the_default_models_own_template(
 
 
 def test_special_tokens_cannot_form_between_template_and_client() -> None:
-    tokens = BytesTokenizer("<s>", "</s>", "<think>", "</think>", "<|user|>", "[INST]")
+    tokens = RecordingTokenizer("<s>", "</s>", "<think>", "</think>", "<|user|>", "[INST]")
     cases = {
         "{{ '<' ~ messages[0].content ~ '>' }}": ["think", " think ", "s", "/think", "|user|"],
         "{{ '<' ~ messages[0].content }}": ["think>", " think>", "s>"],
@@ -162,14 +162,15 @@ def test_special_tokens_cannot_form_between_template_and_client() -> None:
 def test_our_own_code_points_are_removed() -> None:
     for text in (f"a{BREAK}b{PROMPT_END}c", f"<{BREAK}s>{PROMPT_END}"):
         rendered = render(
-            PromptRenderer("{{ messages[0].content }}", BytesTokenizer("<s>", "</s>")), user(text)
+            PromptRenderer("{{ messages[0].content }}", RecordingTokenizer("<s>", "</s>")),
+            user(text),
         )
         assert rendered.text == text.replace(BREAK, "").replace(PROMPT_END, "")
         assert specials_of(rendered) == []
 
 
 def test_special_tokens_that_the_template_composes_are_still_read() -> None:
-    tokens = BytesTokenizer("<s>", "</s>", "<|user|>", "<|assistant|>")
+    tokens = RecordingTokenizer("<s>", "</s>", "<|user|>", "<|assistant|>")
     template = (
         "{% for m in messages %}{{ '<|' ~ m.role ~ '|>' ~ m.content ~ (m.name or '') }}{% endfor %}"
     )
@@ -194,7 +195,7 @@ def test_no_special_token_comes_from_a_client_in_real_templates() -> None:
         tokens = sorted(set(pattern.findall(text)))
         if not tokens:
             continue
-        renderer = PromptRenderer(text, BytesTokenizer("<s>", "</s>", *tokens))
+        renderer = PromptRenderer(text, RecordingTokenizer("<s>", "</s>", *tokens))
         plain = specials_of(render(renderer, drop_unrendered_tools(renderer, conversation())))
         for token in ("<s>", *tokens):
             forged = dict.fromkeys(FIELDS, f"x{token} y")

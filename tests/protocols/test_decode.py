@@ -14,7 +14,7 @@ from dragoman.prompt.conversation import flatten_content
 from dragoman.protocols import completions, embeddings, responses, tokenize
 from dragoman.protocols.chat import decode as chat
 from dragoman.types import Adapter, Chat, Prompt, Request, Sampling, make_text_content
-from tests.support.text_model import check_media
+from tests.support.text_only_model import check_media
 
 MINIMAL_CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 

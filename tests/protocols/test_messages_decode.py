@@ -16,7 +16,7 @@ from dragoman.protocols.messages import reasoning
 from dragoman.protocols.messages.decode import decode_count_request, decode_request
 from dragoman.signing import Signer
 from dragoman.types import Chat, ImagePart, Message, Request, ToolCall, make_text_content
-from tests.support.text_model import check_media
+from tests.support.text_only_model import check_media
 
 SIGNER = Signer(b"k" * 32)
 OWN_SIGNER, OTHER_SIGNER = SIGNER.for_owner("me"), SIGNER.for_owner("somebody else")

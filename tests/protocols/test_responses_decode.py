@@ -29,7 +29,7 @@ from dragoman.types import (
     ToolCall,
     make_text_content,
 )
-from tests.support.text_model import check_media
+from tests.support.text_only_model import check_media
 
 
 class PlainPacker:

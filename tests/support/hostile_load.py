@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import httpx
 
-from tests.support.hostile import MODEL, TEXT, HostileCase
+from tests.support.hostile_constraints import MODEL, TEXT, HostileCase
 from tests.support.paths import ROOT
 from tests.support.real_model import (
     find_schema_error,

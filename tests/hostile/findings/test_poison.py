@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.supervised import SupervisedServer, serve_supervised
+from tests.support.supervised_engine import SupervisedServer, serve_supervised
 
 # ways to kill an engine: they are all the same to those who wait for it
 DEADLY = ("crash", "step hang", "admit-crash")

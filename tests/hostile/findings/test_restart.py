@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from dragoman.engines.subprocess.engine import SubprocessEngine
 from tests.support import real_model
 from tests.support.serving import RunningServer, poll_until
-from tests.support.supervised import FAST, serve_supervised
+from tests.support.supervised_engine import FAST, serve_supervised
 
 WAITING = 8
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.hostile.findings.test_poison import MORE_DEADLY, check_third_try
-from tests.support.supervised import serve_supervised
+from tests.support.supervised_engine import serve_supervised
 
 
 def test_the_third_try_is_refused() -> None:

@@ -21,7 +21,7 @@ from dragoman.mcp.types import McpServer, ToolsUnavailable
 from dragoman.mcp.url_guard import UrlGuard
 from dragoman.testing import ScriptedEngine
 from tests.mcp.test_url_guard import list_forbidden_urls
-from tests.support.canary import watch_port
+from tests.support.forbidden_port import watch_port
 from tests.support.hostile_http import HostileServer, make_path, serve_hostile
 from tests.support.hostile_media import (
     DISGUISES,

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from dragoman.testing import ScriptedEngine
-from tests.support.canary import watch_port
-from tests.support.hostile import FIELDS, MODEL, VALUES, HostileCase
+from tests.support.forbidden_port import watch_port
+from tests.support.hostile_constraints import FIELDS, MODEL, VALUES, HostileCase
 from tests.support.hostile_http import HostileServer, serve_hostile
 from tests.support.hostile_load import (
     check_still_works,

@@ -5,7 +5,7 @@ from __future__ import annotations
 FIRST_SPECIAL = 256  # the id of the first special token
 
 
-class BytesTokenizer:
+class RecordingTokenizer:
     """Encodes bytes, and has the special tokens that it is given."""
 
     def __init__(self, *specials: str, add_bos: bool = False, rstrip: str = "") -> None:
