@@ -86,7 +86,7 @@ def _use_small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def check_slices(tokenizer: Tokenizer, texts: dict[str, str]) -> None:
     for kind, text in texts.items():
-        sliced = asyncio.run(encode_text(text, tokenizer, HIGH_LIMIT))
+        sliced = list(asyncio.run(encode_text(text, tokenizer, HIGH_LIMIT)))
         assert sliced == tokenizer.encode_now(text), kind
 
 
@@ -136,7 +136,7 @@ def test_the_tokenizer_of_an_engine_is_called_with_slices() -> None:
             return own.encode_now(text)
 
     tokenizer = EngineTokenizer(own.vocabulary, Engine())
-    ids = asyncio.run(encode_text(TEXTS["prose"], tokenizer, HIGH_LIMIT))
+    ids = list(asyncio.run(encode_text(TEXTS["prose"], tokenizer, HIGH_LIMIT)))
     assert ids == own.encode_now(TEXTS["prose"])
     assert max(sizes) <= 800
 

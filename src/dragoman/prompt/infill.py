@@ -102,12 +102,12 @@ class TextParts:
         if self._room is None:
             self._characters += len(text)
             self._limit.check_characters(self._characters)
-            ids = await encode_text(text, self._tokenizer, self._limit, self._tokens)
+            ids = list(await encode_text(text, self._tokenizer, self._limit, self._tokens))
             self._tokens += len(ids)
             return ids
         size = USUAL_TOKEN * self._room
         while True:
-            ids = await encode_text(cut(size), self._tokenizer, DEFAULT_LIMIT)
+            ids = list(await encode_text(cut(size), self._tokenizer, DEFAULT_LIMIT))
             if size >= len(text):
                 return ids
             if len(ids) > self._room + CUT_TOKENS or size > self._limit.characters:

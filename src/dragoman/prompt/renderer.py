@@ -76,6 +76,7 @@ from dragoman.prompt.tokens.token_cache import TokenCache
 from dragoman.prompt.turn import Turn
 from dragoman.prompt.turn_markers import drop_replays, find_replays, insert_markers
 from dragoman.types import Chat, Json, Prompt, Tool
+from dragoman.types.loop_share import unpack_ids
 from dragoman.types.worker_threads import run_in_worker
 
 log = logging.getLogger("dragoman.prompt")
@@ -169,7 +170,7 @@ class PromptRenderer:
         ends_special = len(pieces) > 1 and not str(pieces[-1]).strip()
         return RenderedPrompt(
             text=join_pieces(pieces, self.tokenizer.pieces),
-            ids=encoded.ids.tolist(),
+            ids=await unpack_ids(encoded.ids),
             special_tokens=len(pieces) // 2,
             last_special_token=str(pieces[-2]) if ends_special else "",
             cached_tokens=encoded.cached_tokens,
@@ -253,7 +254,7 @@ class PromptRenderer:
         )
         if not encoded.ids and add_bos and tokenizer.add_bos and tokenizer.bos_id is not None:
             return [tokenizer.bos_id]
-        return encoded.ids.tolist()
+        return await unpack_ids(encoded.ids)
 
     async def _split_prompt(self, text: str) -> list[str]:
         if len(text) <= MAX_INLINE_CHARACTERS:

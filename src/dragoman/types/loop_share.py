@@ -2,7 +2,7 @@
 
 A request may have thousands of prompts. Each is prepared in a moment, but together they would keep
 the event loop from all other requests. So code that works through such a list yields to the loop at
-times.
+times. So does each stage that goes through the tokens of a very long prompt.
 
 Many requests may come at once, too. To decode and prepare one takes a fraction of a millisecond,
 and asyncio would do so for all of them before it sends the next token of an answer in progress. So
@@ -14,10 +14,29 @@ from __future__ import annotations
 
 import asyncio
 import time
+from array import array
 from collections import deque
 
+MAX_TOKENS = 16_384  # of a prompt that one piece of work goes through between two turns of others
 MAX_SECONDS = 0.005  # of work between two turns of others
 STARTS_PER_TURN = 2  # requests that begin in one turn of the event loop
+
+
+async def yield_after(tokens: int) -> None:
+    """Let others run after work on so many tokens of a prompt, if these are many."""
+    if tokens > MAX_TOKENS:
+        await asyncio.sleep(0)
+
+
+async def unpack_ids(ids: array[int]) -> list[int]:
+    """Return token ids as a list; of a long prompt in slices, between which others run."""
+    if len(ids) <= MAX_TOKENS:
+        return ids.tolist()
+    unpacked: list[int] = []
+    for start in range(0, len(ids), MAX_TOKENS):
+        unpacked += ids[start : start + MAX_TOKENS].tolist()
+        await asyncio.sleep(0)
+    return unpacked
 
 
 class LoopShare:

@@ -6,7 +6,7 @@ import itertools
 import random
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -87,9 +87,7 @@ def compute_auc(first: list[float], second: list[float]) -> float:
     return sum((a > b) + (a == b) / 2 for a, b in pairs) / (len(first) * len(second))
 
 
-def test_hole_75_right_and_wrong_guesses_are_told_alike(
-    server: RunningServer, add_figures: Callable[..., None]
-) -> None:
+def test_hole_75_right_and_wrong_guesses_are_told_alike(server: RunningServer) -> None:
     """The same counts in usage, timings, headers and metrics; the time is printed."""
     ask(server, ATTACKER, make_secret(13))  # the template's own text is cached from now on
     seen: dict[bool, list[Any]] = {True: [], False: []}
@@ -109,7 +107,6 @@ def test_hole_75_right_and_wrong_guesses_are_told_alike(
             seen[is_right].append((prompt, get_cached(answer), headers, changes))
     auc = compute_auc(times[False], times[True])
     print(f"AUC of the time of wrong and right guesses: {auc:.2f} (0.5: nothing tells them apart)")
-    add_figures("cache", guesses=2 * TRIALS, auc=round(auc, 2))
     assert seen[True] == seen[False]
     assert get_cached(ask(server, VICTIM, make_secret(0))) > 40  # the victim's own is cached
 

@@ -102,7 +102,7 @@ def test_a_flood_leaves_another_key_its_share(
 ) -> None:
     rate = asyncio.run(measure_rate(flood, slots))
     print(f"{flood.__name__}, {slots} slots: {rate:.0%} of the rate alone")
-    add_figures("fairness", **{f"{flood.__name__}_{slots}_slots": f"{rate:.0%}"})
+    add_figures("fairness", **{f"{flood.__name__}, slots: {slots}": f"{rate:.0%}"})
     assert rate >= MIN_RATE
 
 

@@ -95,4 +95,5 @@ def test_a_native_hang_is_noticed(
     assert Settings().hang_timeout < NOTICED_WITHIN
     assert "2 of 3 slots busy" in line
     assert "One, two" not in line
-    add_figures("hang", timeout=2, seconds=round(seconds, 1))
+    figures = {"hang_timeout in seconds": 2, "seconds until it was noticed": round(seconds, 1)}
+    add_figures("hang", **figures)

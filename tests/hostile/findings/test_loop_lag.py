@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from dragoman.engines.subprocess.engine import SubprocessEngine
 from dragoman.testing import ScriptedEngine
 from tests.support.default_tokenizer import read_chat_template, read_tokenizer
 from tests.support.large_bodies import BODIES, STATUSES, list_large_bodies
@@ -113,6 +114,53 @@ def test_many_choices_that_echo_a_long_prompt(
     print(f"\n8 choices that echo: {lag}")
     assert lag.get_quantile(0.99) <= LAG_LIMIT, lag
     add_figures("lag", **{"choices that echo": str(lag)})
+
+
+LONG = 390_000  # tokens of a prompt
+LONG_PROMPTS: dict[str, tuple[str, dict[str, object]]] = {
+    "token ids": ("/v1/completions", {"prompt": [500] * LONG}),
+    "a chat": (
+        "/v1/chat/completions",
+        {"messages": [{"role": "user", "content": " engine" * LONG}]},
+    ),
+    "a context to go on from": ("/api/generate", {"prompt": " engine" * LONG, "stream": False}),
+}
+
+
+@pytest.fixture(scope="module")
+def long_server(default_model: Path) -> Iterator[RunningServer]:
+    """A server whose engine is in a child process, as the default one, and has a long context."""
+    settings = {"script": "x", "tokens": True, "context": 1_000_000}
+    engine = SubprocessEngine("dragoman.testing.scripted:create", settings, name="scripted")
+    engine.capabilities = ScriptedEngine("x", tokens=True, context=1_000_000).capabilities
+    with serve_scripted(
+        engine,
+        tokenizer=read_tokenizer(default_model),
+        chat_template=read_chat_template(default_model),
+    ) as running:
+        running.run_coroutine(engine.start())
+        try:
+            yield running
+        finally:
+            running.run_coroutine(engine.aclose())
+
+
+@pytest.mark.parametrize("case", LONG_PROMPTS)
+@measures_time
+def test_a_very_long_prompt(
+    long_server: RunningServer, case: str, add_figures: Callable[..., None]
+) -> None:
+    path, fields = LONG_PROMPTS[case]
+    content = json.dumps({"model": "scripted", "max_tokens": 1} | fields).encode()
+    with (
+        httpx.Client(base_url=long_server.url, timeout=120, headers=HEADERS) as client,
+        measure_thread_lag(long_server) as lag,
+    ):
+        responses = [client.post(path, content=content) for _ in range(2)]
+    assert [response.status_code for response in responses] == [200] * 2, responses[0].text[:300]
+    print(f"\n{LONG} tokens as {case}: {lag}")
+    assert lag.get_quantile(1) <= LAG_LIMIT, lag
+    add_figures("lag", **{f"{LONG:,} tokens as {case}": str(lag)})
 
 
 def check_lag_of_large_bodies(server: RunningServer, every: int) -> str:

@@ -34,6 +34,7 @@ from dragoman.engines.subprocess.sleep import EngineSleep
 from dragoman.engines.subprocess.suspects import CrashSuspects
 from dragoman.errors import ENGINE_STOPPED, DragomanError, EngineDown, EngineFailed, ModelBroken
 from dragoman.types import Adapter, Capabilities, Job, MediaItem, Step
+from dragoman.types.loop_share import yield_after
 from dragoman.types.media_ids import PromptCount
 from dragoman.types.text_pair import TextPair
 
@@ -110,7 +111,9 @@ class SubprocessEngine:
     async def admit(self, job: Job) -> None:
         async with self._suspects.try_call(job):  # which may still crash it when it generates
             connection = await self._get_connection()
-            if not is_accepted(job, self.capabilities):
+            is_plain = is_accepted(job, self.capabilities)
+            await yield_after(len(job.prompt))
+            if not is_plain:
                 await connection.call(lambda number: messages.AdmitJob(number, job), object)
 
     async def generate(self, job: Job) -> AsyncGenerator[Step, None]:

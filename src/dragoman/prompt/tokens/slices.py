@@ -17,6 +17,7 @@ way as the whole text with it. It can only be cut at spaces.
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import AsyncIterator, Iterator
 
 from dragoman.prompt.tokens.limit import PromptLimit
@@ -37,15 +38,18 @@ _WORD_ENDS = (
 
 async def encode_text(
     text: str, tokenizer: TextEncoder, limit: PromptLimit, earlier_tokens: int = 0
-) -> list[int]:
-    """Return the ids of a text, which follows on `earlier_tokens` of the same prompt."""
+) -> list[int] | array[int]:
+    """Return the ids of a text, which follows on `earlier_tokens` of the same prompt.
+
+    Those of a long text are packed: to pack them all at once would keep the event loop waiting.
+    """
     if len(text) <= SLICE:
         return await tokenizer.encode(text)
     limit.check_characters(len(text))
-    ids: list[int] = []
+    ids = array("i")
     async for part in _encode_slices(text, tokenizer):
         limit.check_tokens(earlier_tokens + len(ids))
-        ids += part
+        ids.extend(part)
     return ids
 
 
