@@ -116,6 +116,21 @@ def test_directory_serves_all_its_models(
     assert sorted(loader.loads) == ["a", "b", "c", "sub/c"]
 
 
+def test_broken_file_in_a_directory_is_not_the_default_model(
+    tmp_path: Path, loader: FakeLoader, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_model_file(tmp_path / "ggufs" / "a.gguf", b"GGUF, but the download stopped")
+    write_model_file(tmp_path / "ggufs" / "b.gguf")
+
+    async def use(models: ModelRegistry) -> None:
+        assert models.default_name == "b"
+        with await models.acquire("b"):
+            pass
+
+    run_models(str(tmp_path / "ggufs"), use, models_dir=str(tmp_path / "models"))
+    assert "model `a`" in caplog.text
+
+
 def test_models_have_no_effect_beside_an_engine(tmp_path: Path, caplog: Any) -> None:
     file = tmp_path / "d.yaml"
     file.write_text("models: {m: m.gguf}\nlimits: {queue: 3}")

@@ -5,6 +5,7 @@ Each is one line that says what to do, and a non-zero exit, before anything is l
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 from pathlib import Path
@@ -25,6 +26,7 @@ CONTENTS = {
     "swapped.gguf": b"GGUF" + (3).to_bytes(4, "big") + bytes(100),
     "cut.gguf": make_gguf(9, {})[:-40],
     "cut-header.gguf": make_gguf(9, {})[:50],
+    "model.safetensors": b"\x08" + bytes(7) + b"{}      ",
     "model.bin": b"PK\x03\x04" + bytes(50),
     "open.jinja": b"{{ x ",
     "empty.txt": b"\n\n",
@@ -73,7 +75,21 @@ COMMANDS = [
     ("serve --tensor-parallel-size 2", "Use `--engine-arg tensor_parallel_size=COUNT`."),
     ("serve -v", "there is no flag -v. Use `--log-level debug`."),
     ("ps --max-model-len 1", "there is no flag --max-model-len. See `dragoman ps --help`."),
-    ("serve -n 5", "there is no flag -n."),
+    ("serve -n 5", "there is no flag -n. Use `--sampling max_tokens=NUMBER`."),
+    ("run good -n 5", "there is no flag -n. Use `--set max_tokens=NUMBER`."),
+    ("serve --temp 0.5", "there is no flag --temp. Use `--sampling temperature=NUMBER`."),
+    ("run good --temp 0.5", "there is no flag --temp. Use `--temperature`."),
+    ("serve good -tp 2", "there is no flag -tp. Use `--engine-arg tensor_parallel_size=COUNT`."),
+    ("serve good --enforce-eager", "Use `--engine-arg enforce_eager=true`."),
+    ("serve good --metrics", "there is no flag --metrics. Leave it out: it is always on."),
+    ("serve good --embeddings", "Leave it out: the file of the model says whether it embeds"),
+    ("serve good --disable-log-requests", "Use `--log-level warning`."),
+    ("run good --hidethinking hi", "Use `--hide-reasoning`."),
+    ("run good --format json hi", "For answers in JSON, use --set format=json."),
+    # nothing is similar
+    ("serve good --override-kv a=b", "there is no flag --override-kv. See `dragoman serve"),
+    ("serve good --no-webui", "there is no flag --no-webui. See `dragoman serve"),
+    ("ps --temp", "there is no flag --temp. See `dragoman ps"),
     ("serve -port 80", "there is no flag -port. Did you mean `--port`?"),
     ("serve --api_key x", "Did you mean `--api-key`?"),
     ("serve --port", "argument --port: expected one argument"),
@@ -95,7 +111,12 @@ COMMANDS = [
     ("serve pointer.gguf", "The file is not a GGUF file, but a pointer: run `git lfs pull`."),
     ("serve newer.gguf", "GGUF version 99 is not supported; 2 and 3 are."),
     ("serve swapped.gguf", "The file has the wrong byte order."),
-    ("serve cut.gguf", "The file is truncated"),
+    ("serve cut.gguf", "The file is truncated. Download it again."),
+    ("serve model.safetensors", "one of a model of safetensors: name its directory."),
+    ("serve C:\\Users\\me\\x.gguf", " In WSL, it is /mnt/c/Users/me/x.gguf. `dragoman list`"),
+    ("serve D:/x.gguf", " In WSL, it is /mnt/d/x.gguf."),
+    ("serve llama3.2", "`dragoman list` lists the installed models, `dragoman pull` downloads"),
+    ("serve empty", "in the directory 'empty', and no config.json of a model of safetensors."),
     ("serve cut-header.gguf", "The file is"),
     ("run --local cut.gguf hi", "cut.gguf: The file is truncated"),
     ("bench --local cut.gguf", "cut.gguf: The file is truncated"),
@@ -184,6 +205,35 @@ def test_mistake(
     assert not result.err.endswith(("?.\n", "..\n"))
     if not command.startswith("show"):
         assert result.out == ""
+
+
+FORBIDDEN = [
+    ("serve good", "The file cannot be opened: Permission denied."),
+    ("serve empty", "The directory 'empty' cannot be read: Permission denied."),
+    ("explain models/good.gguf", "The file cannot be opened: Permission denied."),
+    ("engine install vllm --device cpu", "Choose another directory with --engines-dir."),
+]
+
+
+@pytest.mark.parametrize(("command", "message"), FORBIDDEN)
+def test_files_of_another_user(
+    command: str,
+    message: str,
+    place: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Tests may run as root, whom no permission stops, so the system's answer is given here."""
+
+    def refuse(path: object, *arguments: object, **options: object) -> int:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    for name in ("open", "listdir", "mkdir"):
+        monkeypatch.setattr(os, name, refuse)
+    result = run_command(capsys, *command.split())
+    assert result.code == 1
+    assert message in result.err.splitlines()[-1]
+    assert "Traceback" not in result.err
 
 
 SETTINGS = [

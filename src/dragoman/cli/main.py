@@ -54,25 +54,66 @@ COMMANDS = (
     CommandEntry("health", "health", "check that the running server is ready"),
 )
 
-MODEL, NEEDLESS = "MODEL", ""
-# Flags of llama-server, vLLM and SGLang, and what they are called here.
-FOREIGN_FLAGS = {
+MODEL = "Name the model without a flag."
+NEEDLESS = "Leave it out: templates, tool calls and reasoning work without flags."
+ALWAYS_ON = "Leave it out: it is always on."
+IN_THE_FILE = "Leave it out: the file of the model says whether it embeds or scores."
+# Flags of llama-server, vLLM, SGLang and Ollama, and what they are called here, or what to do.
+# Of several, the first that the command has.
+FOREIGN_FLAGS: dict[str, str | tuple[str, ...]] = {
     **dict.fromkeys(("-m", "--model", "--model-path", "-hf", "-hfr", "--hf-repo"), MODEL),
     **dict.fromkeys(("--jinja", "--enable-auto-tool-choice", "--enable-reasoning"), NEEDLESS),
+    **dict.fromkeys(("--metrics", "--enable-metrics", "--enable-prefix-caching"), ALWAYS_ON),
+    **dict.fromkeys(("--embedding", "--embeddings", "--is-embedding"), IN_THE_FILE),
+    **dict.fromkeys(("--rerank", "--reranking"), IN_THE_FILE),
     **dict.fromkeys(("--n-ctx", "--num-ctx", "--context-length", "--max-model-len"), "--context"),
     **dict.fromkeys(("--max-num-seqs", "--max-running-requests"), "--slots"),
     **dict.fromkeys(("-a", "--alias", "--served-model-name"), "--served-name"),
     **dict.fromkeys(("-v", "--verbose"), "--log-level debug"),
+    **dict.fromkeys(("--disable-log-requests", "--log-disable"), "--log-level warning"),
     **dict.fromkeys(("--ssl-certfile", "--ssl-cert-file"), "--tls-cert"),
     **dict.fromkeys(("--ssl-keyfile", "--ssl-key-file"), "--tls-key"),
     **dict.fromkeys(("--lora-modules", "--lora-paths"), "--lora NAME=PATH"),
+    **dict.fromkeys(
+        ("--tensor-parallel-size", "-tp", "--tp", "--tp-size"),
+        "--engine-arg tensor_parallel_size=COUNT",
+    ),
+    **dict.fromkeys(
+        ("--gpu-memory-utilization", "--mem-fraction-static"),
+        "--engine-arg gpu_memory_utilization=SHARE",
+    ),
+    **{
+        f"--{name.replace('_', '-')}": f"--engine-arg {name}={value}"
+        for name, value in (
+            ("pipeline_parallel_size", "COUNT"),
+            ("data_parallel_size", "COUNT"),
+            ("max_num_batched_tokens", "COUNT"),
+            ("dtype", "NAME"),
+            ("quantization", "NAME"),
+            ("kv_cache_dtype", "NAME"),
+            ("enforce_eager", "true"),
+            ("trust_remote_code", "true"),
+        )
+    },
+    **{
+        flag: (f"--set {name}=NUMBER", f"--sampling {name}=NUMBER")
+        for flag, name in (
+            ("--top-k", "top_k"),
+            ("--top-p", "top_p"),
+            ("--min-p", "min_p"),
+            ("--repeat-penalty", "repetition_penalty"),
+            ("--seed", "seed"),
+            ("-n", "max_tokens"),
+            ("--predict", "max_tokens"),
+            ("--n-predict", "max_tokens"),
+            ("--max-tokens", "max_tokens"),
+        )
+    },
+    "--temp": ("--temperature", "--sampling temperature=NUMBER"),
+    "--hidethinking": "--hide-reasoning",
     "--chat-template-file": "--chat-template",
     "--tool-call-parser": "--format",
     "--reasoning-parser": "--reasoning-format",
-    "--tensor-parallel-size": "--engine-arg tensor_parallel_size=COUNT",
-    "--dtype": "--engine-arg dtype=NAME",
-    "--quantization": "--engine-arg quantization=NAME",
-    "--gpu-memory-utilization": "--engine-arg gpu_memory_utilization=SHARE",
 }
 # Commands of Ollama, LM Studio and others, and what they are called here.
 FOREIGN_COMMANDS = {
@@ -160,14 +201,15 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
 
 def suggest_flag(flag: str, known: Collection[str]) -> str:
     """Name the flag that is meant: that of another server, or a misspelt one."""
-    ours = FOREIGN_FLAGS.get(flag)
-    if ours == MODEL:
-        return " Name the model without a flag."
-    if ours == NEEDLESS:
-        return " Leave it out: templates, tool calls and reasoning work without flags."
-    if ours is not None and ours.split()[0] in known:
-        return f" Use `{ours}`."
-    return suggest_name(flag, [name for name in known if len(name) > 2])
+    found = FOREIGN_FLAGS.get(flag, ())
+    for ours in (found,) if isinstance(found, str) else found:
+        if not ours.startswith("-"):
+            return f" {ours}"
+        if ours.split()[0] in known:
+            return f" Use `{ours}`."
+    # without the dashes, which make short names similar
+    names = [name.removeprefix("--") for name in known if name.startswith("--")]
+    return suggest_name(flag.lstrip("-"), names).replace("`", "`--", 1)
 
 
 def suggest_command(name: str) -> str:

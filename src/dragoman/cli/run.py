@@ -96,6 +96,10 @@ def make_options(arguments: argparse.Namespace) -> ChatOptions:
         is_verbose=arguments.verbose,
         shows_reasoning=not arguments.hide_reasoning,
     )
+    if arguments.format == "json":  # which Ollama's users mean otherwise
+        raise CommandFailed(
+            "--format names the format of tool calls. For answers in JSON, use --set format=json."
+        )
     pairs = [*arguments.set]
     for name in ("temperature", "think"):
         value = getattr(arguments, name)

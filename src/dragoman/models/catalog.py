@@ -261,6 +261,7 @@ class ModelCatalog:
 
 NOT_A_MODEL = "The file is not a complete model."
 MISSING = "The file cannot be opened."
+SAFETENSORS = "The file is one of a model of safetensors: name its directory."
 NOT_UTF8 = "The path of the file is not UTF-8: rename it."
 
 
@@ -274,6 +275,8 @@ def describe_gguf(path: Path) -> ModelSource:
         return msgspec.structs.replace(broken, broken=MISSING)
     if os.fsencode(path) != str(path).encode(errors="replace"):
         return msgspec.structs.replace(broken, broken=NOT_UTF8)
+    if path.suffix == ".safetensors":
+        return msgspec.structs.replace(broken, broken=SAFETENSORS)
     try:
         files = gguf.list_split_files(path)
         header = gguf.read_header(path, arrays=False)

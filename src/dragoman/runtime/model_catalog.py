@@ -1,10 +1,16 @@
-"""Opens the catalog of the models that the settings and the command line name."""
+"""Opens the catalog of the models that the settings and the command line name.
+
+The settings of the server become the options that every model has by default. The model of the
+command line (a name, a path, a directory, or what `--upstream` serves) is put before all others, so
+that it is the default model. Mistakes are a `StartupError`, before anything is loaded.
+"""
 
 from __future__ import annotations
 
 import errno
 import logging
 import os
+import re
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -37,6 +43,8 @@ from dragoman.presets import PresetError, expand_preset, parse_preset
 from dragoman.presets.options import PRESET_FIELDS
 
 log = logging.getLogger("dragoman.runtime")
+
+WINDOWS_PATH = re.compile(r"([A-Za-z]):[\\/]")
 
 
 def open_catalog(
@@ -118,21 +126,36 @@ def parse_configured_models(settings: Settings) -> ModelEntries:
 def open_models(catalog: ModelCatalog, name: str, default: str = "") -> list[ModelSource]:
     """Find the model with a name or path; a directory of GGUF files is all models in it.
 
-    The first is the default model: the one named `default`, if it is in the directory.
+    The first is the default model: the one named `default`, if it is in the directory, else the
+    first that can be loaded.
     """
-    path = Path(name)
-    if catalog.find(name) is None and os.path.isdir(name) and not (path / "config.json").exists():
-        sources = catalog.scan(path)
+    if catalog.find(name) is None and os.path.isdir(name) and not is_model_directory(name):
+        sources = catalog.scan(Path(name))
         if not sources:
-            raise StartupError(f"There is no GGUF file in the directory {name!r}.")
+            raise StartupError(
+                f"There is no GGUF file in the directory {name!r}, and no config.json of a model "
+                "of safetensors. Name the file or the directory of a model."
+            )
         first = normalize_name(default)
         return sorted(
-            sources, key=lambda source: first not in map(normalize_name, list_names(source))
+            sources,
+            key=lambda source: (
+                first not in map(normalize_name, list_names(source)),
+                source.broken is not None,
+            ),
         )
     source = catalog.resolve(name, paths=True)
     if source is None:
         raise make_unknown_model_error(catalog, name)
     return [source]
+
+
+def is_model_directory(name: str) -> bool:
+    """Whether a directory is a model of safetensors, not one of GGUF files."""
+    try:
+        return "config.json" in os.listdir(name)
+    except OSError as error:
+        raise StartupError(f"The directory {name!r} cannot be read: {error.strerror}.") from None
 
 
 def make_unknown_model_error(catalog: ModelCatalog, name: str) -> StartupError:
@@ -149,9 +172,13 @@ def make_unknown_model_error(catalog: ModelCatalog, name: str) -> StartupError:
             f"`dragoman pull {format_hub_name(name)}`, or add --pull to `dragoman serve`."
         )
     kind = "file" if name.endswith(".gguf") else "model"
+    hint = catalog.suggest(name)
+    if drive := WINDOWS_PATH.match(name):
+        path = name[drive.end() :].replace("\\", "/")
+        hint = f" In WSL, it is /mnt/{drive[1].lower()}/{path}."
     return StartupError(
-        f"There is no {kind} {name!r}.{catalog.suggest(name)} "
-        "`dragoman list` lists the installed models."
+        f"There is no {kind} {name!r}.{hint} "
+        "`dragoman list` lists the installed models, `dragoman pull` downloads others."
     )
 
 

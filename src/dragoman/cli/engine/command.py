@@ -71,6 +71,11 @@ def install(arguments: argparse.Namespace, settings: Settings) -> None:
     progress = ProgressBar(sys.stderr)
     try:
         record = environments.install_engine(arguments.engine_name, root, progress.report, options)
+    except OSError as error:
+        where = f": {error.filename}" if error.filename else ""
+        raise CommandFailed(
+            f"{error.strerror or error}{where}. Choose another directory with --engines-dir."
+        ) from None
     finally:
         progress.close()
     print(f"{arguments.engine_name} {record.version} ({record.device}) is installed.")

@@ -12,7 +12,6 @@ This module needs no engine: the catalog of models and `explain` read headers wi
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import stat
@@ -28,8 +27,6 @@ from msgspec import Struct
 from dragoman.engines.llamacpp.gguf_types import FILE_TYPES as FILE_TYPES
 from dragoman.engines.llamacpp.gguf_types import TENSOR_TYPES as TENSOR_TYPES
 from dragoman.errors import ModelBroken
-
-log = logging.getLogger("dragoman.gguf")
 
 MAX_HEADER = 128 << 20  # bytes; the largest real ones are near 30 MB
 MAX_STRINGS = 4 << 20
@@ -192,18 +189,21 @@ def read_header(path: Path | str, *, arrays: bool = True) -> GgufHeader:
         # non-blocking, so that a named pipe cannot block us
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | os.O_CLOEXEC)
     except (OSError, ValueError) as error:
-        log.warning("cannot open a model file: %r", error)
-        raise ModelBroken("The file cannot be opened.") from None
+        raise ModelBroken(f"The file cannot be opened{_explain(error)}.") from None
     try:
         status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode):
             raise ModelBroken("This is not a file.")
         return _HeaderReader(handle, status.st_size, arrays).read_header()
     except OSError as error:
-        log.warning("cannot read a model file: %r", error)
-        raise ModelBroken("The file cannot be read.") from None
+        raise ModelBroken(f"The file cannot be read{_explain(error)}.") from None
     finally:
         os.close(handle)
+
+
+def _explain(error: Exception) -> str:
+    """Return why the system refuses a file, without its path, which clients must not see."""
+    return f": {error.strerror}" if isinstance(error, OSError) and error.strerror else ""
 
 
 def _raise_damaged(cause: str) -> NoReturn:
@@ -318,7 +318,7 @@ class _HeaderReader:
             expected = end + -end % alignment
         start = self.position + -self.position % alignment
         if count and start + end > self.size:
-            raise ModelBroken("The file is truncated: tensor data ends beyond its end.")
+            raise ModelBroken("The file is truncated. Download it again.")
         return TensorSummary(count, sum(types.values()), end, types, shapes, kinds)
 
     def read_tensor(self) -> tuple[str, tuple[int, ...], int, int]:
@@ -369,7 +369,7 @@ class _HeaderReader:
     def fill_buffer(self, end: int) -> int:
         """Read until the buffer contains the bytes up to `end`; return the length of the buffer."""
         if end > self.size:
-            raise ModelBroken("The file is truncated: it ends inside its header.")
+            raise ModelBroken("The file is truncated, in its header. Download it again.")
         if end > MAX_HEADER:
             raise ModelBroken("The header of the file is too large.")
         target = min(self.size, MAX_HEADER, max(end, FIRST_READ, 2 * len(self.buffer)))
