@@ -17,7 +17,7 @@ import time
 
 import msgspec
 
-from bench.measure import TOKEN, Load, LoadResult, read_cpu_ns
+from bench.measure import TOKEN, Load, LoadResult, make_post, read_cpu_ns
 
 CONTENT = re.compile(rb'"content":"[^"]')
 USAGE = re.compile(rb'"completion_tokens":\s*(\d+)')
@@ -31,12 +31,7 @@ class Stream:
     def __init__(self, load: Load, body: str) -> None:
         self.socket = socket.create_connection(("127.0.0.1", load.port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        data = body.encode()
-        head = (
-            f"POST {load.path} HTTP/1.1\r\nhost: 127.0.0.1:{load.port}\r\n"
-            f"content-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n"
-        )
-        self._request = head.encode() + data
+        self._request = make_post(load.port, load.path, body)
         self._tail = b""
         self.sent_at = 0.0
         self.last_read_at = 0.0

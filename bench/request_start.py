@@ -14,7 +14,14 @@ from contextlib import ExitStack, closing
 from statistics import median, quantiles
 
 from bench.http_serving import ENDLESS, alternate, make_body, start_server
-from bench.measure import RunningPeer, choose_cores, compute_ratio, pin_to_core, read_cpu_ns
+from bench.measure import (
+    RunningPeer,
+    choose_cores,
+    compute_ratio,
+    make_post,
+    pin_to_core,
+    read_cpu_ns,
+)
 from bench.report import BenchOptions, Table, Tables
 
 SERVERS = {"dragoman": "bench.scripted_server", "fastapi": "bench.fastapi_server"}
@@ -31,12 +38,7 @@ def measure_request_start(options: BenchOptions) -> Tables:
 
 
 def send_chat(connection: socket.socket, peer: RunningPeer, tokens: int) -> None:
-    body = make_body(tokens).encode()
-    head = (
-        f"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1:{peer.port}\r\n"
-        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
-    )
-    connection.sendall(head.encode() + body)
+    connection.sendall(make_post(peer.port, "/v1/chat/completions", make_body(tokens)))
 
 
 def open_connection(peer: RunningPeer) -> socket.socket:

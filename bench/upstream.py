@@ -14,7 +14,15 @@ from statistics import median
 
 from bench.gateways import list_missing, start_litellm, start_smg
 from bench.http_serving import ENDLESS, alternate, make_body, start_server
-from bench.measure import Load, LoadResult, RunningPeer, choose_cores, compute_ratio, run_client
+from bench.measure import (
+    Load,
+    LoadResult,
+    RunningPeer,
+    choose_cores,
+    compute_ratio,
+    make_post,
+    run_client,
+)
 from bench.report import BenchOptions, Table, Tables
 
 STREAMS = 50
@@ -32,7 +40,7 @@ def measure_upstream(options: BenchOptions) -> Tables:
 
 
 def compare_gateways(options: BenchOptions) -> Table:
-    """Dragoman, LiteLLM and smg in front of one chat server."""
+    """Compare Dragoman, LiteLLM and smg in front of one chat server."""
     title = "(h) Servers in front of one chat server, one token per 20 ms"
     if missing := list_missing():
         names = " and ".join(missing)
@@ -109,7 +117,7 @@ def _make_gateway_table(
 
 
 def compare_engines(options: BenchOptions) -> Table:
-    """The same script in a child process and on an upstream server."""
+    """Compare the same script in a child process and on an upstream server."""
     costs: dict[tuple[str, bool], list[float]] = defaultdict(list)
     waits: dict[str, list[float]] = defaultdict(list)
     with ExitStack() as stack:
@@ -170,8 +178,7 @@ def _measure_first_tokens(peer: RunningPeer) -> float:
 
 def _time_first_token(port: int, path: str, body: str) -> float:
     """Return the seconds from sending a request to its first text."""
-    head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\ncontent-type: application/json\r\n"
-    request = f"{head}content-length: {len(body)}\r\n\r\n{body}".encode()
+    request = make_post(port, path, body)
     with socket.create_connection(("127.0.0.1", port), 10) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         started, received = time.perf_counter(), b""

@@ -1,4 +1,10 @@
-"""Describes a model on disk for `dragoman show`, from its header and options. Nothing is loaded."""
+"""Describes a model for `dragoman show` and `/api/show`. Nothing is loaded.
+
+A GGUF file is described from its header, a directory of safetensors from its tokenizer files, and a
+model of an upstream server from what that server says. What depends on more than the file (formats,
+context, sampling defaults) is computed by the code that a loader would use, so it is the same when
+the model is loaded.
+"""
 
 from __future__ import annotations
 

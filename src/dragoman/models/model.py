@@ -1,4 +1,9 @@
-"""A loaded model: its engine, tokenizer, chat template and output format."""
+"""A loaded model: its engine, tokenizer, chat template and output format.
+
+A loader makes one `Model`, and every stage of the pipeline reads from it what it needs: validation
+the capabilities of the engine, rendering the `renderer`, parsing the `output_format`. Once it is
+loaded, only its names and its adapters change, apart from what is cached here.
+"""
 
 from __future__ import annotations
 

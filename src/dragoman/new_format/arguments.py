@@ -1,4 +1,9 @@
-"""Finds the arguments of calls in an answer, however they are written."""
+"""Finds the arguments of calls in an answer, however they are written.
+
+Three kinds are looked for: objects in JSON or Python syntax, calls in Python syntax, and keys with
+values in tags. Each is returned with its place in the answer; what is around it are the markers of
+the new format (`infer`).
+"""
 
 from __future__ import annotations
 

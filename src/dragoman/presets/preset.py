@@ -1,4 +1,9 @@
-"""A preset: the values that an operator sets for the requests of one model, and their rules."""
+"""A preset: the values that an operator sets for the requests of one model, and their rules.
+
+`parse_preset` turns the options of a model, and the preset file that they name, into a `Preset`. It
+separates values that are forced from those that are defaults, so that nothing has to look at rules
+while a request is served (`apply`). A mistake is a `PresetError`, at start-up.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""What `/set` and `--set` set: sampling fields, and a few names of its own."""
+"""What `/set` and `--set` set: sampling fields, and a few names of its own.
+
+The sampling fields are those of `types.Sampling`, with their types, so a new field can be set
+without a change here. They are sent with each request, and the server checks them. `think`,
+`format`, `verbose`, `reasoning` and `system` have functions of their own.
+"""
 
 from __future__ import annotations
 

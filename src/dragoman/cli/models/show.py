@@ -1,4 +1,9 @@
-"""`dragoman show`: describe a model without loading it."""
+"""`dragoman show`: describe a model without loading it.
+
+With `--url`, a running server is asked, which says less than the files do. Otherwise the model is
+described from its files (`models.description`), with the context and memory that it would have
+here.
+"""
 
 from __future__ import annotations
 

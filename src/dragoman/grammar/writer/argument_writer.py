@@ -1,4 +1,13 @@
-"""Writes arguments one by one: between tags, as elements, as keywords."""
+"""Writes arguments one by one: between tags, as elements, as keywords.
+
+    tags      `<parameter=city>Rome</parameter>`: a key and its value, which is text unless the
+              schema says otherwise; some formats also state the type of the value
+    elements  `<city>Rome</city>`, nested for arrays and objects
+    keywords  `city="Rome"`, as in a call of Python
+
+The arguments come in any order (`sequences`). A tool with an argument whose name the parser would
+not read back is refused.
+"""
 
 from __future__ import annotations
 

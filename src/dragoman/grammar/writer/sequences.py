@@ -1,4 +1,11 @@
-"""Writes members and items: a separated sequence, in a fixed order or in any order."""
+"""Writes members and items: a separated sequence, in a fixed order or in any order.
+
+Members in any order need no rule for each order. A rule of llguidance may have a parameter, a
+number of 64 bits: one bit for each member says whether it is written, so each comes at most once,
+and the sequence ends only if the bits of all required members are set. The bits that are left count
+members whose names are not listed, where their number is limited. With more members than bits,
+there is a rule for each member, in the order of the schema.
+"""
 
 from __future__ import annotations
 

@@ -23,6 +23,15 @@ from dragoman.types import Json, Tool
 STRING = {"type": "string"}
 INTEGER = {"type": "integer"}
 LINE_RANGE = {"type": "array", "items": INTEGER, "minItems": 2, "maxItems": 2}
+# the fields of tools that view and edit files
+FILE_FIELDS: dict[str, Json] = {
+    "path": STRING,
+    "view_range": LINE_RANGE,
+    "file_text": STRING,
+    "old_str": STRING,
+    "new_str": STRING,
+    "insert_line": INTEGER,
+}
 
 
 class MessagesTool(Struct):
@@ -119,12 +128,7 @@ def _make_text_editor_tool(kind: str) -> tuple[str, str, Json]:
     parameters = _make_schema(
         ["command", "path"],
         command={"type": "string", "enum": commands},
-        path=STRING,
-        view_range=LINE_RANGE,
-        file_text=STRING,
-        old_str=STRING,
-        new_str=STRING,
-        insert_line=INTEGER,
+        **FILE_FIELDS,
         **insert_text,
     )
     return name, description, parameters
@@ -140,12 +144,7 @@ def _make_memory_tool(kind: str) -> tuple[str, str, Json]:
     parameters = _make_schema(
         ["command"],
         command={"type": "string", "enum": commands},
-        path=STRING,
-        view_range=LINE_RANGE,
-        file_text=STRING,
-        old_str=STRING,
-        new_str=STRING,
-        insert_line=INTEGER,
+        **FILE_FIELDS,
         insert_text=STRING,
         old_path=STRING,
         new_path=STRING,

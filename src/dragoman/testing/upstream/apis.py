@@ -1,4 +1,10 @@
-"""The token APIs of three servers, from their side: requests as jobs, and steps as frames."""
+"""The token APIs of three servers, from their side: requests as jobs, and steps as frames.
+
+A `WorkerApi` is one request. It turns the body into a `Job` of the scripted engine, and each `Step`
+into the frames that the real server would send for it: llama-server a frame for each token, vLLM
+one for each step, SGLang the whole answer so far. A grammar that allows a single answer is obeyed;
+that is how engines find out whether a server reads grammars.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""A small HTTP/1.1 server on loopback that can break its connections in the middle of anything."""
+"""A small HTTP/1.1 server on loopback that can break its connections in the middle of anything.
+
+It has keep-alive, chunked streams and TLS, and nothing else. A handler gets the `WorkerRequest` and
+sends its response itself, byte by byte if it likes. A connection that is lost cancels its handler,
+as a real server ends a request whose client has gone.
+"""
 
 from __future__ import annotations
 

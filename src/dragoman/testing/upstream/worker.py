@@ -1,4 +1,10 @@
-"""The scripted worker: routes, faults, and counters for the test that owns it."""
+"""The scripted worker: routes, faults, and counters for the test that owns it.
+
+Routes that generate play the script through a `ScriptedEngine`, in the frames of the server that
+the worker stands for (`apis`). The other routes answer what a client asks before it generates:
+models, version, properties, tokens of texts. `WorkerFaults` say what goes wrong, and for how many
+requests; the test waits for conditions on the counters instead of sleeping.
+"""
 
 from __future__ import annotations
 
