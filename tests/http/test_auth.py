@@ -11,14 +11,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
+import dragoman
 from dragoman.http.asgi import WEBSOCKET
 from dragoman.http.router import Route
 from dragoman.keys.digests import format_hash, make_key_owner
 from dragoman.testing import Reply, ScriptedEngine
+from dragoman.types import Capabilities
+from tests.support.faulty_engines import MinimalEngine
 from tests.support.hostile_http import (
     ADMIN,
     HANDSHAKE,
@@ -29,7 +33,13 @@ from tests.support.hostile_http import (
 )
 from tests.support.hostile_samples import SAMPLES, make_websocket_message
 from tests.support.logs import collect_logs
-from tests.support.serving import make_chat, make_scripted_app, poll_until, serve_scripted
+from tests.support.serving import (
+    make_chat,
+    make_scripted_app,
+    poll_until,
+    run_app,
+    serve_scripted,
+)
 from tests.support.timing import measures_time
 
 ROUTES = make_scripted_app().router.routes
@@ -350,7 +360,10 @@ def test_a_request_that_never_fits_says_so_and_is_not_retried() -> None:
         answer = server.send("POST", CHAT, headers=ANN, json=make_chat("x" * 40, max_tokens=90))
         assert answer.status_code == 429
         assert answer.headers["x-should-retry"] == "false"
-        assert "Set `max_tokens` to at most 60" in answer.json()["error"]["message"]
+        assert "Limit its answers to 60 tokens in all" in answer.json()["error"]["message"]
+        for limit, status in ((31, 429), (30, 200)):
+            chat = make_chat("x" * 40, max_tokens=limit, n=2)
+            assert server.send("POST", CHAT, headers=ANN, json=chat).status_code == status
 
 
 def test_concurrent_requests_count_streams_websockets_and_background() -> None:
@@ -565,6 +578,35 @@ def test_admin_actions_and_refusals_are_in_the_audit_log(tmp_path: Path) -> None
     ]
     assert all(event["address"] == "127.0.0.1" and event["request_id"] for event in events)
     assert not re.search(r"canary|\w+-key", file.read_text())
+
+
+class FaultyAdapterEngine(MinimalEngine):
+    """An engine that fails to load adapters."""
+
+    capabilities = Capabilities()
+
+    async def load_adapter(self, name: str, path: str) -> None:
+        raise ZeroDivisionError
+
+
+def test_an_admin_action_that_fails_is_in_the_audit_log(tmp_path: Path) -> None:
+    file = tmp_path / "audit.jsonl"
+    app = dragoman.app(
+        FaultyAdapterEngine(), name="m", port=0, admin_key="boss", audit_log=str(file)
+    )
+    with run_app(app) as server:
+        answer = httpx.post(
+            f"{server.url}/admin/adapters/load",
+            json={"lora_name": "a", "lora_path": "/a"},
+            headers={"authorization": "Bearer boss"},
+        )
+    assert answer.status_code == 500
+    [event] = [json.loads(line) for line in file.read_text().splitlines()]
+    assert (event["event"], event["route"], event["status"]) == (
+        "admin",
+        "/admin/adapters/load",
+        500,
+    )
 
 
 def test_names_of_keys_are_in_the_log_and_bound_the_metrics() -> None:

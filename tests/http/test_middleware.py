@@ -45,6 +45,16 @@ def test_rejection_names_the_path(
     assert path in response.json()["error"]["message"]
 
 
+@pytest.mark.parametrize(("version", "status"), [("1.0", 200), ("1.1", 400)])
+def test_host_header_is_required_since_http_1_1(
+    server: RunningServer, version: str, status: int
+) -> None:
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        connection.sendall(f"GET /health/live HTTP/{version}\r\nConnection: close\r\n\r\n".encode())
+        answer = b"".join(iter(lambda: connection.recv(4096), b""))
+    assert answer.startswith(f"HTTP/1.1 {status} ".encode())
+
+
 def test_path_in_a_message_is_escaped(server: RunningServer) -> None:
     response = httpx.get(f"{server.url}/a%0Ab%1B{'c' * 1000}", headers=USER)
     message = response.json()["error"]["message"]

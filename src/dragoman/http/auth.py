@@ -9,6 +9,7 @@ that has begun is finished, whatever happens to its key.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 
@@ -22,6 +23,7 @@ from dragoman.types import Json
 from dragoman.types.cache_scope import set_cache_scope
 
 REFUSALS = (401, 403, 429)  # that the audit log records
+INTERNAL_ERROR = 500
 
 
 def read_keys(headers: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
@@ -69,12 +71,18 @@ class KeyGuard:
             await self._serve(request, receive, send)
 
     async def _serve(self, request: RequestContext, receive: Receive, send: Send) -> None:
+        status: int | None = INTERNAL_ERROR  # of other exceptions
         try:
             await self._app(request.scope, receive, send)
+            status = request.status
         except DragomanError as error:
-            self._record_admin_action(request, error.status)
+            status = error.status
             raise
-        self._record_admin_action(request, request.status)
+        except asyncio.CancelledError:
+            status = request.status  # None if its client has disconnected before the response
+            raise
+        finally:
+            self._record_admin_action(request, status)
 
     async def _authorize(self, request: RequestContext) -> AbstractContextManager[None]:
         """Check the key of a request, and return a block inside which the request is counted."""

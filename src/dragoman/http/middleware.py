@@ -219,6 +219,8 @@ class HostGuard:
         hosts = [value for name, value in scope["headers"] if name == b"host"]
         if hosts and (len(hosts) > 1 or not _HOST.fullmatch(hosts[0])):
             raise InvalidHost("The Host header is malformed.")
+        if not hosts and scope.get("http_version") == "1.1":
+            raise InvalidHost("HTTP/1.1 requires a Host header.")
         host = parse_host(hosts[0] if hosts else None)
         header = request.get_header(b"origin")
         origin = None if header is None else parse_origin(header)

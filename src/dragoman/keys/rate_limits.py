@@ -303,7 +303,9 @@ class RateLimiter:
 def _check_tokens(bucket: RateBucket, prompt: int, tokens: int) -> None:
     if tokens > bucket.limit:
         rest = bucket.limit - prompt
-        advice = f"Set `max_tokens` to at most {rest:,}" if rest > 0 else "Shorten the prompt"
+        advice = "Shorten the prompt"
+        if rest > 0:
+            advice = f"Limit its answers to {rest:,} tokens in all"
         raise ExceedsLimit(
             f"This request may use {tokens:,} tokens, and the limit of this API key is "
             f"{bucket.limit:,} tokens per minute. {advice}.",
