@@ -8,7 +8,7 @@ need to know nothing else. Nothing is fetched.
 `$dynamicRef` and `$recursiveRef` mean the outermost schema on the way to them that has the same
 dynamic anchor. Where that is the root, or where only one schema has it, this is the same for each
 way. Where it is not, and where a target does not exist, the reference stays as the client wrote it,
-and so does the `$id` around a `$ref`: whoever reads the schema reports them.
+and so does the `$id` around a `$ref`: the readers of the schema report them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def localize_references(schema: Json) -> Json:
             return schema
         copy = json.loads(encoded)
     except (TypeError, ValueError, OverflowError, RecursionError):
-        return schema  # and whoever reads it rejects it
+        return schema  # which its readers reject
     if not isinstance(copy, dict):
         return schema
     _Localizer(copy).rewrite()
