@@ -280,6 +280,8 @@ async def test_a_certificate_is_verified(tmp_path: Path) -> None:
         {"url": "http://127.0.0.1:99999"},
         {"url": "http://user:password@127.0.0.1"},
         {"url": "http://127.0.0.1/?model=x"},
+        {"url": "http://127.0.0.1/a b"},
+        {"url": "http://127.0.0.1/modèles"},
         {"url": "https://127.0.0.1", "ca_file": "/missing.pem"},
         {"url": "http://127.0.0.1", "api_key_file": "/missing"},
         {"url": "http://127.0.0.1", "api_key": "password@\r\nx-other: 1"},

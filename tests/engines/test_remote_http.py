@@ -6,6 +6,8 @@ import asyncio
 import gzip
 import ssl
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,7 @@ from dragoman.errors import (
     Overloaded,
     Unavailable,
 )
+from dragoman.types import Json
 from tests.support.certificates import Authority
 from tests.support.raw_upstream import (
     CHUNKED,
@@ -74,6 +77,20 @@ VALID: dict[str, Answer] = {
     ],
     "no type": [with_length(JOINED).replace(b"content-type: text/event-stream\r\n", b"")],
     "carriage returns": [with_length(JOINED.replace(b"\n", b"\r\n"))],
+    "only carriage returns": [with_length(JOINED.replace(b"\n", b"\r"))],
+    "carriage returns, byte by byte": [
+        bytes([byte]) for byte in with_length(JOINED.replace(b"\n", b"\r\n"))
+    ],
+    "mixed ends of lines": [CHUNKED + chunk(*(x[:-1] + b"\r\n" for x in BODY)) + END],
+    "carriage returns before the empty lines": [
+        CHUNKED + chunk(*(x[:-2] + b"\r\n\n" for x in BODY)) + END
+    ],
+    "byte order mark": [with_length(b"\xef\xbb\xbf" + JOINED)],
+    "byte order mark in parts": [CHUNKED, b"1\r\n\xef\r\n", chunk(b"\xbb\xbf" + JOINED) + END],
+    "no encoding": [with_length(JOINED, b"content-encoding: ")],
+    "no empty line at the end": [with_length(JOINED.rstrip(b"\n"))],
+    "no empty line after the finish": [CHUNKED + chunk(b"".join(BODY[:-2]).rstrip(b"\n")) + END],
+    "other interim status": [b"HTTP/1.1 199 Odd\r\nx: y\r\n\r\n", CHUNKED + chunk(*BODY) + END],
     "empty frames": [CHUNKED + chunk(b"data:\n\n", b"data: \n\n", b":\n\n", b"\n\n", *BODY) + END],
     "comments and events": [
         CHUNKED + chunk(b": ping\n\nevent: token\nid: 7\nretry: 10\n" + JOINED) + END
@@ -286,7 +303,14 @@ async def test_silence_anywhere_is_a_stall(case: str) -> None:
         (401, Unavailable, "API key"),
         (403, Unavailable, "API key"),
         (500, EngineFailed, "failed while processing"),
+        (408, Unavailable, "cannot run this request now"),
+        (425, Unavailable, "cannot run this request now"),
         (502, Unavailable, "cannot run this request now"),
+        (520, Unavailable, "cannot run this request now"),
+        (529, Unavailable, "cannot run this request now"),
+        (501, EngineFailed, "failed while processing"),
+        (204, EngineFailed, "failed while processing"),
+        (418, EngineFailed, "failed while processing"),
     ],
 )
 @in_event_loop
@@ -298,6 +322,99 @@ async def test_statuses_of_servers_and_proxies(
     assert isinstance(error, kind)
     assert message in error.message
     assert "127.0.0.1" not in error.message
+
+
+AN_HOUR_AWAY = b"the date in an hour"
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high"),
+    [
+        (b"7", 7.0, 7.0),
+        (b" 2.5 ", 2.5, 2.5),
+        (AN_HOUR_AWAY, 1800.0, 3600.0),
+        (b"Wed, 21 Oct 2015 07:28:00 GMT", 0.0, 0.0),
+        (b"99999999999", 3600.0, 3600.0),
+        (b"-3", 0.0, 0.0),
+        (b"nan", 1.0, 1.0),
+        (b"soon", 1.0, 1.0),
+        (b"Wed, 99 Foo", 1.0, 1.0),
+        (b"\xff", 1.0, 1.0),
+    ],
+)
+@in_event_loop
+async def test_a_retry_after_is_a_number_or_a_date(value: bytes, low: float, high: float) -> None:
+    if value == AN_HOUR_AWAY:
+        value = format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True).encode()
+    head = b"HTTP/1.1 429 X\r\nretry-after: %b\r\ncontent-length: 0\r\n\r\n"
+    _, error = await run_answer([head % value])
+    assert isinstance(error, Overloaded)
+    assert error.retry_after is not None
+    assert low <= error.retry_after <= high
+
+
+def whole_json(body: bytes) -> list[bytes]:
+    return [with_length(body).replace(b"text/event-stream", b"application/json; charset=utf-8")]
+
+
+# errors that come with a status of 200
+LATE_ERRORS: dict[str, tuple[Sequence[bytes], type[DragomanError]]] = {
+    "whole": (whole_json(b'{"error":"Model was unloaded while generating"}'), EngineFailed),
+    "whole, with a code": (whole_json(b'{"error":{"code":429,"message":"full"}}'), Overloaded),
+    "in a field": (
+        [CHUNKED + chunk(b'error: {"code":503,"message":"Loading model"}\n\n') + END],
+        Unavailable,
+    ),
+    "event": (
+        [CHUNKED + chunk(b'event: error\ndata: {"error":{"code":503}}\n\n') + END],
+        Unavailable,
+    ),
+    "no empty line": ([CHUNKED + chunk(b'data: {"error":{"code":429}}') + END], Overloaded),
+}
+
+
+@pytest.mark.parametrize("case", LATE_ERRORS)
+@in_event_loop
+async def test_errors_after_a_good_status_leave_the_server_up(case: str) -> None:
+    answer, kind = LATE_ERRORS[case]
+    server = RawUpstream(OK, answer, make_answer("after"))
+    async with server.run(), open_raw(server) as engine:
+        with pytest.raises(kind):
+            await collect_ids(engine, make_job())
+        assert engine.health.failures == 0
+        assert engine.retries == 0
+
+
+@in_event_loop
+async def test_a_key_that_a_server_repeats_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    key = "sk-/+=:~'\"%41"
+    body = b'{"error":{"message":"Received API Key = %b"}}' % key.encode()
+    head = b"HTTP/1.1 401 X\r\ncontent-length: %d\r\n\r\n" % len(body)
+    server = RawUpstream(OK, [head + body])
+    async with server.run(), open_raw(server, api_key=key) as engine:
+        assert server.requests[-1][1]["authorization"] == f"Bearer {key}"
+        with pytest.raises(Unavailable):
+            await collect_ids(engine, make_job())
+    assert "Received API Key" in caplog.text
+    assert key not in caplog.text
+
+
+@in_event_loop
+async def test_a_server_may_say_more_about_its_model_later() -> None:
+    server = RawUpstream(OK, make_answer(TEXT))
+    server.listed = {"meta": {"n_vocab": 300}}
+    async with server.run(), open_raw(server) as engine:
+        fuller: dict[str, Json] = {"meta": {"n_vocab": 300, "n_ctx": 4096}, "max_model_len": 4096}
+        emptier: dict[str, Json] = {"meta": {}}
+        for server.listed in (fuller, emptier):
+            server.close_connections()
+            await engine.client.wait_all_lost()
+            assert await collect_ids(engine, make_job()) == IDS
+        server.listed = {"meta": {"n_vocab": 301}}
+        server.close_connections()
+        await engine.client.wait_all_lost()
+        with pytest.raises(EngineDown, match="another model"):
+            await collect_ids(engine, make_job())
 
 
 @in_event_loop

@@ -12,6 +12,7 @@ from dragoman.errors import DragomanError, ModelBroken, ModelNotFound, Unavailab
 from dragoman.models.mapping import ModelOptions
 from dragoman.models.upstream.discover import discover
 from dragoman.models.upstream.identify import identify
+from dragoman.models.upstream.identify import list_models as list_served
 from dragoman.models.upstream.limitations import list_limitations
 from dragoman.models.upstream.probe_client import ProbeClient
 from dragoman.models.upstream.server_info import ServerInfo, shorten_name
@@ -149,9 +150,11 @@ SERVERS: dict[str, tuple[dict[str, Answer], dict[str, Any]]] = {
         {
             "/v1/models": list_models("qwen3:4b", owner="library"),
             "/api/version": (200, {"version": "0.24.1"}),
+            "/api/ps": (200, {"models": [{"name": "qwen3:4b", "context_length": 4096}]}),
             "/api/show": (
                 200,
                 {
+                    "capabilities": ["completion", "tools", "thinking"],
                     "details": {"parameter_size": "4.0B", "quantization_level": "Q4_K_M"},
                     "model_info": {
                         "general.architecture": "qwen3",
@@ -167,19 +170,49 @@ SERVERS: dict[str, tuple[dict[str, Answer], dict[str, Any]]] = {
             "name": "Ollama",
             "version": "0.24.1",
             "apis": ("chat",),
-            "context": 40960,
+            "context": 4096,
+            "trained_context": 40960,
             "parameters": "4.0B",
         },
+    ),
+    "Ollama with a model that is not loaded": (
+        {
+            "/v1/models": list_models("qwen3:4b", owner="library"),
+            "/api/version": (200, {"version": "0.24.1"}),
+            "/api/ps": (200, {"models": []}),
+            "/api/show": (200, {"parameters": 'stop "<|im_end|>"\nnum_ctx    8192\n'}),
+            "/v1/chat/completions": INVALID,
+        },
+        {"name": "Ollama", "context": 8192, "trained_context": None},
     ),
     "LM Studio": (
         {
             "/v1/models": list_models("qwen", owner="organization_owner"),
-            "/api/v0/models": (200, {"data": [{"id": "qwen", "max_context_length": 32768}]}),
+            "/api/v0/models": (
+                200,
+                {
+                    "data": [
+                        {
+                            "id": "qwen",
+                            "type": "llm",
+                            "state": "loaded",
+                            "max_context_length": 32768,
+                            "loaded_context_length": 4096,
+                        }
+                    ]
+                },
+            ),
             "/api/version": (200, {"error": "Unexpected endpoint or method. (GET /api/version)"}),
             "/v1/completions": INVALID,
             "/v1/chat/completions": INVALID,
         },
-        {"kind": "openai", "name": "LM Studio", "apis": ("text", "chat"), "context": 32768},
+        {
+            "kind": "openai",
+            "name": "LM Studio",
+            "apis": ("text", "chat"),
+            "context": 4096,
+            "trained_context": 32768,
+        },
     ),
     "text only": (
         {"/v1/models": list_models("base"), "/v1/completions": INVALID},
@@ -194,6 +227,56 @@ SERVERS: dict[str, tuple[dict[str, Answer], dict[str, Any]]] = {
         {"kind": "openai", "apis": ("chat",), "context": 9000},
     ),
 }
+
+
+EMBEDDING = {"model_info": {}, "capabilities": ["embedding"]}
+LISTINGS: dict[str, tuple[dict[str, Answer], tuple[str, ...]]] = {
+    "LM Studio": (
+        {
+            "/v1/models": list_models("text-embedding-nomic", "qwen", "new"),
+            "/api/v0/models": (
+                200,
+                {
+                    "data": [
+                        {"id": "text-embedding-nomic", "type": "embeddings"},
+                        {"id": "qwen", "type": "vlm"},
+                    ]
+                },
+            ),
+        },
+        ("qwen", "new"),
+    ),
+    "Ollama with embedding models alone": (
+        {
+            "/v1/models": list_models("nomic-embed-text", "all-minilm", owner="library"),
+            "/api/version": (200, {"version": "0.24.1"}),
+            "/api/show": (200, EMBEDDING),
+        },
+        ("nomic-embed-text", "all-minilm"),  # so that there is an error about them
+    ),
+    "Ollama before it listed capabilities": (
+        {
+            "/v1/models": list_models("a", "b", owner="library"),
+            "/api/version": (200, {"version": "0.5.1"}),
+            "/api/show": (200, {"model_info": {}}),
+        },
+        ("a", "b"),
+    ),
+    "another server": ({"/v1/models": list_models("a", "b")}, ("a", "b")),
+}
+
+
+@pytest.mark.parametrize("name", LISTINGS)
+def test_serves_the_models_that_generate(name: str) -> None:
+    routes, expected = LISTINGS[name]
+    with run_table(routes) as server:
+        assert list_served(ProbeClient(RemoteSettings(url=server.url))) == expected
+
+
+def test_says_that_ollama_shortens_prompts() -> None:
+    with run_table(SERVERS["Ollama"][0]) as server:
+        found = discover(make_options(server.url))
+    assert "OLLAMA_CONTEXT_LENGTH" in list_limitations(found, Capabilities())[-1]
 
 
 def find_info(url: str, model: str = "", **settings: Any) -> ServerInfo:

@@ -92,6 +92,31 @@ ANSWERS: dict[str, tuple[list[dict[str, Any]], str, tuple[Any, ...]]] = {
         "stop",
         ("", "", [("look", '{"a": 1}'), ("look", "{}")], "tool_calls"),
     ),
+    "calls with the same index": (
+        [
+            call_part(0, id="x", name="look", arguments='{"a": 1}'),
+            call_part(0, id="y", name="look", arguments='{"b"'),
+            call_part(0, arguments=": 2}"),
+        ],
+        "tool_calls",
+        ("", "", [("look", '{"a": 1}'), ("look", '{"b": 2}')], "tool_calls"),
+    ),
+    "a call whose parts repeat its name": (
+        [
+            call_part(0, id="x", name="look", arguments='{"a"'),
+            call_part(0, id="x", name="look", arguments=": 1}"),
+        ],
+        "tool_calls",
+        ("", "", [("look", '{"a": 1}')], "tool_calls"),
+    ),
+    "calls numbered from 1, with objects": (
+        [
+            call_part(1, id="x", name="look", arguments={"a": 1}),
+            call_part(2, id="y", name="look", arguments={}),
+        ],
+        "TOOL_CALLS",
+        ("", "", [("look", '{"a":1}'), ("look", "{}")], "tool_calls"),
+    ),
     "a call without an id": (
         [call_part(0, name="look", arguments="{}")],
         "tool_calls",

@@ -58,6 +58,7 @@ class RawUpstream:
     def __init__(self, *answers: Answer, prefix: str = "") -> None:
         self.answers = list(answers)
         self.model = "raw"
+        self.listed: dict[str, Json] = {}  # what it says about the model besides
         self.prefix = prefix
         self.requests: list[tuple[str, dict[str, str]]] = []  # paths and headers
         self.connections = 0
@@ -113,7 +114,7 @@ class RawUpstream:
             answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
             await self._play(writer, answer)
         elif path == f"{self.prefix}/v1/models":
-            send_json(writer, {"data": [{"id": self.model}]})
+            send_json(writer, {"data": [{"id": self.model} | self.listed]})
         elif path == f"{self.prefix}/tokenize":
             send_json(writer, {"tokens": list(msgspec.json.decode(body)["prompt"].encode())})
         else:

@@ -138,7 +138,8 @@ class RemoteEngine:
             self._check_identity()
             await self._run_probe(make_token_probe(self.upstream, self.vocabulary))
         except UpstreamFailure as failure:
-            log.error("upstream server %s cannot be used: %s", self._settings.url, failure)
+            reason = self._settings.hide_key(failure)
+            log.error("upstream server %s cannot be used: %s", self._settings.url, reason)
             raise make_refusal(failure, self.capabilities) from None
         if may_try_grammar(self._settings, self.upstream):
             self.capabilities = replace(self.capabilities, grammars=await self._try_grammar())
@@ -158,8 +159,9 @@ class RemoteEngine:
         try:
             await self._run_probe(make_grammar_probe(self.vocabulary))
         except (UpstreamFailure, DragomanError) as error:
+            reason = self._settings.hide_key(error)
             log.warning(
-                "upstream server %s does not enforce grammars: %s", self._settings.url, error
+                "upstream server %s does not enforce grammars: %s", self._settings.url, reason
             )
             return False
         return True
@@ -325,7 +327,8 @@ class RemoteEngine:
 
     def _convert(self, failure: UpstreamFailure, job: Job) -> DragomanError:
         """Note what a failure says about the server, and return the error of the request."""
-        log.warning("upstream server %s, request %s: %s", self._settings.url, job.id, failure)
+        reason = self._settings.hide_key(failure)
+        log.warning("upstream server %s, request %s: %s", self._settings.url, job.id, reason)
         match failure:
             case ConnectionFailure(kind="closed"):  # in the middle of an answer
                 self._verified_epoch = -1
@@ -333,7 +336,7 @@ class RemoteEngine:
                 self.health.mark_down(failure.kind, failure)
             case InvalidFrame():
                 self.health.mark_down("invalid", failure)
-            case StatusFailure(status=404 | 502 | 503 | 504):
+            case StatusFailure() if failure.is_temporary or failure.status == 404:
                 self._verified_epoch = -1  # a proxy may have another server behind it now
         error = convert_failure(failure, self.capabilities, len(job.prompt))
         if isinstance(failure, ConnectionFailure) and self.health.state != "ready":

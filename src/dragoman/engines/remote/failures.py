@@ -7,7 +7,9 @@ Their texts go to the log: they may contain addresses. Clients get an error of o
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -28,6 +30,7 @@ from dragoman.types import Capabilities, Json
 NO_IDS = "the answer has no token ids: this server ignores the field that asks for them"
 FailureKind: TypeAlias = Literal["refused", "tls", "closed", "stalled", "invalid"]
 MAX_RETRY_AFTER = 3600.0
+TEMPORARY_STATUSES = (408, 425, 502, 503, 504)
 DEFAULT_RETRY_AFTER = 1.0
 # what decoding raises: invalid JSON, invalid UTF-8 inside, too many levels
 DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -65,6 +68,11 @@ class StatusFailure(UpstreamFailure):
         self.text = read_message(body)
         self.retry_after = _parse_retry_after(headers.get(b"retry-after"))
 
+    @property
+    def is_temporary(self) -> bool:
+        """Whether the same request may succeed later; statuses above 505 are those of proxies."""
+        return self.status in TEMPORARY_STATUSES or self.status > 505
+
 
 class StreamError(Struct):
     code: int | str | None = None
@@ -94,11 +102,15 @@ def read_message(body: bytes) -> str:
 
 
 def _parse_retry_after(value: bytes | None) -> float:
-    """Return the seconds of a `Retry-After`; a date or anything else is the default."""
+    """Return the seconds of a `Retry-After`: a number or a date; all else is the default."""
+    text = (value or b"").decode(errors="replace")
     try:
-        seconds = float(value or b"")
+        seconds = float(text)
     except ValueError:
-        return DEFAULT_RETRY_AFTER
+        try:
+            seconds = parsedate_to_datetime(text).timestamp() - time.time()
+        except (ValueError, OverflowError, OSError):
+            return DEFAULT_RETRY_AFTER
     return min(max(seconds, 0.0), MAX_RETRY_AFTER) if seconds == seconds else DEFAULT_RETRY_AFTER
 
 
@@ -142,7 +154,7 @@ def _convert_status(
     status, message = failure.status, failure.text.lower()
     if status == 429:
         return Overloaded("The upstream server is busy.", retry_after=failure.retry_after)
-    if status in (502, 503, 504):
+    if failure.is_temporary:
         return Unavailable(
             "The upstream server cannot run this request now.", retry_after=failure.retry_after
         )

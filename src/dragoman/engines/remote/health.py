@@ -69,7 +69,8 @@ class UpstreamHealth:
         if self.state == "stopped":
             return
         if self.state == "ready":
-            log.error("upstream server %s is unreachable: %s", self._name, details)
+            text = self._settings.hide_key(details)
+            log.error("upstream server %s is unreachable: %s", self._name, text)
             self.failures += 1
             self.state = "unreachable"
             self._is_ready.clear()
@@ -91,7 +92,8 @@ class UpstreamHealth:
             except (UpstreamFailure, DragomanError) as error:
                 delay = min(delay * 2, self._settings.max_retry_delay)
                 self._set_retry(delay)
-                log.info("upstream server %s is still unreachable: %s", self._name, error)
+                reason = self._settings.hide_key(error)
+                log.info("upstream server %s is still unreachable: %s", self._name, reason)
                 continue
             log.warning("upstream server %s is back", self._name)
             self.state, self.failure = "ready", None

@@ -7,7 +7,7 @@ is known by its list alone.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from msgspec import Struct
 
@@ -36,7 +36,21 @@ class ServerIdentity(Struct, frozen=True):
         for text, ids in self.probe_ids.items():
             if other.probe_ids.get(text) != ids:
                 return "another tokenizer"
-        return None if self.listed == other.listed else "another model"
+        is_same = bool(self.listed) == bool(other.listed) and agree(self.listed, other.listed)
+        return None if is_same else "another model"
+
+
+def agree(first: Mapping[str, Json], second: Mapping[str, Json]) -> bool:
+    """Whether two descriptions of a model can be true at once.
+
+    A server may say more of a model once it is loaded, so only what both say is compared.
+    """
+    return all(
+        agree(first[name], second[name])
+        if isinstance(first[name], dict) and isinstance(second[name], dict)
+        else first[name] == second[name]
+        for name in first.keys() & second.keys()
+    )
 
 
 async def read_identity(

@@ -17,15 +17,19 @@ import contextlib
 from collections.abc import Generator, Mapping
 from typing import Any
 
+import msgspec
+
 from dragoman.engines.remote.failures import (
+    DECODE_ERRORS,
     ConnectionFailure,
     InvalidFrame,
     StatusFailure,
     UpstreamFailure,
+    make_stream_error,
 )
 from dragoman.engines.remote.http.client import MAX_ERROR_BODY
 from dragoman.engines.remote.http.connection import UpstreamConnection
-from dragoman.engines.remote.http.frames import DONE, FrameSplitter
+from dragoman.engines.remote.http.frames import DONE, END, FrameSplitter
 from dragoman.engines.remote.protocols.api import FrameReader
 from dragoman.engines.step_queue import StepQueue
 from dragoman.errors import DragomanError
@@ -34,7 +38,7 @@ from dragoman.types import Step
 MAX_BACKLOG = 1 << 20  # bytes of frames whose steps wait for their reader
 MAX_TICK = 1.0  # seconds
 TICKS_PER_TIMEOUT = 20
-EVENT_STREAM = b"text/event-stream"
+EVENT_STREAM, JSON = b"text/event-stream", b"application/json"
 REST_SECONDS = 0.05  # for the rest of a response whose choices have all finished
 
 
@@ -54,6 +58,7 @@ class ResponseStream:
         self._splitter = FrameSplitter()
         self._connection: UpstreamConnection | None = None
         self._status = 0
+        self._is_stream = False  # the response is one of frames, not an error
         self._headers: Mapping[bytes, bytes] = {}
         self._error_body = bytearray()
         self._backlog = 0
@@ -70,12 +75,17 @@ class ResponseStream:
 
     def take_head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
         self._status, self._headers = status, headers
+        self._is_stream = status == 200
         problem = find_head_problem(headers) if status == 200 else None
-        if problem is not None:
+        if problem is None:
+            return
+        if get_content_type(headers).startswith(JSON):
+            self._is_stream = False  # it may say what is wrong
+        else:
             self._end_with(InvalidFrame(problem))
 
     def take_data(self, data: bytes) -> None:
-        if self._status != 200:
+        if not self._is_stream:
             if len(self._error_body) < MAX_ERROR_BODY:
                 self._error_body += data
             return
@@ -116,13 +126,33 @@ class ResponseStream:
     def end(self) -> None:
         if self._status != 200:
             self._set_error(StatusFailure(self._status, bytes(self._error_body), self._headers))
+        elif not self._is_stream:
+            self._set_error(make_body_error(bytes(self._error_body)))
         elif not self._reader.is_complete:
-            self._set_error(ConnectionFailure("closed", "the response ended before its choices"))
+            self.fail(ConnectionFailure("closed", "the response ended before its choices"))
         elif not self.done.done():
             self.done.set_result(None)
 
     def fail(self, failure: ConnectionFailure) -> None:
+        if not self.done.done():
+            self._read_last_frame()
         self._set_error(failure)
+
+    def _read_last_frame(self) -> None:
+        """Read what no empty line follows: the last frame, unless it is cut off."""
+        try:
+            steps = self._read_all(self._splitter.feed(END))
+        except InvalidFrame:
+            return
+        except (UpstreamFailure, DragomanError) as error:
+            self._set_error(error)
+            return
+        self._put_last(steps)
+
+    def _put_last(self, steps: list[Step]) -> None:
+        if steps:
+            self.has_steps = True
+            self._queue.put(steps)
 
     def _end_with(self, error: Exception) -> None:
         """Fail, and close the connection: nothing that follows can be read."""
@@ -144,9 +174,7 @@ class ResponseStream:
             steps = self._reader.read(DONE)
         except (UpstreamFailure, DragomanError):
             return False
-        if steps:
-            self.has_steps = True
-            self._queue.put(steps)
+        self._put_last(steps)
         return self._reader.is_complete
 
     def stall(self, seconds: float) -> None:
@@ -167,13 +195,27 @@ class ResponseStream:
 
 def find_head_problem(headers: Mapping[bytes, bytes]) -> str | None:
     """Say why a response is no stream of events: the page of a proxy, or compressed."""
-    encoding = headers.get(b"content-encoding", b"identity").strip().lower()
-    if encoding != b"identity":
+    encoding = headers.get(b"content-encoding", b"").strip().lower()
+    if encoding not in (b"", b"identity"):
         return f"the response is encoded: {encoding.decode(errors='replace')}"
-    kind = headers.get(b"content-type", EVENT_STREAM).strip().lower()
+    kind = get_content_type(headers) or EVENT_STREAM
     if not kind.startswith(EVENT_STREAM):
         return f"the response is no stream of events but {kind.decode(errors='replace')}"
     return None
+
+
+def get_content_type(headers: Mapping[bytes, bytes]) -> bytes:
+    return headers.get(b"content-type", b"").strip().lower()
+
+
+def make_body_error(body: bytes) -> UpstreamFailure:
+    """Return the error in a body that came instead of a stream."""
+    try:
+        data = msgspec.json.decode(body)
+    except DECODE_ERRORS:
+        data = None
+    error = data.get("error") if isinstance(data, dict) else None
+    return make_stream_error(error) if error else InvalidFrame("the response is no stream")
 
 
 class ResponseRest:

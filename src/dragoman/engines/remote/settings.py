@@ -59,6 +59,14 @@ class RemoteSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         key = HIDDEN if self.api_key else ""
         return f"RemoteSettings(url={self.url!r}, model={self.model!r}, api_key={key!r})"
 
+    def hide_key(self, text: object) -> str:
+        """Return a text for the log: some servers repeat the key in their errors."""
+        try:
+            key = self.read_api_key()
+        except ValueError:
+            key = ""
+        return str(text).replace(key, HIDDEN) if key else str(text)
+
     def read_api_key(self) -> str:
         """Return the key, or raise a `ValueError` that says what is wrong with its file."""
         if not self.api_key_file:
@@ -107,6 +115,8 @@ def parse_url(url: str) -> SplitResult:
         is_address = False
     if not is_address:
         raise ValueError(f"{url!r} is not an address such as http://HOST:PORT")
+    if not parts.path.isascii() or not parts.path.isprintable() or " " in parts.path:
+        raise ValueError(f"{url!r} has a space or another character that must be written as %XX")
     if parts.query or parts.fragment:
         raise ValueError(f"{url!r} has a query or a fragment; give the address alone")
     return parts

@@ -47,9 +47,12 @@ def identify(client: ProbeClient, model: str = "") -> ServerInfo:
 
 
 def list_models(client: ProbeClient) -> tuple[str, ...]:
-    """Return the names of the models that a server has, without its LoRA adapters."""
+    """Return the names of a server's models that generate, without its LoRA adapters."""
     rows = read_rows(client.get("/v1/models"))
-    return tuple(row.id for row in rows if not get_text(row.fields, "parent"))
+    names = [row.id for row in rows if not get_text(row.fields, "parent")]
+    if len(names) > 1 and get_text(rows[0].fields, "owned_by").lower() not in READERS:
+        names = openai_compatible.drop_embedding_models(client, names) or names
+    return tuple(names)
 
 
 def read_rows(answer: ProbeAnswer) -> list[ModelRow]:

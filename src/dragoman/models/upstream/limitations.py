@@ -43,7 +43,7 @@ def list_limitations(found: Discovery, capabilities: Capabilities) -> tuple[str,
         sentences += [FIELDS[name] for name in found.ignored_fields if name in FIELDS]
         if not capabilities.grammars and "grammars" not in found.ignored_fields:
             sentences.append(explain_missing_grammars(found))
-    return tuple(sentences)
+    return (*sentences, *found.info.limitations)
 
 
 def explain_missing_grammars(found: Discovery) -> str:

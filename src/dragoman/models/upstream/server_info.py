@@ -56,6 +56,7 @@ class ServerInfo(Struct, frozen=True, kw_only=True):
     default_sampling: Sampling | None = None  # of requests that set nothing
     parameters: str | None = None  # a label like 135M
     quantization: str | None = None
+    limitations: tuple[str, ...] = ()  # of this server, in sentences for people
 
 
 def get_text(fields: Mapping[str, Json], *names: str) -> str:

@@ -11,15 +11,12 @@ from dragoman.errors import EngineFailed
 from dragoman.events import Delta, Finish
 from dragoman.pipeline.detokenize import Detokenizer
 from dragoman.pipeline.reader import Reader, get_finish
-from dragoman.types import (
-    Job,
-    Step,
-)
+from dragoman.types import Job, Json, Step
 
 
 class CallFunction(Struct):
     name: str | None = None
-    arguments: str | None = None
+    arguments: str | dict[str, Json] | None = None  # some servers send the object itself
 
 
 class CallDelta(Struct):
@@ -48,7 +45,8 @@ class RelayReader(Reader):
         super().__init__(index, job, Detokenizer(None, frozenset(), (), False), "", first=first)
         self._job_id = job.id
         self._include_reasoning = include_reasoning
-        self._calls = 0  # so far
+        self._calls: list[str | None] = []  # the ids that the server has given them
+        self._numbers: dict[int, int] = {}  # the server's index -> the latest call with it
 
     def feed(self, step: Step) -> list[Delta]:
         if self._finished:
@@ -79,19 +77,34 @@ class RelayReader(Reader):
             yield from self._read_call(call)
 
     def _read_call(self, call: CallDelta) -> Iterator[Delta]:
-        """Read a part of a call; some servers send calls without an index, each as a whole."""
         function = call.function or CallFunction()
-        number = call.index
-        if number is None:
-            number = self._calls if function.name else self._calls - 1
-        if number == self._calls and function.name:
-            self._calls += 1
+        number = self._find_call(call, function)
+        if number is None and function.name:
+            number = len(self._calls)
+            self._calls.append(call.id)
             self.call_names.append(function.name)
             unique_id = call.id or f"call_{self._job_id[-16:]}_{self._index}_{number}"
             if not call.id:
                 self.generated_call_ids.add(unique_id)
             yield Delta(self._index, function.name, "tool_name", number, id=unique_id)
-        if not 0 <= number < self._calls:
+        if number is None:
             raise EngineFailed("The upstream server returned an invalid answer.")
-        if function.arguments:
-            yield Delta(self._index, function.arguments, "tool_args", number)
+        if call.index is not None:
+            self._numbers[call.index] = number
+        arguments = function.arguments
+        if isinstance(arguments, dict):
+            arguments = msgspec.json.encode(arguments).decode()
+        if arguments:
+            yield Delta(self._index, arguments, "tool_args", number)
+
+    def _find_call(self, call: CallDelta, function: CallFunction) -> int | None:
+        """Return the call that a part continues; None if it begins another one.
+
+        Some servers send calls without an index, each as a whole, or all with the same index.
+        """
+        if call.index is None:
+            return None if function.name or not self._calls else len(self._calls) - 1
+        number = self._numbers.get(call.index)
+        if number is not None and function.name and call.id and call.id != self._calls[number]:
+            return None
+        return number

@@ -16,7 +16,7 @@ import httptools
 from dragoman.engines.remote.failures import ConnectionFailure
 
 MAX_HEADER_BYTES = 1 << 16
-INTERIM_STATUSES = (100, 102, 103)
+INTERIM_STATUSES = range(100, 200)
 
 
 class ResponseReceiver(Protocol):

@@ -9,47 +9,82 @@ from dragoman.engines.remote.failures import DECODE_ERRORS, InvalidFrame
 
 T = TypeVar("T")
 
+CR = ord("\r")
 MAX_FRAME = 32 << 20  # a cumulative stream repeats the whole answer in each frame
 DONE = b"[DONE]"
 DATA = b"data: "
 END = b"\n\n"
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class FrameSplitter:
-    """Splits a body into frames. Comments, names of events and ids are dropped."""
+    """Splits a body into frames. Comments, names of events and ids are dropped.
+
+    Lines end with CR, LF or both, and a byte order mark may come first, as the standard says. At
+    the end of a body, an empty line (`END`) ends a frame that has none.
+    """
 
     def __init__(self) -> None:
-        self._rest = bytearray()
+        self._rest = bytearray()  # of the body, with LF at the ends of lines
+        self._ends_with_cr = False  # an LF that follows belongs to it
+        self._is_first = True  # nothing but a part of the byte order mark has arrived
 
     def feed(self, data: bytes) -> list[bytes]:
         """Return the data of the frames that are complete with this part of the body."""
         if data.endswith(END) and data.find(b"\n") == len(data) - 2 and not self._rest:
             frame = data[6:-2]
-            if frame and data.startswith(DATA):
+            if frame and data.startswith(DATA) and not self._ends_with_cr and data[-3] != CR:
+                self._is_first = False
                 return [frame]  # the usual case
         return self._split(data)
 
     def _split(self, data: bytes) -> list[bytes]:
         """Split all that has arrived; of a long frame only the new part is looked at."""
         rest = self._rest
-        start = max(0, len(rest) - 3)
-        rest += data
-        if rest.find(b"\n\n", start) < 0 and rest.find(b"\n\r\n", start) < 0:
+        start = 0 if self._is_first else max(0, len(rest) - 1)
+        rest += self._normalize(data)
+        if self._is_first and not self._drop_mark():
+            return []
+        if rest.find(END, start) < 0:
             if len(rest) > MAX_FRAME:
                 raise InvalidFrame("a frame is too long")
             return []
-        whole = bytes(rest).replace(b"\r\n", b"\n")
-        *events, remaining = whole.split(END)
+        *events, remaining = bytes(rest).split(END)
         self._rest = bytearray(remaining)
         return [frame for event in events if (frame := read_data(event))]
 
+    def _normalize(self, data: bytes) -> bytes:
+        """Return data whose lines end with LF, wherever a CRLF was cut."""
+        if self._ends_with_cr:
+            data = data.removeprefix(b"\n")
+        self._ends_with_cr = data.endswith(b"\r") or (self._ends_with_cr and not data)
+        if b"\r" in data:
+            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        return data
+
+    def _drop_mark(self) -> bool:
+        """Drop the byte order mark; return False while it may still be incomplete."""
+        rest = self._rest
+        if len(rest) < len(BYTE_ORDER_MARK) and BYTE_ORDER_MARK.startswith(rest):
+            return False
+        self._is_first = False
+        if rest.startswith(BYTE_ORDER_MARK):
+            del rest[: len(BYTE_ORDER_MARK)]
+        return True
+
 
 def read_data(event: bytes) -> bytes:
-    """Return the data of an event; one without any is no event."""
+    """Return the data of an event; one without any is no event.
+
+    An older llama-server writes an error into a field of that name.
+    """
     if event.startswith(DATA) and b"\n" not in event:
         return event[6:]
-    lines = [line for line in event.split(b"\n") if line.startswith(b"data:")]
-    return b"\n".join(line[5:].removeprefix(b" ") for line in lines)
+    lines = event.split(b"\n")
+    data = [line[5:].removeprefix(b" ") for line in lines if line.startswith(b"data:")]
+    if not data and (error := next((x[6:] for x in lines if x.startswith(b"error:")), b"")):
+        return b'{"error":%b}' % error
+    return b"\n".join(data)
 
 
 def decode_frame(decode: Callable[[bytes], T], frame: bytes) -> T:

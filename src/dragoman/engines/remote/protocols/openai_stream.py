@@ -98,7 +98,7 @@ class TextReader:
     def _read_choice(self, choice: TextChoice) -> list[Step]:
         text = self._get_text(choice)
         if choice.finish_reason:  # some servers send an empty one with each frame
-            self._finish = FINISHES.get(choice.finish_reason)
+            self._finish = FINISHES.get(choice.finish_reason.lower())
             if self._finish is None:
                 raise EngineFailed("The upstream server stopped before the answer was finished.")
         if not text:
