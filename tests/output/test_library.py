@@ -228,7 +228,7 @@ def test_arguments_are_emitted_as_they_arrive() -> None:
         "".join(span.text for span in parser.feed(piece) if span.channel == "tool_args")
         for piece in ['New "', "York", "\n", "City\n", "</parameter>\n</function>"]
     ]
-    assert pieces == ['New \\"', "York", "", "\\nCity", '"}']
+    assert pieces == ['{"city": "New \\"', "York", "", "\\nCity", '"}']
 
 
 def test_ids_from_the_model_are_returned() -> None:

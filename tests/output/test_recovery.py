@@ -271,12 +271,25 @@ KEY_WITHOUT_VALUE = {
     "<arg_value>3</arg_value>\n</tool_call>",
     "lfm2": "<|tool_call_start|>[book(days=3, city=)]<|tool_call_end|>",
     "gemma4": "<|tool_call>call:book{city:,days:3}<tool_call|>",
+    # the tag of the value is there, and the next key or the end of the call follows
+    "glm45 at the end": "<tool_call>book\n<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n"
+    "<arg_key>city</arg_key>\n<arg_value>\n</tool_call>",
+    "qwen3_coder": "<tool_call>\n<function=book>\n<parameter=city>\n<parameter=days>\n3\n"
+    "</parameter>\n</function>\n</tool_call>",
+    "qwen3_coder at the end": "<tool_call>\n<function=book>\n<parameter=days>\n3\n</parameter>\n"
+    "<parameter=city>\n</function>\n</tool_call>",
+    "deepseek_v32": '<｜DSML｜function_calls>\n<｜DSML｜invoke name="book">\n'
+    '<｜DSML｜parameter name="days" string="false">3</｜DSML｜parameter>\n'
+    '<｜DSML｜parameter name="city" string="true">\n'
+    "</｜DSML｜invoke>\n</｜DSML｜function_calls>",
+    "minimax_m3": ']<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name="book">]<]minimax[>[<city>'
+    "]<]minimax[>[<days>3]<]minimax[>[</days>]<]minimax[>[</invoke>\n]<]minimax[>[</tool_call>",
 }
 
 
 @pytest.mark.parametrize("name", KEY_WITHOUT_VALUE)
 def test_a_key_without_a_value_is_left_out(name: str) -> None:
-    parser = OutputParser(name, tools=TOOLS)
+    parser = OutputParser(name.partition(" ")[0], tools=TOOLS)
     output = fold_spans(parse_pieces(parser, [KEY_WITHOUT_VALUE[name]]))
     assert output.calls == [("book", {"days": 3})]
 
@@ -288,6 +301,13 @@ WRONG_CLOSING_TAGS = {
     "<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n</tool_call>",
     "minimax_m2": '<minimax:tool_call>\n<invoke name="book">\n<parameter name="city">Oslo</param>\n'
     '<parameter name="days">3</parameter>\n</invoke>\n</minimax:tool_call>',
+    "minimax_m3": ']<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name="book">]<]minimax[>[<city>'
+    "Oslo]<]minimax[>[</town>]<]minimax[>[<days>3]<]minimax[>[</days>]<]minimax[>[</invoke>\n"
+    "]<]minimax[>[</tool_call>",
+    "deepseek_v41": '<｜DSML｜ calls>\n<｜DSML｜ invoke name="book">\n'
+    '<｜DSML｜ parameter name="city" string="true">Oslo</ ｜DSML｜ parameter>\n'
+    '<｜DSML｜ parameter name="days" string="false">3'
+    "</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n</｜DSML｜ calls>",
 }
 
 
@@ -296,3 +316,18 @@ def test_a_wrong_closing_tag_is_no_part_of_a_value(name: str) -> None:
     parser = OutputParser(name, tools=TOOLS)
     output = fold_spans(parse_pieces(parser, [WRONG_CLOSING_TAGS[name]]))
     assert output.calls == [("book", {"city": "Oslo", "days": 3})]
+
+
+EMPTY_STRINGS = {
+    "qwen3_coder": "<tool_call>\n<function=book>\n<parameter=city>\n</parameter>\n</function>\n"
+    "</tool_call>",
+    "glm45": "<tool_call>book\n<arg_key>city</arg_key>\n<arg_value></arg_value>\n</tool_call>",
+    "minimax_m3": ']<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name="book">]<]minimax[>[<city>'
+    "]<]minimax[>[</city>]<]minimax[>[</invoke>\n]<]minimax[>[</tool_call>",
+}
+
+
+@pytest.mark.parametrize("name", EMPTY_STRINGS)
+def test_an_empty_string_that_is_closed_is_a_value(name: str) -> None:
+    output = fold_spans(parse_pieces(OutputParser(name, tools=TOOLS), [EMPTY_STRINGS[name]]))
+    assert output.calls == [("book", {"city": ""})]

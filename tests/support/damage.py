@@ -5,7 +5,7 @@ damages one call in a way in which models do (`damage_catalogue`). `find_violati
 returns the laws that the result breaks:
 
 - every other call, and the text and reasoning around the calls, are as they were written;
-- damage that leaves no doubt about what is meant (`REPAIRED`) does not change the call itself;
+- damage that leaves no doubt about what is meant (`REPAIRED`) changes neither call nor text;
 - the damaged call is at most one call; its name, keys and values were in the text;
 - no marker of the call is part of an argument;
 - no word is lost: what the call does not take is text;
@@ -68,6 +68,11 @@ class DamagedAnswer(Struct, frozen=True):
     damaged: str  # its text
     text: str  # the whole answer
     after: str  # the text after all calls
+
+    @property
+    def words(self) -> str:
+        """The text around the calls, without white space."""
+        return "".join((self.before + self.after).split())
 
     def make_parser(self) -> OutputParser:
         return OutputParser(self.format, "think" if self.reasoning else None, tools=TOOLS)
@@ -144,6 +149,8 @@ def find_violations(answer: DamagedAnswer) -> list[str]:
         broken.append("the text before the calls changed")
     if not output.text.rstrip().endswith(answer.after.strip()):
         broken.append("the text after the calls changed")
+    if answer.damage in REPAIRED and "".join(output.text.split()) != answer.words:
+        broken.append("markup became text")
     if output.reasoning != answer.reasoning:
         broken.append("the reasoning changed")
     # as text: of two values for one key, the raw arguments keep both

@@ -63,6 +63,30 @@ def list_inner_markers(tool_format: ToolFormat) -> list[str]:
     return [marker.replace(GAP, "") for marker in markers if len(marker) > 3]
 
 
+def edit_inner_close(change: Callable[[str], str]) -> Damage:
+    """Change the tag that closes a key or a value."""
+
+    def run(call: WrittenCall, tool_format: ToolFormat, random: Random) -> str:
+        tags = [marker for marker in list_inner_markers(tool_format) if marker.startswith("</")]
+        if not tags:
+            return call.text
+        match = pick("|".join(map(re.escape, tags)), call.body, random)
+        return replace_match(match, call, "" if match is None else change(match[0]))
+
+    return run
+
+
+def add_space_before_name(call: WrittenCall, _: ToolFormat, random: Random) -> str:
+    match = pick(rf"(?<![.\w]){call.name}\b", call.body, random)
+    return replace_match(match, call, random.choice((" ", "\n")) + call.name)
+
+
+def end_turn_after_call(call: WrittenCall, tool_format: ToolFormat, random: Random) -> str:
+    token = random.choice([end for end in ENDS_OF_TURN if end not in tool_format.section.close])
+    before, after = random.choice(((token, ""), ("", token), (token, token)))
+    return call.opening + call.body + before + call.closing + after
+
+
 def edit_closing(change: Callable[[str, Random], str]) -> Damage:
     return lambda call, _, random: call.opening + call.body + change(call.closing, random)
 
@@ -177,8 +201,20 @@ DAMAGES: dict[str, Damage] = {
     ),
     "arguments in Python": edit_json(lambda text, _: repr(json.loads(text))),
     "end of turn": insert(ENDS_OF_TURN),
+    "end of turn after a call": end_turn_after_call,
+    "space before the name": add_space_before_name,
+    "commas are semicolons": edit_json(replace_one(r",", ";")),
+    "words unquoted": edit(r"(?<=[:=])(\s*)[\"']((?:[A-Z]\w+ )+[A-Z]\w+)[\"']", r"\1\2"),
+    "opening quote missing": edit(r"(?<=[:=])(\s*)[\"']([A-Z][\w ]+[\"'])", r"\1\2"),
+    "curly quotes": edit(r"(?<=[:=])(\s*)[\"']([A-Z][\w ]+)[\"']", "\\1\u201c\\2\u201d"),
+    "closing tag with space": edit_inner_close(lambda tag: tag.replace("</", "</ ")),
+    "closing tag of another name": edit_inner_close(lambda _: "</value>"),
+    "closing tag missing": edit_inner_close(lambda _: ""),
 }
 # damage after which the call is the same
 REPAIRED = {"none", "close doubled", "space in arguments", "comment", "colon of JSON doubled"}
 REPAIRED |= {"comma of JSON added", "arguments in a string", "arguments in two strings"}
 REPAIRED |= {"arguments in a list", "arguments in a fence", "arguments in Python"}
+REPAIRED |= {"open doubled", "end of turn after a call", "space before the name"}
+REPAIRED |= {"commas are semicolons", "words unquoted", "opening quote missing", "curly quotes"}
+REPAIRED |= {"closing tag with space", "closing tag of another name", "closing tag missing"}

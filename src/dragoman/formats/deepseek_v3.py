@@ -14,7 +14,7 @@ TOOLS = ToolFormat(
     bodies=(
         NamedObject(
             name_ends=("\n```json", "```json"),
-            name_pattern=r"(?:\w+<｜tool▁sep｜>)?(?P<name>[^\s{}]+)",
+            name_pattern=r"(?:\w+\s*<｜tool▁sep｜>)?\s*(?P<name>[^\s{}]+)",
             spellings=("function<｜tool▁sep｜>{name}",),
             fence=("```",),
         ),

@@ -14,7 +14,7 @@ TOOLS = ToolFormat(
     bodies=(
         NamedObject(
             name_ends=("<|tool_call:args|>",),
-            name_pattern=r"(?P<id>[^\s{}<>|]*)<\|tool_call:name\|>(?P<name>[^\s{}<>|]+)",
+            name_pattern=r"(?P<id>[^\s{}<>|]*)\s*<\|tool_call:name\|>\s*(?P<name>[^\s{}<>|]+)",
             spellings=("{id}<|tool_call:name|>{name}",),
         ),
     ),

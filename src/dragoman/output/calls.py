@@ -36,7 +36,8 @@ class DeclaredTools:
         return self._accept or name in self._tools
 
     def resolve_name(self, name: str) -> str:
-        """Return the name of the declared tool: some models repeat a name, as in `read.read`."""
+        """Return the name of the tool, without space; some models repeat it, as in `read.read`."""
+        name = name.strip()
         first, _, second = name.partition(".")
         is_repeated = first == second and first in self._tools and name not in self._tools
         return first if is_repeated else name

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import Literal, NamedTuple
 
-from dragoman.output.arguments.call_body import make_marker_set
+from dragoman.output.arguments.call_body import get_markers
 from dragoman.output.spec import ReasoningFormat
 from dragoman.output.text_buffer import ReadSteps, TextBuffer
 
@@ -67,7 +67,7 @@ def read_channel(
 def _follows(buffer: TextBuffer, offset: int, markers: tuple[str, ...]) -> ReadSteps[bool]:
     """Whether one of the markers stands this far behind the position."""
     while True:
-        start, _, index = make_marker_set(*markers).match_from(buffer, buffer.pos + offset)
+        start, _, index = get_markers(*markers).match_from(buffer, buffer.pos + offset)
         if index >= 0 or start < 0 or buffer.has_ended:
             return index >= 0
         yield

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from dragoman.output.arguments.call_body import make_marker_set
+from dragoman.output.arguments.call_body import get_markers
 from dragoman.output.spec import MessageHeader
 from dragoman.output.text_buffer import ReadSteps, TextBuffer, is_at_marker, skip_space
 
@@ -29,6 +29,6 @@ def starts_inside_header(buffer: TextBuffer, header: MessageHeader) -> ReadSteps
     """Whether an answer starts in the middle of a header."""
     if any(header.answer_starts):
         yield from skip_space(buffer)
-        return (yield from is_at_marker(buffer, make_marker_set(*header.answer_starts)))
+        return (yield from is_at_marker(buffer, get_markers(*header.answer_starts)))
     yield from skip_space(buffer, WORD)
-    return (yield from is_at_marker(buffer, make_marker_set(*header.end)))
+    return (yield from is_at_marker(buffer, get_markers(*header.end)))

@@ -9,7 +9,7 @@ import re
 
 from dragoman.output.arguments.call_body import (
     FENCES,
-    make_marker_set,
+    get_markers,
     next_char,
     read_named_arguments,
     read_named_call,
@@ -60,7 +60,7 @@ class SectionReader:
             objects = None  # every call has markers of its own
         names = calls.tools.names if objects is not None and objects.keyed else ()
         calls.ends = make_end_markers(
-            _find_end_markers(tools), make_marker_set(*tools.call.open), objects, names
+            _find_end_markers(tools), get_markers(*tools.call.open), objects, names
         )
 
     def read_section(self) -> ReadSteps[None]:
@@ -69,19 +69,22 @@ class SectionReader:
         is_first = True
         while True:
             yield from skip_space(buffer)
-            if (yield from read_closing_marker(buffer, make_marker_set(*tools.section.close))):
+            if (yield from read_closing_marker(buffer, get_markers(*tools.section.close))):
                 calls.commit()
                 return
-            if (yield from read_marker(buffer, make_marker_set(*tools.section.open))) >= 0:
+            if (yield from read_marker(buffer, get_markers(*tools.section.open))) >= 0:
                 is_first = True  # another section, or a doubled marker
                 continue
             if not is_first and (yield from self._skip_brackets()):
-                markers = make_marker_set(*tools.section.close, *tools.section.open)
+                markers = get_markers(*tools.section.close, *tools.section.open)
                 if not (yield from is_at_marker(buffer, markers)):
                     return
                 continue
             calls.start_next_call()
-            has_marker = (yield from read_marker(buffer, make_marker_set(*tools.call.open))) >= 0
+            has_marker = False
+            while (yield from read_marker(buffer, get_markers(*tools.call.open))) >= 0:
+                has_marker = True  # a doubled one counts once
+                yield from skip_space(buffer)
             if not has_marker and not (yield from self._is_at_unmarked_call(not is_first)):
                 if is_first:
                     yield from self._read_wrapped_text()
@@ -107,7 +110,7 @@ class SectionReader:
         tools, buffer, calls = self._tools, self._buffer, self._calls
         if not tools.call.open or not calls.is_leading:
             raise Mismatch
-        markers = make_marker_set(*tools.section.close, *tools.call.open, *tools.section.open)
+        markers = get_markers(*tools.section.close, *tools.call.open, *tools.section.open)
         text, marker, end = yield from read_until(buffer, markers)
         if marker not in tools.section.close or not WORDS.search(text) or MARKUP.search(text):
             raise Mismatch
@@ -128,7 +131,7 @@ class SectionReader:
         char = yield from peek_char(buffer)
         if not (char and tools.section.close and self._starts_with_bracket(char)):
             return False
-        others = make_marker_set(*tools.section.open, *tools.ignored_after_call)
+        others = get_markers(*tools.section.open, *tools.ignored_after_call)
         if (yield from is_at_marker(buffer, others)):  # which may start with a bracket, too
             return False
         calls.start_attempt(draft=True, marked=False)
@@ -137,7 +140,7 @@ class SectionReader:
             yield from self._read_body_and_close()
             yield from skip_space(buffer)
             buffer.in_call = True
-            is_closed = (yield from read_marker(buffer, make_marker_set(*tools.section.close))) >= 0
+            is_closed = (yield from read_marker(buffer, get_markers(*tools.section.close))) >= 0
         except Mismatch:
             pass
         except UnexpectedEnd:
@@ -170,7 +173,7 @@ class SectionReader:
         tools, buffer, calls = self._tools, self._buffer, self._calls
         body = tools.bodies[0]
         yield from skip_space(buffer)
-        if (yield from is_at_marker(buffer, make_marker_set(*tools.call.close))):
+        if (yield from is_at_marker(buffer, get_markers(*tools.call.close))):
             calls.open_call(name)
             calls.write_arguments("{}")
             calls.close_call()
@@ -187,10 +190,10 @@ class SectionReader:
         """Read a section or a call, whichever opening marker follows."""
         yield from skip_space(self._buffer)
         buffer, tools = self._buffer, self._tools
-        if (yield from read_marker(buffer, make_marker_set(*tools.section.open))) >= 0:
+        if (yield from read_marker(buffer, get_markers(*tools.section.open))) >= 0:
             yield from self.read_section()
-        elif (yield from read_marker(buffer, make_marker_set(*tools.call.open))) >= 0 or (
-            yield from is_at_marker(buffer, make_marker_set(*tools.unmarked_starts))
+        elif (yield from read_marker(buffer, get_markers(*tools.call.open))) >= 0 or (
+            yield from is_at_marker(buffer, get_markers(*tools.unmarked_starts))
         ):
             yield from self.read_call()
         else:
@@ -202,7 +205,7 @@ class SectionReader:
         markers = (*tools.section.open, *tools.unmarked_starts)
         markers += tools.call.open if tools.section_optional else ()
         yield from skip_space(self._buffer)
-        return (yield from is_at_marker(self._buffer, make_marker_set(*markers)))
+        return (yield from is_at_marker(self._buffer, get_markers(*markers)))
 
     def _has_joined_call(self) -> ReadSteps[bool]:
         """Whether a comma or semicolon and another call without a marker follow."""
@@ -211,9 +214,7 @@ class SectionReader:
             return False
         self._buffer.pos += 1
         yield from skip_space(self._buffer)
-        return (
-            yield from is_at_marker(self._buffer, make_marker_set(*self._tools.unmarked_starts))
-        )
+        return (yield from is_at_marker(self._buffer, get_markers(*self._tools.unmarked_starts)))
 
     def _is_at_unmarked_call(self, after_call: bool) -> ReadSteps[bool]:
         """Whether a call without its own marker follows."""
@@ -233,7 +234,7 @@ class SectionReader:
         bodies = self._tools.bodies
         char = yield from next_char(self._buffer)
         is_fenced = (
-            char == "`" and (yield from read_marker(self._buffer, make_marker_set(*FENCES))) >= 0
+            char == "`" and (yield from read_marker(self._buffer, get_markers(*FENCES))) >= 0
         )
         if is_fenced:
             char = yield from next_char(self._buffer)
@@ -245,7 +246,7 @@ class SectionReader:
             raise Mismatch
         if is_fenced:
             yield from skip_space(self._buffer)
-            yield from read_marker(self._buffer, make_marker_set(*FENCES))
+            yield from read_marker(self._buffer, get_markers(*FENCES))
         if self._calls.has_call:
             self._calls.commit()
         yield from self._read_call_close()
@@ -256,7 +257,7 @@ class SectionReader:
         if not closes:
             return
         yield from skip_space(self._buffer)
-        if (yield from read_closing_marker(self._buffer, make_marker_set(*closes))):
+        if (yield from read_closing_marker(self._buffer, get_markers(*closes))):
             self._calls.commit()
 
     def _read_body(self, body: CallBody) -> ReadSteps[None]:
@@ -282,7 +283,7 @@ def _find_end_markers(tools: ToolFormat) -> MarkerSet | None:
     markers = tuple(marker for marker in markers if len(marker) >= 3 and not marker[0].isalnum())
     if tools.header is not None:
         markers += (*tools.header.open, *tools.header.close)
-    return make_marker_set(*markers) if markers else None
+    return get_markers(*markers) if markers else None
 
 
 def _can_start(body: CallBody, char: str) -> bool:

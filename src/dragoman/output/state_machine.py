@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import partial
 
 from dragoman.events import Channel
-from dragoman.output.arguments.call_body import make_marker_set
+from dragoman.output.arguments.call_body import get_markers
 from dragoman.output.calls import CallRecorder, DeclaredTools
 from dragoman.output.channels import read_channel
 from dragoman.output.headers import HEADER_WORDS, is_header_start, starts_inside_header
@@ -148,7 +148,7 @@ class ParserMachine:
     def _emit_opening_marker(self) -> ReadSteps[None]:
         """Emit the marker with which the prompt opened reasoning, in formats that keep markers."""
         reasoning = self._rules.reasoning
-        if not (yield from is_at_marker(self._buffer, make_marker_set(*reasoning.open))):
+        if not (yield from is_at_marker(self._buffer, get_markers(*reasoning.open))):
             self._spans.append(Span("text", reasoning.open[0], -len(reasoning.open[0])))
 
     def _read_start(self) -> ReadSteps[None]:
@@ -169,9 +169,7 @@ class ParserMachine:
             else:
                 self._emit_held()
         elif rules.reasoning.opens_at_start:
-            if (
-                yield from read_marker(buffer, make_marker_set(*rules.reasoning.opens_at_start))
-            ) >= 0:
+            if (yield from read_marker(buffer, get_markers(*rules.reasoning.opens_at_start))) >= 0:
                 self._only_text = False
                 self._enter(self._reasoning_state())
         else:
@@ -184,7 +182,7 @@ class ParserMachine:
             return
         buffer.hold()
         yield from skip_space(buffer)
-        if (yield from is_at_marker(buffer, make_marker_set(*self._rules.reasoning.open))):
+        if (yield from is_at_marker(buffer, get_markers(*self._rules.reasoning.open))):
             self._emit_held()
         else:
             yield from self._attempt(SectionReader.read_call, buffer.pos)
@@ -253,7 +251,7 @@ class ParserMachine:
             self._enter(self._rules.in_text)
         match reasoning.trim:
             case "newline":
-                yield from read_marker(buffer, make_marker_set("\n"))
+                yield from read_marker(buffer, get_markers("\n"))
             case "space":
                 yield from skip_space(buffer)
         if in_reasoning:
@@ -276,7 +274,7 @@ class ParserMachine:
         buffer.hold()
         buffer.pos = end
         others = self._state.markers
-        if close and not (yield from read_enclosed(buffer, make_marker_set(*close), others)):
+        if close and not (yield from read_enclosed(buffer, get_markers(*close), others)):
             self._emit_held()
         else:
             buffer.drop_held()
@@ -289,7 +287,7 @@ class ParserMachine:
         assert header is not None  # noqa: S101
         text, marker, end = "", "", 0
         try:
-            ends = make_marker_set(*header.end, *header.close)
+            ends = get_markers(*header.end, *header.close)
             text, marker, end = yield from read_until(buffer, ends)
         except Mismatch:
             pass

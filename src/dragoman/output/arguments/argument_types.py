@@ -22,7 +22,7 @@ class ArgumentTypes:
     tools: tuple[str, ...] = ()  # the names of the declared tools
     call_keys: tuple[str, ...] = ()  # keys of the object that contains the arguments
 
-    def get_expected_types(self, key: str | None) -> Types | None:
+    def get_expected(self, key: str | None) -> Types | None:
         """Return the types that the schema gives the value of a key."""
         return self.parameters.get(key) if self.casts_words and key is not None else None
 

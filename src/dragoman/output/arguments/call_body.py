@@ -18,6 +18,7 @@ from dragoman.output.arguments.json_strings import LONE_SURROGATE, dump_json
 from dragoman.output.arguments.literal import ValueReader
 from dragoman.output.arguments.strings import read_word
 from dragoman.output.calls import CallRecorder
+from dragoman.output.rules import ENDS_OF_TURN
 from dragoman.output.spec import JsonObjects, NamedObject
 from dragoman.output.text_buffer import (
     MarkerSet,
@@ -35,10 +36,11 @@ from dragoman.output.text_buffer import (
 FENCES = ("```json", "```JSON", "```")  # of code blocks, which models put around arguments
 WRAPPER_STARTS = ('"', "'", "[")  # of values that are no object and may contain the arguments
 MAX_WRAPPERS = 4
+TURN_ENDS = MarkerSet(ENDS_OF_TURN)  # dropped after a call
 
 
 @lru_cache(maxsize=512)
-def make_marker_set(*markers: str) -> MarkerSet:
+def get_markers(*markers: str) -> MarkerSet:
     """Return a cached `MarkerSet`."""
     return MarkerSet(markers)
 
@@ -62,9 +64,7 @@ def read_arguments_value(
 
     `call_keys`: the keys of the object that contains them.
     """
-    quotes = (
-        make_marker_set(*body.string_markers) if body is not None and body.string_markers else None
-    )
+    quotes = get_markers(*body.string_markers) if body is not None and body.string_markers else None
     unquoted = body is not None and body.unquoted_values
     types = ArgumentTypes(
         parameters=calls.tools.get_parameter_types(calls.name),
@@ -132,7 +132,7 @@ def read_object_list(buffer: TextBuffer, body: JsonObjects, calls: CallRecorder)
                 yield from skip_damaged_object(buffer, calls)
         elif char == "," and (calls.has_call or calls.has_rejected_call):
             buffer.pos += 1
-        else:
+        elif not calls.has_call or (yield from read_marker(buffer, TURN_ENDS)) < 0:
             yield from skip_damaged_object(buffer, calls)
 
 
@@ -202,7 +202,7 @@ def read_members(
         if char == "}":
             buffer.pos += 1
             return
-        if char == ",":
+        if char in ",;":
             buffer.pos += 1
             continue
         if char == "{" and fields.is_empty:
@@ -303,7 +303,7 @@ def read_named_call(
     buffer: TextBuffer, body: NamedObject, calls: CallRecorder, after: tuple[str, ...]
 ) -> ReadSteps[None]:
     """Read a name, the marker that ends it, and an object; without one, `after` must follow."""
-    ends = calls.ends.join(make_marker_set(*body.name_ends, "{"))
+    ends = calls.ends.join(get_markers(*body.name_ends, "{"))
     text, marker, end = yield from read_until(buffer, ends)
     if marker in body.name_ends:
         buffer.pos = end
@@ -314,12 +314,12 @@ def read_named_call(
         raise Mismatch
     groups = match.groupdict()
     if body.free_text:
-        closes = make_marker_set(*(line + close for line in ("\n", "") for close in after))
+        closes = get_markers(*(line + close for line in ("\n", "") for close in after))
         if (yield from read_free_text(buffer, calls, groups["name"], closes)):
             return
     if marker in body.name_ends and after:
         yield from skip_space(buffer)
-        if (yield from is_at_marker(buffer, make_marker_set(*after))):
+        if (yield from is_at_marker(buffer, get_markers(*after))):
             calls.open_call(groups["name"], groups.get("id") or "")
             calls.write_arguments("{}")
             calls.close_call()
@@ -332,7 +332,7 @@ def read_named_arguments(
 ) -> ReadSteps[None]:
     calls.open_call(name, call_id)
     yield from skip_space(buffer)
-    is_fenced = (yield from read_marker(buffer, make_marker_set(*body.fence, *FENCES))) >= 0
+    is_fenced = (yield from read_marker(buffer, get_markers(*body.fence, *FENCES))) >= 0
     char = yield from next_char(buffer)
     if char == "{":
         yield from read_arguments_value(buffer, calls, body)
@@ -342,6 +342,8 @@ def read_named_arguments(
         raise Mismatch
     calls.close_call()
     if is_fenced or body.fence:
-        closing = (marker.strip() for marker in (*body.fence, *FENCES))
+        closing = get_markers(*(marker.strip() for marker in (*body.fence, *FENCES)))
         yield from skip_space(buffer)
-        yield from read_marker(buffer, make_marker_set(*closing))
+        while (yield from read_marker(buffer, closing)) >= 0:
+            calls.commit()
+            yield from skip_space(buffer)

@@ -1,6 +1,7 @@
 """Damage that shows in the text around it.
 
-Quotes that are doubled, missing, or not escaped inside a string; lists that are not closed.
+Quotes that are doubled, missing, or not escaped inside a string; lists that are not closed;
+closing tags of another name.
 """
 
 from __future__ import annotations
@@ -8,10 +9,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from dragoman.output.arguments.end_markers import EndMarkers
+from dragoman.output.arguments.end_markers import MAX_LOOKAHEAD, EndMarkers, MarkerFinder
 from dragoman.output.arguments.json_strings import escape, quote
 from dragoman.output.arguments.strings import Output, read_quoted, read_word
-from dragoman.output.text_buffer import INVISIBLE, Mismatch, ReadSteps, TextBuffer
+from dragoman.output.text_buffer import (
+    INVISIBLE,
+    MarkerSet,
+    Mismatch,
+    ReadSteps,
+    TextBuffer,
+    UnexpectedEnd,
+)
 
 MAX_KEY = 64  # characters of a key that may stand in a list that was not closed
 MAX_SPACE = 32  # characters of white space after a quote
@@ -26,6 +34,13 @@ HALF_QUOTED = (  # words and a closing quote
     re.compile(r"[^\s\"',:<>\[\]{}()\\][^\"',:<>\[\]{}()\\\n]{0,256}[\"']\s{0,16}[,}\])]"),
     re.compile(r"[^\s\"',:<>\[\]{}()\\](?:\Z|[^\"',:<>\[\]{}()\\\n]{0,256}(?:\Z|[\"']\s{0,16}\Z))"),
 )
+_WORD = r"[^\s\"',;:<>\[\]{}()\\#]"  # a character of a word; comments are no words
+_WORDS = rf"{_WORD}{{1,64}}(?: {{1,4}}(?!/[/*]){_WORD}{{1,64}})"
+UNQUOTED = (  # several words without quotes, up to the end of the value or of the call
+    re.compile(rf"(?P<words>{_WORDS}{{1,16}})\s{{0,16}}[,;}}\]<]"),
+    re.compile(rf"{_WORDS}{{0,16}}\s{{0,16}}\Z"),
+)
+CURLY_QUOTED = re.compile(r"[\u201c\u2018](.*)[\u201d\u2019]", re.DOTALL)
 KEY_AFTER_QUOTE = (  # the rest of a key and a colon, in an object whose last string is not closed
     re.compile(r"\s{0,16}[\w.\- ]{1,64}[\"']\s{0,16}:"),
     re.compile(r"\s{0,16}(?:\Z|[\w.\- ]{1,64}(?:\Z|[\"']\s{0,16}\Z))"),
@@ -43,6 +58,8 @@ COMMENT_STARTS = frozenset("/#")
 # what may stand where JSON has white space: comments, and characters that JSON does not allow
 ODD_SPACES = COMMENT_STARTS | {char for char in map(chr, range(0x3001)) if char.isspace()}
 ODD_SPACES = (ODD_SPACES | {*INVISIBLE}) - {*" \t\r\n"}
+WRONG_CLOSE = "</"  # starts a closing tag, perhaps of another name
+WRONG_TAG = re.compile(r"</[^<>\n]{0,48}(>)?\s{0,16}")
 _NEXT = re.compile(rf"\s{{0,{MAX_SPACE}}}(\S)?")
 
 
@@ -107,6 +124,31 @@ def read_half_quoted(buffer: TextBuffer) -> str:
     end = min(end for end in ends if end >= 0)
     text, buffer.pos = buffer.text[buffer.pos : end], end + 1
     return quote(text)
+
+
+def read_unquoted(buffer: TextBuffer) -> ReadSteps[str]:
+    """Read a string that has one quote or none, and return it as JSON; empty if it is one word."""
+    if (yield from is_before(buffer, HALF_QUOTED)):
+        return read_half_quoted(buffer)
+    if not (yield from is_before(buffer, UNQUOTED)):
+        part = UNQUOTED[1].match(buffer.text, buffer.pos) if buffer.is_truncated else None
+        if part is not None and " " in part[0].strip():
+            raise UnexpectedEnd  # half of the words is another value
+        return ""
+    match = UNQUOTED[0].match(buffer.text, buffer.pos)
+    assert match is not None  # noqa: S101
+    buffer.pos = match.end("words")
+    return quote(strip_quotes(match["words"]))
+
+
+def strip_quotes(word: str, markers: MarkerSet | None = None) -> str:
+    """Remove curly quotes, and the quote or marker of a string whose opening one is missing."""
+    if (match := CURLY_QUOTED.fullmatch(word)) is not None:
+        return match[1]
+    for close in ('"', "'") if markers is None else markers.markers:
+        if word.endswith(close) and word.count(close) == 1:
+            return word.removesuffix(close)
+    return word
 
 
 def read_string(buffer: TextBuffer, ends: EndMarkers, quote: str, out: Output) -> ReadSteps[None]:
@@ -185,3 +227,29 @@ class ElementText:
             self.is_flushed = True
             self._start()
             self._out("".join(self._parts))
+
+
+def skip_wrong_close(
+    buffer: TextBuffer, next_markers: MarkerSet, finder: MarkerFinder
+) -> ReadSteps[bool]:
+    """Skip a closing tag of another name; False if it is part of a value that is closed later."""
+    while True:
+        match = WRONG_TAG.match(buffer.text, buffer.pos)
+        if match is None:
+            return False
+        if match[1] and match.end() < len(buffer.text):
+            start, _, index = next_markers.match_from(buffer, match.end())
+            is_closed, position = finder.find(buffer, match.end())
+            is_far = position - buffer.pos > MAX_LOOKAHEAD
+            if index >= 0 and (is_closed is False or (is_closed is None and buffer.has_ended)):
+                buffer.pos = match.end()
+                return True
+            if start < 0 or is_closed or is_far:
+                return False
+        elif match.end() < len(buffer.text):
+            return False
+        if buffer.is_truncated and match.end() == len(buffer.text):
+            raise UnexpectedEnd
+        if buffer.has_ended:
+            return False
+        yield

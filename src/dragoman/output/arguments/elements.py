@@ -10,11 +10,16 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from dragoman.output.arguments.call_body import make_marker_set
+from dragoman.output.arguments.call_body import get_markers
 from dragoman.output.arguments.cast import cast, to_json
-from dragoman.output.arguments.end_markers import EndMarkers, ends_string, make_finder
+from dragoman.output.arguments.end_markers import (
+    EndMarkers,
+    ends_string,
+    is_closed_after,
+    make_finder,
+)
 from dragoman.output.arguments.json_strings import quote
-from dragoman.output.arguments.parameter_types import STRING, ParameterSchema
+from dragoman.output.arguments.parameter_types import STRING, ParameterSchema, Types
 from dragoman.output.arguments.tags import ArgumentWriter
 from dragoman.output.calls import CallRecorder
 from dragoman.output.spec import NestedElements
@@ -40,7 +45,7 @@ def read_nested_call(
     buffer: TextBuffer, body: NestedElements, calls: CallRecorder, after: tuple[str, ...]
 ) -> ReadSteps[None]:
     """Read a name, then an element for each argument."""
-    ends = calls.ends.join(make_marker_set(*body.name_ends, *after))
+    ends = calls.ends.join(get_markers(*body.name_ends, *after))
     text, marker, end = yield from read_until(buffer, ends)
     if marker in body.name_ends:
         buffer.pos = end
@@ -49,19 +54,20 @@ def read_nested_call(
         raise Mismatch
     calls.open_call(match["name"].strip())
     out = ArgumentWriter(calls)
-    opens, ends = make_marker_set(body.prefix + "<"), calls.ends.join(make_marker_set(*after))
+    opens, ends = get_markers(body.prefix + "<"), calls.ends.join(get_markers(*after))
     try:
         while True:
             yield from skip_space(buffer)
             at_end = yield from is_at_marker(buffer, ends)
             if at_end or (yield from read_marker(buffer, opens)) < 0:
                 break
-            key, marker, end = yield from read_until(buffer, calls.ends.join(make_marker_set(">")))
+            key, marker, end = yield from read_until(buffer, calls.ends.join(get_markers(">")))
             closing = f"{body.prefix}</{key}>"
             if marker != ">" or _ELEMENT_NAME.fullmatch(key) is None or closing in after:
                 raise Mismatch
             buffer.pos = end
-            yield from read_element(buffer, body, calls, out, PendingElement(key, calls.ends))
+            element = PendingElement(key, calls.get_parameter_types(key), calls.ends)
+            yield from read_element(buffer, body, calls, out, element)
             calls.commit()
     finally:
         out.write_list()
@@ -71,9 +77,11 @@ def read_nested_call(
 class PendingElement:
     """An element about to be read, and the markers that end it if it is not closed."""
 
-    def __init__(self, key: str, ends: EndMarkers) -> None:
+    def __init__(self, key: str, types: Types, ends: EndMarkers) -> None:
         self.key = key
+        self.types = types
         self.ends = ends
+        self.has_children = not types or not types.isdisjoint(("array", "object", "json"))
 
 
 def read_element(
@@ -84,10 +92,10 @@ def read_element(
     element: PendingElement,
 ) -> ReadSteps[None]:
     key = element.key
-    if calls.get_parameter_types(key) == STRING:
+    if element.types == STRING:
         out.start_string(key)
-        yield from read_element_text(buffer, body, element, out.write_string)
-        out.end_string()
+        is_closed = yield from read_element_text(buffer, body, element, out.write_string)
+        out.end_string(is_closed=is_closed)
         return
     parts: list[str] = []
     schema = calls.tools.get_parameter_schema(calls.name, key)
@@ -97,12 +105,13 @@ def read_element(
         out.write_value(key, schema.types, make_item(schema), make_item)
 
     try:
-        yield from read_element_text(buffer, body, element, parts.append)
+        is_closed = yield from read_element_text(buffer, body, element, parts.append)
     except UnexpectedEnd:
         if not buffer.is_truncated:  # half a value is another value
             write()
         raise
-    write()
+    if is_closed or "".join(parts).strip():
+        write()
 
 
 def read_element_text(
@@ -110,24 +119,41 @@ def read_element_text(
     body: NestedElements,
     element: PendingElement,
     write: Callable[[str], object],
-) -> ReadSteps[None]:
-    """Read the content of an element, which may contain elements of the same name."""
+) -> ReadSteps[bool]:
+    """Read the content of an element, which may contain elements of the same name.
+
+    Return whether a closing tag ends it. Any tag ends a value without elements that is not closed.
+    """
     opening, closing = f"{body.prefix}<{element.key}>", f"{body.prefix}</{element.key}>"
-    finder = make_finder(make_marker_set(closing), element.ends.call_opens)
-    markers = element.ends.join(make_marker_set(opening, closing))
+    finder = make_finder(get_markers(closing), element.ends.call_opens)
+    tag = () if element.has_children else (body.prefix + "<",)
+    markers = element.ends.join(get_markers(opening, closing, *tag))
     depth = 1
     while True:
         marker, end = yield from stream_until(buffer, markers, write)
         depth += (marker == opening) - (marker == closing)
-        if marker not in (opening, closing):
+        if marker in tag:
+            if not (yield from is_closed_after(buffer, len(marker), finder)):
+                return (yield from skip_other_close(buffer, body, element.ends))
+            end = buffer.pos + 1
+        elif marker not in (opening, closing):
             if (yield from ends_string(buffer, element.ends, finder)):
-                return
+                return False
             end = buffer.pos + 1
         if depth:
             write(buffer.text[buffer.pos : end])
         buffer.pos = end
         if not depth:
-            return
+            return True
+
+
+def skip_other_close(buffer: TextBuffer, body: NestedElements, ends: EndMarkers) -> ReadSteps[bool]:
+    """Skip the closing tag of another name; False if there is none."""
+    if (yield from read_marker(buffer, get_markers(body.prefix + "</"))) < 0:
+        return False
+    _, marker, end = yield from read_until(buffer, ends.join(get_markers(">")))
+    buffer.pos = end if marker == ">" else buffer.pos
+    return True
 
 
 def element_to_json(

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 
 from dragoman.output.arguments.argument_types import ANY_ARGUMENTS, ArgumentTypes
 from dragoman.output.arguments.damage import (
-    HALF_QUOTED,
     LIST_END,
     MEMBER,
     ODD_SPACES,
@@ -24,11 +23,12 @@ from dragoman.output.arguments.damage import (
     find_next_key,
     is_before,
     read_bare_key,
-    read_half_quoted,
     read_string,
+    read_unquoted,
     skip_doubled_closing,
     skip_doubled_opening,
     skip_odd_space,
+    strip_quotes,
 )
 from dragoman.output.arguments.end_markers import (
     CLOSING_QUOTES,
@@ -161,7 +161,7 @@ class ValueReader:
     def _is_over(self, char: str) -> ReadSteps[bool]:
         """Whether a marker or the next call ends the value here, whatever is open."""
         ends, names = self.ends, self.types.tools
-        if char != "{" or not self.types.may_be_object(self._get_key_name()):
+        if char != "{" or not self.types.may_be_object(self._get_key()):
             return (yield from is_at_end(self._buffer, ends))
         if not self.stack or self._buffer.base + self._buffer.pos < self._value_end:
             return False
@@ -217,8 +217,8 @@ class ValueReader:
             yield from self._read_container(char)
         elif self._string_markers is not None and (yield from self._read_marked_string()):
             return
-        elif not self._unquoted and (yield from is_before(buffer, HALF_QUOTED)):
-            self._emit(read_half_quoted(self._buffer))
+        elif not self._unquoted and (text := (yield from read_unquoted(buffer))):
+            self._emit(text)
         else:
             yield from self._read_bare_word()
 
@@ -360,11 +360,7 @@ class ValueReader:
         assert markers is not None  # noqa: S101
         if (yield from read_marker(buffer, markers)) < 0:
             return False
-        types = (
-            self.types.get_expected_types(self._get_key_name())
-            if self.types.casts_strings
-            else None
-        )
+        types = self.types.get_expected(self._get_key()) if self.types.casts_strings else None
         if types and types != STRING:
             parts: list[str] = []
             try:
@@ -381,14 +377,14 @@ class ValueReader:
         self._out('"')
         return True
 
-    def _get_key_name(self) -> str | None:
+    def _get_key(self) -> str | None:
         """Return the key of the value being read, without quotes; None for inner values."""
         return None if self._current_key is None else json.loads(self._current_key)
 
     def _read_bare_word(self) -> ReadSteps[None]:
-        ends = self.ends
-        pattern = ends.unquoted if self._unquoted else ends.word
-        word = (yield from read_word(self._buffer, ends, pattern)).strip()
+        pattern = self.ends.unquoted if self._unquoted else self.ends.word
+        text = (yield from read_word(self._buffer, self.ends, pattern)).strip()
+        word = strip_quotes(text, self._string_markers)
         if not word:
             if (self.stack or self._pending_braces) and not self._buffer.has_more:
                 raise UnexpectedEnd
@@ -400,7 +396,5 @@ class ValueReader:
             glued = (key for key in self.keys if word.endswith(key) and word != key)
             self.glued_key = next(glued, "")
             word = word.removesuffix(self.glued_key)
-        types = (
-            self.types.get_expected_types(self._get_key_name()) if self.types.casts_words else None
-        )
+        types = self.types.get_expected(self._get_key()) if self.types.casts_words else None
         self._emit(self.types.cast(word, types) if types else word_to_json(word))

@@ -11,12 +11,13 @@ import json
 import re
 
 from dragoman.output.arguments.call_body import (
-    make_marker_set,
+    get_markers,
     next_char,
     read_call_object,
     read_object_list,
 )
 from dragoman.output.arguments.cast import cast
+from dragoman.output.arguments.damage import strip_quotes
 from dragoman.output.arguments.end_markers import CLOSING_QUOTES, ends_string, is_at_end
 from dragoman.output.arguments.json_strings import escape, quote, read_escape
 from dragoman.output.arguments.literal import ValueReader
@@ -234,7 +235,7 @@ class KeywordArguments:
         """Read a string without quotes, up to the next argument or the end of the call."""
         buffer = self._buffer
         parts: list[str] = []
-        ends = make_marker_set(*(f",{GAP}{key}{GAP}=" for key in self._keys), *CALL_ENDS)
+        ends = get_markers(*(f",{GAP}{key}{GAP}=" for key in self._keys), *CALL_ENDS)
         ends = self._calls.ends.join(ends)
         try:
             yield from stream_until(buffer, ends, parts.append)
@@ -246,7 +247,7 @@ class KeywordArguments:
                 raise
             parts = [text[:-1]]
             buffer.pos -= 1
-        text = "".join(parts).strip()
+        text = strip_quotes("".join(parts).strip())
         return "null" if text in ("None", "null") else quote(text)
 
     def _read_string_body(self, quote: str, out: Output) -> ReadSteps[None]:

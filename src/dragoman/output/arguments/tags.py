@@ -11,13 +11,12 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from dragoman.output.arguments.call_body import make_marker_set, next_char, read_arguments_value
+from dragoman.output.arguments.call_body import get_markers, next_char, read_arguments_value
 from dragoman.output.arguments.cast import cast, to_json
+from dragoman.output.arguments.damage import WRONG_CLOSE, skip_wrong_close
 from dragoman.output.arguments.end_markers import (
     CLOSING_QUOTES,
-    MAX_LOOKAHEAD,
     EndMarkers,
-    MarkerFinder,
     ends_string,
     is_closed_after,
     make_finder,
@@ -27,7 +26,6 @@ from dragoman.output.arguments.parameter_types import STRING, ParameterSchema, T
 from dragoman.output.calls import CallRecorder
 from dragoman.output.spec import TaggedArguments
 from dragoman.output.text_buffer import (
-    MarkerSet,
     Mismatch,
     ReadSteps,
     TextBuffer,
@@ -40,8 +38,6 @@ from dragoman.output.text_buffer import (
 )
 
 CDATA = ("<![CDATA[", "]]>")
-WRONG_CLOSE = "</"  # starts a closing tag, perhaps of another name
-WRONG_TAG = re.compile(r"</[^<>\s]{0,40}(>)?\s{0,16}")
 ESCAPED = re.compile(r"\\.", re.DOTALL)
 MakeItem: TypeAlias = Callable[[ParameterSchema], str]  # returns an element of a list as JSON
 JSON_TYPE: Types = frozenset({"json"})  # a value that the format declares not to be a string
@@ -55,6 +51,7 @@ class ArgumentWriter:
         self._calls = calls
         self.has_arguments = False
         self._in_string = False
+        self._string_key = ""  # of a string without any text so far
         self._key = ""  # of values that wait: the schema wants a list, and each may be an element
         self._values: list[tuple[str, MakeItem]] = []  # as one value, and as element of a list
         calls.get_missing_end = self.get_missing_end
@@ -92,15 +89,24 @@ class ArgumentWriter:
             self.write_member(self._key, f"[{', '.join(items)}]")
 
     def start_string(self, key: str) -> None:
-        self._in_string = True
-        self._calls.write_arguments(self._start_member(key) + '"')
+        """Start a string; it is written with its first text, for there may be none."""
+        self._string_key = key
+        self._in_string = False
 
     def write_string(self, text: str) -> None:
-        self._calls.write_arguments(escape(text))
+        if self._in_string:
+            self._calls.write_arguments(escape(text))
+        else:
+            self._in_string = True
+            self._calls.write_arguments(f'{self._start_member(self._string_key)}"{escape(text)}')
 
-    def end_string(self) -> None:
-        self._in_string = False
-        self._calls.write_arguments('"')
+    def end_string(self, *, is_closed: bool) -> None:
+        """End a string; one without text is a value only if it is closed."""
+        if is_closed and not self._in_string:
+            self.write_string("")
+        if self._in_string:
+            self._in_string = False
+            self._calls.write_arguments('"')
 
     def close(self) -> None:
         self._calls.write_arguments("}" if self.has_arguments else "{}")
@@ -111,7 +117,7 @@ def read_tagged_call(
     buffer: TextBuffer, body: TaggedArguments, calls: CallRecorder, after: tuple[str, ...]
 ) -> ReadSteps[None]:
     """Read a name, then keys and values. `after`: markers that can follow the last value."""
-    ends = calls.ends.join(make_marker_set(*body.name_ends, *body.key.open, *after))
+    ends = calls.ends.join(get_markers(*body.name_ends, *body.key.open, *after))
     text, marker, end = yield from read_until(buffer, ends)
     if marker in body.name_ends:
         buffer.pos = end
@@ -125,7 +131,7 @@ def read_tagged_call(
         calls.close_call()
         return
     yield from skip_space(buffer)
-    if body.block.open and (yield from read_marker(buffer, make_marker_set(*body.block.open))) >= 0:
+    if body.block.open and (yield from read_marker(buffer, get_markers(*body.block.open))) >= 0:
         yield from read_argument_block(buffer, body, calls)
         return
     if marker.startswith("/"):  # a self-closing tag
@@ -139,7 +145,7 @@ def read_all_arguments(
 ) -> ReadSteps[None]:
     """Read the keys and values of a call whose name is known."""
     out = ArgumentWriter(calls)
-    opens, closes = make_marker_set(*body.key.open), make_marker_set(*body.value.close)
+    opens, closes = get_markers(*body.key.open), get_markers(*body.value.close)
     try:  # no function of its own: each one that waits for text takes time for every token
         while True:
             yield from skip_space(buffer)
@@ -155,7 +161,7 @@ def read_all_arguments(
     if (
         not out.has_arguments
         and after
-        and not (yield from is_at_marker(buffer, make_marker_set(*after)))
+        and not (yield from is_at_marker(buffer, get_markers(*after)))
     ):
         raise Mismatch  # neither arguments nor an end
     out.close()
@@ -165,13 +171,13 @@ def read_argument_block(
     buffer: TextBuffer, body: TaggedArguments, calls: CallRecorder
 ) -> ReadSteps[None]:
     """Read all arguments as one JSON object between markers."""
-    _, _, buffer.pos = yield from read_until(buffer, make_marker_set(*body.key.close))
+    _, _, buffer.pos = yield from read_until(buffer, get_markers(*body.key.close))
     if (yield from next_char(buffer)) != "{":
         raise Mismatch
     yield from read_arguments_value(buffer, calls)
     calls.close_call()
     yield from skip_space(buffer)
-    yield from read_marker(buffer, make_marker_set(*body.block.close))
+    yield from read_marker(buffer, get_markers(*body.block.close))
 
 
 def read_argument(
@@ -181,7 +187,7 @@ def read_argument(
     out: ArgumentWriter,
 ) -> ReadSteps[None]:
     """Read a key and its value. A key without a value is left out."""
-    ends = calls.ends.join(make_marker_set(*body.key.close, *body.value.open, *body.value.close))
+    ends = calls.ends.join(get_markers(*body.key.close, *body.value.open, *body.value.close))
     text, marker, end = yield from read_until(buffer, ends)
     if marker in body.key.close:
         buffer.pos = end
@@ -189,7 +195,8 @@ def read_argument(
         raise Mismatch  # nothing separates the key from its value
     elif marker not in body.value.open:
         return
-    match = re.fullmatch(body.key_pattern, text.strip())
+    key_text = text.partition(WRONG_CLOSE)[0] if marker in body.value.open else text
+    match = re.fullmatch(body.key_pattern, key_text.strip())
     if match is None:
         raise Mismatch
     groups = match.groupdict()
@@ -199,8 +206,8 @@ def read_argument(
         inline = yield from read_type(buffer, body, calls.ends)
     if body.value.open:
         yield from skip_space(buffer)
-        has_value = (yield from read_marker(buffer, make_marker_set(*body.value.open))) >= 0
-        next_markers = calls.ends.join(make_marker_set(*body.key.open))
+        has_value = (yield from read_marker(buffer, get_markers(*body.value.open))) >= 0
+        next_markers = calls.ends.join(get_markers(*body.key.open))
         if not has_value and (yield from is_at_marker(buffer, next_markers)):
             return
         if not has_value:
@@ -220,9 +227,9 @@ def skip_cut_marker(buffer: TextBuffer, markers: tuple[str, ...]) -> None:
 def read_type(buffer: TextBuffer, body: TaggedArguments, ends: EndMarkers) -> ReadSteps[str | None]:
     """Read the type of a value between its markers; None if it is not there."""
     yield from skip_space(buffer)
-    if (yield from read_marker(buffer, make_marker_set(*body.type.open))) < 0:
+    if (yield from read_marker(buffer, get_markers(*body.type.open))) < 0:
         return None
-    markers = ends.join(make_marker_set(*body.type.close, *body.value.open, *body.key.open))
+    markers = ends.join(get_markers(*body.type.close, *body.value.open, *body.key.open))
     text, marker, end = yield from read_until(buffer, markers)
     if marker in body.type.close:
         buffer.pos = end
@@ -242,12 +249,18 @@ class PendingValue:
             self.closes += body.key.open
         if body.cdata:
             self.closes += (CDATA[0],)
-        line = ("\n",) if body.trim == "newline" else ()
-        found = (*self.closes, *ends.join(make_marker_set(WRONG_CLOSE)).markers)
-        self.markers = make_marker_set(
-            *found, *(start + marker for start in line for marker in found)
+        found = (*self.closes, *ends.join(get_markers(WRONG_CLOSE)).markers)
+        trimmed = found if body.trim == "newline" else ()
+        # without a closing tag, the line breaks between two tags follow the value, too
+        implied = () if ends.markers is None else ends.markers.markers
+        implied += body.key.open if body.implicit_end else ()
+        lines = ("\n", "\n\n", "\n\n\n") if trimmed else ("\n", "\n\n")
+        self.markers = get_markers(
+            *found,
+            *("\n" + marker for marker in trimmed),
+            *(line + marker for line in lines for marker in implied),
         )
-        self.next_markers = ends.join(make_marker_set(*body.key.open))
+        self.next_markers = ends.join(get_markers(*body.key.open))
         self._checked = 0  # parts of the value up to which this is known:
         self._in_string = False  # they end inside a string of a JSON value
 
@@ -265,7 +278,7 @@ def read_value(buffer: TextBuffer, pending: PendingValue, out: ArgumentWriter) -
     """Read a value up to its closing marker."""
     body = pending.body
     if body.trim == "newline":
-        yield from read_marker(buffer, make_marker_set("\n"))
+        yield from read_marker(buffer, get_markers("\n"))
     elif body.trim == "space":
         yield from skip_space(buffer)
     is_streamed = pending.types == STRING or (not pending.types and body.untyped == "text")
@@ -292,11 +305,13 @@ def read_value(buffer: TextBuffer, pending: PendingValue, out: ArgumentWriter) -
         if text.strip() and not buffer.is_truncated:  # half a value is another value
             write_pending(pending, text, out)
         raise
+    is_closed = not marker or marker.lstrip("\n") in body.value.close
+    text = "".join(parts)
     if is_streamed:
-        out.end_string()
-    else:
-        write_pending(pending, "".join(parts), out)
-    if marker.lstrip("\n") in body.value.close:
+        out.end_string(is_closed=is_closed)
+    elif is_closed or text.strip():
+        write_pending(pending, text, out)
+    if marker and is_closed:
         buffer.pos += length
 
 
@@ -309,13 +324,13 @@ def stream_value(
     closing tag of another name ends it, too, if the next key or the end of the call follows.
     """
     body = pending.body
-    finder = make_finder(make_marker_set(*body.value.close), make_marker_set(*body.key.open))
+    finder = make_finder(get_markers(*body.value.close), get_markers(*body.key.open))
     while True:
         marker, end = yield from stream_until(buffer, pending.markers, write)
         name = marker.lstrip("\n")
         if name in pending.closes:
             return marker, end
-        line = "\n" if marker != name else ""
+        line = marker.removesuffix(name)
         buffer.pos += len(line)
         if name == WRONG_CLOSE:
             pending.markers.check_cut(buffer)
@@ -326,32 +341,6 @@ def stream_value(
             return name, buffer.pos
         write(line + buffer.text[buffer.pos])
         buffer.pos += 1
-
-
-def skip_wrong_close(
-    buffer: TextBuffer, next_markers: MarkerSet, finder: MarkerFinder
-) -> ReadSteps[bool]:
-    """Skip a closing tag of another name; False if it is part of a value that is closed later."""
-    while True:
-        match = WRONG_TAG.match(buffer.text, buffer.pos)
-        if match is None:
-            return False
-        if match[1] and match.end() < len(buffer.text):
-            start, _, index = next_markers.match_from(buffer, match.end())
-            is_closed, position = finder.find(buffer, match.end())
-            is_far = position - buffer.pos > MAX_LOOKAHEAD
-            if index >= 0 and (is_closed is False or (is_closed is None and buffer.has_ended)):
-                buffer.pos = match.end()
-                return True
-            if start < 0 or is_closed or is_far:
-                return False
-        elif match.end() < len(buffer.text):
-            return False
-        if buffer.is_truncated and match.end() == len(buffer.text):
-            raise UnexpectedEnd
-        if buffer.has_ended:
-            return False
-        yield
 
 
 def stream_cdata(
@@ -369,7 +358,7 @@ def stream_cdata(
         if marker != CDATA[0]:
             return marker, end
         buffer.pos = end
-        _, buffer.pos = yield from stream_until(buffer, make_marker_set(CDATA[1]), write)
+        _, buffer.pos = yield from stream_until(buffer, get_markers(CDATA[1]), write)
         after_cdata = True
 
 
