@@ -323,7 +323,7 @@ def describe_directory(path: Path) -> ModelSource:
         config = read_checkpoint_config(path)
         weights = [file.stat() for file in path.glob("*.safetensors")]
     except (OSError, ValueError, RecursionError) as error:
-        log.warning("cannot read a model directory: %r", error)
+        log.warning("cannot read the model directory %s: %s", path, error)
         return msgspec.structs.replace(source, broken="The model's config.json cannot be read.")
     size = sum(file.st_size for file in weights)
     return msgspec.structs.replace(source, size=size, **msgspec.structs.asdict(config))

@@ -194,10 +194,7 @@ class ModelRegistry:
         model = None if slot.loaded is None else slot.loaded.model
         change = getattr(model and model.engine, method, None)
         if model is None or change is None:
-            raise Unsupported(
-                "Adapters of this model cannot be changed: it is not loaded, or its engine cannot.",
-                param="model",
-            )
+            raise Unsupported("Load the model first; its engine must take adapters.", param="model")
         await change(*values)
         model.capabilities = get_capabilities(model.engine)
         model.info = replace(model.info, lora=model.capabilities.lora)

@@ -205,7 +205,7 @@ class BackgroundRuns:
             try:
                 await self._sync(store)
             except DragomanError as error:
-                log.warning("background responses could not be stored: %s", error.message)
+                log.warning("cannot store background responses, trying again: %s", error.message)
 
     async def _sync(self, store: Store) -> None:
         for background in list(self._running.values()):

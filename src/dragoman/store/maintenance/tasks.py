@@ -136,6 +136,6 @@ async def _repeat(
         try:
             await task()
         except Unavailable:
-            log.warning("the database is not available")
+            log.warning("the database is not available; maintenance is tried again later")
         except Exception:
             log.exception("maintenance of the store failed")
