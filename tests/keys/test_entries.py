@@ -130,6 +130,9 @@ def test_a_file_that_is_no_list_of_entries_is_rejected(
         ("%Y-%m-%dT%H:%M:%SZ", 1, True),
         ("%Y-%m-%d %H:%M:%S", -1, False),
         ('"2001-02-03"', 0, False),
+        ("9999-12-31", 0, True),
+        ('"9999-12-31T23:59:59-12:00"', 0, True),
+        ('"0001-01-01T00:00:00+12:00"', 0, False),
     ],
 )
 def test_a_key_expires_at_a_time_or_at_the_end_of_a_day(

@@ -111,7 +111,7 @@ def get_tokens(limiter: RateLimiter) -> int:
 
 def test_a_request_that_cannot_fit_is_told_so(clock: ManualClock) -> None:
     limiter = make_limiter(tokens_per_minute=1000)
-    with pytest.raises(ExceedsLimit, match="at most 800"):
+    with pytest.raises(ExceedsLimit, match="to 800 tokens"):
         limiter.reserve_tokens(ANN, 200, 900)
     with pytest.raises(ExceedsLimit, match="Shorten the prompt"):
         limiter.reserve_tokens(ANN, 2000, None)

@@ -18,7 +18,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from datetime import time as day_time
 from typing import Annotated, TypeAlias, TypeVar
 
@@ -40,6 +40,7 @@ from dragoman.types.limits import NO_LIMITS, KeyLimits
 
 Locate: TypeAlias = Callable[..., str]  # takes keys and indices, returns `FILE:LINE`
 AnyOptions = TypeVar("AnyOptions", bound=Struct)
+DAY = 86_400.0  # seconds
 MAX_NAME = 64
 _NAME = re.compile(rf"[\w.@:+-]{{1,{MAX_NAME}}}", re.ASCII)
 _OWNER = re.compile(r"[0-9a-f]{32}")
@@ -255,6 +256,5 @@ def _parse_expiry(text: str, locate: Locate) -> float | None:
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    if len(text.strip()) <= len("2027-01-31") and moment.timetz() == day_time(tzinfo=UTC):
-        moment += timedelta(days=1)
-    return moment.timestamp()
+    is_day = len(text.strip()) <= len("2027-01-31") and moment.timetz() == day_time(tzinfo=UTC)
+    return moment.timestamp() + (DAY if is_day else 0.0)  # no date is after 9999-12-31
