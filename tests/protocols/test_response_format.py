@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from dragoman.errors import BadRequest
 from dragoman.events import Completion, Delta, Finish
@@ -171,7 +172,14 @@ EXPLICIT: list[tuple[dict[str, Any], Constraint]] = [
     ({"regex": DIGITS}, Constraint(kind="regex", value=DIGITS, param="regex")),
     ({"choice": ["a", "é"]}, Constraint(kind="choice", value=["a", "é"], param="choice")),
     ({"choice": ["a"] * 1000}, Constraint(kind="choice", value=["a"] * 1000, param="choice")),
-    ({"json_schema": SCHEMA}, json_constraint(SCHEMA, "json_schema")),
+    (
+        {"json_schema": SCHEMA},
+        replace(json_constraint(SCHEMA, "json_schema"), closes_objects=True),
+    ),
+    (
+        structured_outputs(json=SCHEMA, disable_additional_properties=True),
+        replace(json_constraint(SCHEMA, "structured_outputs.json"), closes_objects=True),
+    ),
     (structured_outputs(json=SCHEMA), json_constraint(SCHEMA, "structured_outputs.json")),
     (structured_outputs(json=SCHEMA_TEXT), json_constraint(SCHEMA, "structured_outputs.json")),
     (structured_outputs(json="true"), json_constraint(True, "structured_outputs.json")),
@@ -263,7 +271,7 @@ BAD_EXPLICIT = [
         "structured_outputs.disable_any_whitespace",
     ),
     (
-        structured_outputs(json=SCHEMA, disable_additional_properties=True),
+        structured_outputs(json=SCHEMA, disable_additional_properties="yes"),
         "structured_outputs.disable_additional_properties",
     ),
     (structured_outputs(json=SCHEMA, disable_fallback=True), "structured_outputs.disable_fallback"),

@@ -110,6 +110,7 @@ class Constraint(Struct, frozen=True, kw_only=True, omit_defaults=True):
     param: str = ""  # the client's field, for errors
     language: Literal["gbnf", "lark"] | None = None  # of a grammar, if the client names it
     allows_tool_calls: bool = False  # the answer may call tools instead
+    closes_objects: bool = False  # they have only the properties that the schema names
 
 
 class Tool(Struct, frozen=True, kw_only=True):

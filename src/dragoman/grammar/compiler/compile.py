@@ -19,6 +19,7 @@ from dragoman.grammar.complexity import make_too_complex_error
 from dragoman.grammar.grammar_spec import CompiledGrammar, GrammarSpec
 from dragoman.grammar.lark_builder import LarkBuilder
 from dragoman.grammar.regex.full_match import is_supported_pattern
+from dragoman.grammar.schema.closed_objects import close_objects
 from dragoman.grammar.schema.nodes import Object
 from dragoman.grammar.schema.schema_parser import parse_schema
 from dragoman.grammar.writer.answer_writer import AnswerWriter
@@ -105,7 +106,8 @@ def _write_content(
     ]
     if constraint.value is None:
         return JsonWriter(lark, {}, banned=banned, param=constraint.param).write_value(Object())
-    schema = parse_schema(constraint.value, param=constraint.param, strict=bool(constraint.strict))
+    value = close_objects(constraint.value) if constraint.closes_objects else constraint.value
+    schema = parse_schema(value, param=constraint.param, strict=bool(constraint.strict))
     warnings += schema.warnings
     definitions = dict(schema.definitions)
     writer = JsonWriter(lark, definitions, banned=banned, param=constraint.param)

@@ -36,12 +36,12 @@ MAX_REFERENCE = 2048  # characters of a reference or `$id`
 # a schema without any of these has only pointers
 _NAMES = frozenset({"$id", "$anchor", "$dynamicAnchor", "$dynamicRef", "$recursiveRef"})
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
-_SCHEMAS = frozenset({"additionalItems", "additionalProperties", "contains", "contentSchema"})
-_SCHEMAS |= {"else", "if", "items", "not", "propertyNames", "then"}
-_SCHEMAS |= {"unevaluatedItems", "unevaluatedProperties"}
-_LISTS = frozenset({"allOf", "anyOf", "items", "oneOf", "prefixItems"})
-_MAPS = frozenset({"$defs", "definitions", "dependencies", "dependentSchemas"})
-_MAPS |= {"patternProperties", "properties"}
+SCHEMA_KEYWORDS = frozenset({"additionalItems", "additionalProperties", "contains", "contentSchema"})
+SCHEMA_KEYWORDS |= {"else", "if", "items", "not", "propertyNames", "then"}
+SCHEMA_KEYWORDS |= {"unevaluatedItems", "unevaluatedProperties"}
+LIST_KEYWORDS = frozenset({"allOf", "anyOf", "items", "oneOf", "prefixItems"})
+MAP_KEYWORDS = frozenset({"$defs", "definitions", "dependencies", "dependentSchemas"})
+MAP_KEYWORDS |= {"patternProperties", "properties"}
 
 
 def localize_references(schema: Json) -> Json:
@@ -222,11 +222,11 @@ def _join(base: str, reference: str) -> str:
 def _list_subschemas(schema: Schema) -> Iterator[tuple[str, Json]]:
     """Yield the schemas directly below one, each with its pointer from there."""
     for keyword, value in schema.items():
-        if keyword in _SCHEMAS and isinstance(value, dict):
+        if keyword in SCHEMA_KEYWORDS and isinstance(value, dict):
             yield f"/{keyword}", value
-        elif keyword in _LISTS and isinstance(value, list):
+        elif keyword in LIST_KEYWORDS and isinstance(value, list):
             for index, inner in enumerate(value):
                 yield f"/{keyword}/{index}", inner
-        elif keyword in _MAPS and isinstance(value, dict):
+        elif keyword in MAP_KEYWORDS and isinstance(value, dict):
             for name, inner in value.items():
                 yield f"/{keyword}/{escape_token(name)}", inner

@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeAlias
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from dragoman.errors import BadRequest, InvalidJson, InvalidValue, Unsupported
 from dragoman.protocols.ollama.keep_alive import KeepAlive, decode_keep_alive
@@ -209,7 +210,8 @@ def _decode_format(value: str | dict[str, Json] | None) -> Constraint | None:
         if value != "json":
             raise InvalidValue("`format` must be `json` or a JSON schema.", param="format")
         return response_format.make_json_constraint(None, None, "format")
-    return response_format.make_json_constraint(value, None, "format")
+    constraint = response_format.make_json_constraint(value, None, "format")
+    return replace(constraint, closes_objects=True)  # as Ollama does
 
 
 def _decode_think(think: bool | str | None, names: dict[str, str] | None = None) -> dict[str, Any]:

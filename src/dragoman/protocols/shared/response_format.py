@@ -62,17 +62,17 @@ class TypedGrammar(Struct, forbid_unknown_fields=True):
 
 
 class StructuredOutputs(Struct, forbid_unknown_fields=True):
-    """One of the first five fields; the others are not supported."""
+    """One of the first five fields; of the others, only the sixth is supported."""
 
     json: SchemaOrText | None = None
     regex: GrammarText | None = None
     choice: Choices | None = None
     grammar: GrammarText | None = None
     json_object: bool | None = None
+    disable_additional_properties: bool | None = None  # for `json`
     structural_tag: Json = None
     whitespace_pattern: Json = None
     disable_any_whitespace: Json = None
-    disable_additional_properties: Json = None
     disable_fallback: Json = None
     backend: Json = None
 
@@ -227,7 +227,8 @@ def _decode_explicit(fields: ConstraintFields) -> Constraint | None:
         _decode_grammar(fields.grammar),
         _make_constraint("regex", fields.regex, "regex"),
         _make_constraint("choice", fields.choice, "choice"),
-        _make_constraint("json", fields.json_schema, "json_schema"),
+        # llama-server's field, with its meaning
+        _make_constraint("json", fields.json_schema, "json_schema", closes_objects=True),
         *_decode_structured_outputs(fields.structured_outputs),
         _make_constraint("json", fields.guided_json, "guided_json"),
         _make_constraint("regex", fields.guided_regex, "guided_regex"),
@@ -267,10 +268,6 @@ def _reject_unsupported(fields: ConstraintFields) -> None:
         },
         "a request cannot choose the whitespace in JSON",
     )
-    openai.reject_unsupported(
-        {f"{path}.disable_additional_properties": nested.disable_additional_properties},
-        "set `additionalProperties` in the schema",
-    )
 
 
 def _decode_structured_outputs(outputs: StructuredOutputs | None) -> list[Constraint | None]:
@@ -279,7 +276,9 @@ def _decode_structured_outputs(outputs: StructuredOutputs | None) -> list[Constr
     path = "structured_outputs"
     json_object = Constraint(kind="json", param=f"{path}.json_object")
     candidates = [
-        _make_constraint("json", outputs.json, f"{path}.json"),
+        _make_constraint(
+            "json", outputs.json, f"{path}.json", bool(outputs.disable_additional_properties)
+        ),
         _make_constraint("regex", outputs.regex, f"{path}.regex"),
         _make_constraint("choice", outputs.choice, f"{path}.choice"),
         _make_constraint("grammar", outputs.grammar, f"{path}.grammar"),
@@ -317,13 +316,16 @@ def _decode_grammar(grammar: str | TypedGrammar | None) -> Constraint | None:
 
 
 def _make_constraint(
-    kind: ConstraintKind, value: SchemaOrText | Choices | None, path: str
+    kind: ConstraintKind,
+    value: SchemaOrText | Choices | None,
+    path: str,
+    closes_objects: bool = False,
 ) -> Constraint | None:
     if value is None:
         return None
     if kind == "json" and isinstance(value, str):
-        return Constraint(kind=kind, value=_parse_schema(value, path), param=path)
-    return Constraint(kind=kind, value=value, param=path)
+        value = _parse_schema(value, path)
+    return Constraint(kind=kind, value=value, param=path, closes_objects=closes_objects)
 
 
 def _parse_schema(text: str, path: str) -> Schema:
