@@ -171,7 +171,9 @@ def report_activity() -> None:
 
 
 async def serve(plan: ServerPlan) -> None:
-    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, report_activity)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGUSR1, report_activity)
+    await loop.getaddrinfo("localhost", 80)  # starts the threads of libuv, which stay: four
     options = {"name": "scripted", "port": 0, **plan.options}
     if not plan.in_child:
         await serve_engine.serve(scripted.create(**plan.engine), options, raises_signals=False)

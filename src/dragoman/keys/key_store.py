@@ -109,6 +109,7 @@ class KeyStore:
         self._checked_at = time.monotonic()
         self._table = self._read(self._settings)
         self._loading: asyncio.Task[KeyChanges | None] | None = None
+        self._loading_since = 0.0
         self.required = self._settings.has_api_keys  # a request needs a key
         self.on_change: Callable[[KeyChanges], None] = lambda changes: None
 
@@ -179,6 +180,8 @@ class KeyStore:
             if self._stat_files() == self._stamps:
                 return
             await self._wait_until_settled()
+        elif time.monotonic() - self._loading_since > MAX_WAIT:
+            return  # a file that cannot be read to its end delays no more requests
         with suppress(TimeoutError):  # thousands of keys take longer; then the old ones still count
             async with asyncio.timeout(MAX_WAIT):
                 await self.reload()
@@ -187,6 +190,7 @@ class KeyStore:
         """Read the keys again now; None if they have a mistake."""
         if self._loading is None:
             self._loading = asyncio.get_running_loop().create_task(self._reload())
+            self._loading_since = time.monotonic()
         return await asyncio.shield(self._loading)
 
     async def _reload(self) -> KeyChanges | None:
