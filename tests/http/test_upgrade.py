@@ -246,5 +246,5 @@ def test_socket_of_another_address_is_refused() -> None:
         socket.create_server(("0.0.0.0", 0)) as listening,
         activate(listening, f'name="scripted", port={listening.getsockname()[1]}') as process,
     ):
-        read_until(process, r"not that of --host 127.0.0.1 and --port")
+        read_until(process, r"not that of `host` 127.0.0.1 and `port`")
         assert process.wait(60) != 0
