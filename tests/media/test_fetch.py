@@ -13,9 +13,9 @@ from dragoman.mcp.url_guard import UrlRejected, parse_endpoint
 from dragoman.media import fetch
 from dragoman.media.errors import MediaError
 from dragoman.media.fetch import MediaFetcher
-from tests.mcp.test_url_guard import list_forbidden_urls, resolve
 from tests.support.file_server import Answers, FileAnswer, serve_files
 from tests.support.forbidden_port import watch_port
+from tests.support.forbidden_urls import list_forbidden_urls, resolve
 
 PRIVATE = ["127.0.0.1", "10.1.2.3", "169.254.169.254", "192.168.0.1", "172.16.0.1", "100.64.0.1"]
 PRIVATE += ["::1", "fe80::1", "fd00::1", "::ffff:127.0.0.1", "64:ff9b::7f00:1", "0.0.0.0", "::"]

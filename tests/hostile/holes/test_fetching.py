@@ -20,8 +20,8 @@ from dragoman.mcp.client import McpClient
 from dragoman.mcp.types import McpServer, ToolsUnavailable
 from dragoman.mcp.url_guard import UrlGuard
 from dragoman.testing import ScriptedEngine
-from tests.mcp.test_url_guard import list_forbidden_urls
 from tests.support.forbidden_port import watch_port
+from tests.support.forbidden_urls import list_forbidden_urls
 from tests.support.hostile_http import HostileServer, make_path, serve_hostile
 from tests.support.hostile_media import (
     DISGUISES,

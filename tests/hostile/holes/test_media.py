@@ -18,9 +18,9 @@ from PIL import Image
 
 from dragoman.media.fetch import MediaFetcher
 from dragoman.testing import ScriptedEngine
-from tests.mcp.test_url_guard import list_forbidden_urls
 from tests.support.file_server import FileAnswer, serve_files
 from tests.support.forbidden_port import watch_port
+from tests.support.forbidden_urls import list_forbidden_urls
 from tests.support.hostile_http import HostileServer, serve_hostile
 from tests.support.hostile_media import (
     DISGUISES,
