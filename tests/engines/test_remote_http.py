@@ -107,6 +107,9 @@ VALID: dict[str, Answer] = {
     ],
     "long line": make_padded(8 << 20),
 }
+VALID["another response at once"] = [
+    CHUNKED + chunk(*BODY) + END + CHUNKED + chunk(make_frame([1])) + END
+]
 HTML = b"<html><body><h1>Please log in</h1></body></html>"
 # answers that are no answers
 INVALID: dict[str, Sequence[bytes]] = {
@@ -198,6 +201,17 @@ async def test_invalid_answers_fail_and_the_next_one_is_read(case: str) -> None:
     _, error = await run_answer(INVALID[case])
     assert isinstance(error, EngineFailed)
     assert error.message == "The upstream server returned an invalid answer."
+
+
+@in_event_loop
+async def test_what_follows_an_invalid_frame_is_not_read() -> None:
+    frames = chunk(make_frame([72]), make_frame([-1]), make_frame([73]), *BODY)
+    server = RawUpstream(OK, [CHUNKED + frames + END])
+    async with server.run(), open_raw(server) as engine:
+        steps = engine.generate(make_job())
+        assert (await anext(steps)).ids == [72]
+        with pytest.raises(EngineFailed, match="invalid answer"):
+            await anext(steps)
 
 
 @pytest.mark.parametrize("text", NAN_FRAMES)

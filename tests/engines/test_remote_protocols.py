@@ -240,6 +240,34 @@ def test_comments_and_names_of_events_are_dropped() -> None:
     assert FrameSplitter().feed(body) == [b"a", b"b\nc", b"d"]
 
 
+EVENTS = b'\n\ndata: {"a":1}\n\n: ping\n\ndata: {"b":2}\nid: 1\n\ndata:x\ndata: y\n\nevent: z\n\n'
+BODIES = {
+    "LF": EVENTS,
+    "CRLF": EVENTS.replace(b"\n", b"\r\n"),
+    "CR": EVENTS.replace(b"\n", b"\r"),
+    "CRLF and LF": EVENTS.replace(b"\n\n", b"\r\n\n"),
+    "LF and CRLF": EVENTS.replace(b"\n\n", b"\n\r\n"),
+    "byte order mark": b"\xef\xbb\xbf" + EVENTS.lstrip(),
+    "no end": EVENTS.removesuffix(b"event: z\n\n").rstrip(),
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_frames_are_the_same_however_a_body_is_cut(name: str) -> None:
+    body = BODIES[name]
+    cuts = [[body], [bytes([byte]) for byte in body]]
+    cuts += [[body[:first], body[first:]] for first in range(1, len(body))]
+    cuts += [
+        [body[:first], body[first:second], body[second:]]
+        for first in range(1, len(body))
+        for second in range(first + 1, min(first + 9, len(body)))
+    ]
+    for parts in cuts:
+        splitter = FrameSplitter()
+        found = [frame for part in [*parts, frames.END] for frame in splitter.feed(part)]
+        assert found == [b'{"a":1}', b'{"b":2}', b"x\ny"], parts
+
+
 class CountingBuffer(bytearray):
     """Counts the bytes that are added, searched and copied."""
 

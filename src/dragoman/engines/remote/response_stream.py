@@ -124,9 +124,10 @@ class ResponseStream:
                 self._connection.resume()
 
     def end(self) -> None:
+        is_stream, self._is_stream = self._is_stream, False
         if self._status != 200:
             self._set_error(StatusFailure(self._status, bytes(self._error_body), self._headers))
-        elif not self._is_stream:
+        elif not is_stream:
             self._set_error(make_body_error(bytes(self._error_body)))
         elif not self._reader.is_complete:
             self.fail(ConnectionFailure("closed", "the response ended before its choices"))
@@ -156,6 +157,7 @@ class ResponseStream:
 
     def _end_with(self, error: Exception) -> None:
         """Fail, and close the connection: nothing that follows can be read."""
+        self._is_stream = False
         self._set_error(error)
         if self._connection is not None and self._connection.is_answering(self):
             self._connection.abort()
@@ -183,6 +185,7 @@ class ResponseStream:
 
     def close(self) -> None:
         """Cancel the request, unless nothing but the end of its response is missing."""
+        self._is_stream = False
         connection = self._connection
         if connection is None or not connection.is_answering(self):
             return

@@ -43,6 +43,8 @@ class WholeResponse:
         self.status, self.headers = status, headers
 
     def take_data(self, data: bytes) -> None:
+        if self.done.done():
+            return
         if len(self.body) + len(data) <= self._limit:
             self.body += data
         else:

@@ -20,7 +20,11 @@ INTERIM_STATUSES = range(100, 200)
 
 
 class ResponseReceiver(Protocol):
-    """Takes one response, part by part. No method may raise."""
+    """Takes one response, part by part. No method may raise.
+
+    Data that follows the end, a failure or `abort` is dropped by the receiver: the parser calls it
+    directly, since a call for each token is one too many.
+    """
 
     def take_head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
         """Take the status and the headers, with names in lower case."""
@@ -46,6 +50,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._receiver: ResponseReceiver | None = None
         self._parser: httptools.HttpResponseParser | None = None
+        self.on_body: Callable[[bytes], None] | None = None  # called by the parser
         self._headers: dict[bytes, bytes] = {}
         self._header_bytes = 0
         self._has_head = False
@@ -67,6 +72,7 @@ class UpstreamConnection(asyncio.Protocol):
             receiver.fail(ConnectionFailure("closed", "the connection is closed"))
             return
         self._receiver = receiver
+        self.on_body = receiver.take_data
         self._parser = httptools.HttpResponseParser(self)
         self._headers, self._header_bytes = {}, 0
         self._has_head = self._is_interim = False
@@ -74,9 +80,13 @@ class UpstreamConnection(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close at once. The receiver of a running request is not called any more."""
-        self._receiver = None
+        self._forget_request()
         if self._transport is not None:
             self._transport.abort()
+
+    def _forget_request(self) -> None:
+        """Hold nothing of a request that is over: an idle connection may live for long."""
+        self._receiver = self._parser = self.on_body = None
 
     def detach(self, receiver: ResponseReceiver) -> None:
         """Give the rest of the response to another receiver."""
@@ -153,15 +163,11 @@ class UpstreamConnection(asyncio.Protocol):
         self._has_head = True
         self._receiver.take_head(status, self._headers)
 
-    def on_body(self, data: bytes) -> None:
-        if self._receiver is not None:
-            self._receiver.take_data(data)
-
     def on_message_complete(self) -> None:
         receiver, parser = self._receiver, self._parser
         if receiver is None or parser is None or self._is_interim:
             return
-        self._receiver = None
+        self._forget_request()
         self.is_reused = True
         self.resume()
         if not parser.should_keep_alive():

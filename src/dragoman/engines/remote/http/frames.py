@@ -9,11 +9,11 @@ from dragoman.engines.remote.failures import DECODE_ERRORS, InvalidFrame
 
 T = TypeVar("T")
 
-CR = ord("\r")
 MAX_FRAME = 32 << 20  # a cumulative stream repeats the whole answer in each frame
 DONE = b"[DONE]"
 DATA = b"data: "
 END = b"\n\n"
+OBJECT_END = b"}" + END
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -28,15 +28,20 @@ class FrameSplitter:
         self._rest = bytearray()  # of the body, with LF at the ends of lines
         self._ends_with_cr = False  # an LF that follows belongs to it
         self._is_first = True  # nothing but a part of the byte order mark has arrived
+        self._is_between_frames = False
 
     def feed(self, data: bytes) -> list[bytes]:
         """Return the data of the frames that are complete with this part of the body."""
-        if data.endswith(END) and data.find(b"\n") == len(data) - 2 and not self._rest:
-            frame = data[6:-2]
-            if frame and data.startswith(DATA) and not self._ends_with_cr and data[-3] != CR:
-                self._is_first = False
-                return [frame]  # the usual case
-        return self._split(data)
+        if (
+            self._is_between_frames
+            and data.startswith(DATA)
+            and data.endswith(OBJECT_END)
+            and data.find(b"\n") == len(data) - 2
+        ):
+            return [data[6:-2]]  # the usual case
+        frames = self._split(data)
+        self._is_between_frames = not (self._rest or self._ends_with_cr or self._is_first)
+        return frames
 
     def _split(self, data: bytes) -> list[bytes]:
         """Split all that has arrived; of a long frame only the new part is looked at."""
@@ -57,7 +62,7 @@ class FrameSplitter:
         """Return data whose lines end with LF, wherever a CRLF was cut."""
         if self._ends_with_cr:
             data = data.removeprefix(b"\n")
-        self._ends_with_cr = data.endswith(b"\r") or (self._ends_with_cr and not data)
+        self._ends_with_cr = data.endswith(b"\r")
         if b"\r" in data:
             data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         return data

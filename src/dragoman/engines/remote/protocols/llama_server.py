@@ -19,6 +19,7 @@ from dragoman.engines.llamacpp.params import (
     SEED_COUNT,
     NativeEvent,
     NativeRequest,
+    TokenEvent,
     build_payload,
     convert_logprob,
     event_decoder,
@@ -26,7 +27,7 @@ from dragoman.engines.llamacpp.params import (
 )
 from dragoman.engines.llamacpp.partial_characters import PieceIndex, ends_inside_character
 from dragoman.engines.remote.answer import AnswerParts, check_range
-from dragoman.engines.remote.failures import NO_IDS, InvalidFrame, StatusFailure
+from dragoman.engines.remote.failures import DECODE_ERRORS, NO_IDS, InvalidFrame, StatusFailure
 from dragoman.engines.remote.http.frames import decode_frame
 from dragoman.engines.remote.protocols.api import (
     FrameReader,
@@ -44,6 +45,8 @@ PATH = "/completion"
 MISSING_FIELDS = frozenset({"min_tokens"})
 MAX_LOST_TOKENS = 3  # a character has at most four bytes, so it can miss three of its tokens
 ENDLESS = 1 << 30
+NO_TOKEN = TokenEvent()
+decode_token = token_decoder.decode
 FindIds: TypeAlias = Callable[[NativeEvent, int], list[int] | None]
 
 
@@ -134,7 +137,10 @@ class LlamaReader:
         if progress.finish is not None:
             return []
         if self._is_plain:  # most frames are one token, and nothing else of them is needed
-            token = decode_frame(token_decoder.decode, frame)
+            try:
+                token = decode_token(frame)
+            except DECODE_ERRORS:
+                token = NO_TOKEN  # the error is that of the whole event
             ids = token.tokens
             is_whole = len(ids) == 1 and not token.stop and token.error is None
             if is_whole and 0 <= ids[0] < self._size:
