@@ -212,7 +212,7 @@ FILES = [
     ("server: [port]", "`server` must be a mapping of settings"),
     ("keys: 'k123'", "`keys` must be a mapping of settings"),
     ("store: postgresql://me:k123@db/x", "`store` must be a mapping of settings"),
-    ("engine: {batch: 99999999999}", "`engine.batch`: must be at most 2147483647, got 1e+11"),
+    ("engine: {batch: 99999999999}", "`engine.batch`: must be at most 2147483647, got 99999999999"),
     ("limits: {memory: 4}", "`limits.memory`: must be at least 1MiB, got 4 bytes; write the unit"),
     ("limits: {memory: 99999999999PB}", "`limits.memory`: must be at most "),
     ("models:\n  5: good.gguf", "dragoman.yaml:2: the name 5 is not text; quote it"),

@@ -94,7 +94,14 @@ COMMANDS = [
     ("serve --api_key x", "Did you mean `--api-key`?"),
     ("serve --port", "argument --port: expected one argument"),
     ("serve --port --host 127.0.0.1", "argument --port: expected one argument"),
+    ("serve hf.co/owner/repo:Q8_0", "Download it from Hugging Face with `dragoman pull hf:owner"),
+    ("run https://hf.co/owner/repo hi", "Download it from Hugging Face with `dragoman pull hf:own"),
+    ("run good", "The prompt is empty. Write the prompt after the name of the model."),
+    ("engine", "the following arguments are required: install, list or remove."),
+    ("keys", "the following arguments are required: new or hash, NAME."),
     # units
+    ("serve --threads 1000000", "--threads: must be at most 512, got 1000000"),
+    ("serve --threads-batch 513", "--threads-batch: must be at most 512, got 513"),
     ("serve --context 8kb", "a number of tokens such as 8192 or 8k, got '8kb'"),
     ("serve --context 8,192", "a number of tokens such as 8192 or 8k, got '8,192'"),
     ("serve --memory 50%", "a size such as 512MiB or 4GB, got '50%'"),
@@ -174,6 +181,10 @@ COMMANDS = [
     ("cp good good", "There is a model `good` already."),
     ("pull llama3:8b", "`llama3:8b` cannot be downloaded. Use `smollm2-135m`, or `hf:owner"),
     ("pull https://example.com/x.gguf", "cannot be downloaded. Use `smollm2-135m`"),
+    (
+        "pull ./cut.gguf",
+        "'./cut.gguf' is a file that you have: `dragoman serve` and `dragoman run`",
+    ),
     ("pull hf:", "Write it as `hf:owner/repo`"),
     ("create x", "Name the model to start from with --from"),
     ("create x --from good --parameter temprature=1", "Did you mean `temperature`?"),
@@ -205,6 +216,14 @@ def test_mistake(
     assert not result.err.endswith(("?.\n", "..\n"))
     if not command.startswith("show"):
         assert result.out == ""
+
+
+def test_prompt_in_the_place_of_a_model(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dragoman.cli.run.read_prompt", lambda words: None)  # as in a terminal
+        result = run_command(capsys, "run", "What is 2 + 2?", "--local")
+    check_line(result, "There is no model 'What is 2 + 2?'.")
+    assert result.err.endswith(" Write the prompt after the name of the model.\n")
 
 
 FORBIDDEN = [

@@ -28,7 +28,9 @@ from dragoman.cli.conversation.conversation import ChatOptions, Conversation
 from dragoman.cli.conversation.parameters import set_option
 from dragoman.cli.conversation.slash_commands import ChatSession
 from dragoman.config import Settings, get_state_dir
+from dragoman.errors import StartupError
 
+PROMPT_PLACE = "Write the prompt after the name of the model."
 WELCOME = "/help lists the commands. Ctrl-C stops an answer, Ctrl-D exits."
 
 
@@ -78,7 +80,12 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
     text = read_prompt(arguments.words)
     is_local = needs_local_model(arguments)
     reduce_logging(arguments)
-    client, model = open_client(arguments.model, settings, is_local=is_local)
+    try:
+        client, model = open_client(arguments.model, settings, is_local=is_local)
+    except StartupError as error:
+        if arguments.words or " " not in (arguments.model or ""):
+            raise
+        raise CommandFailed(f"{error} {PROMPT_PLACE}") from None
     with closing(client):
         session = ChatSession(Conversation(client, model, options))
         if text is not None:
@@ -121,7 +128,7 @@ def read_prompt(words: list[str]) -> str | None:
         return None
     text = "\n\n".join(part.strip("\n") for part in parts if part.strip())
     if not text:
-        raise CommandFailed("The prompt is empty.")
+        raise CommandFailed(f"The prompt is empty. {PROMPT_PLACE}")
     return text.encode(errors="replace").decode()  # arguments may be no UTF-8
 
 

@@ -34,6 +34,7 @@ SpeculationType: TypeAlias = Literal[
 ]
 Count: TypeAlias = Annotated[int, Meta(ge=1)]
 CountOrZero: TypeAlias = Annotated[int, Meta(ge=0)]
+ThreadCount: TypeAlias = Annotated[int, Meta(ge=0, le=512)]  # GGML_MAX_N_THREADS
 Layers: TypeAlias = Annotated[int, Meta(ge=-1)]
 Share: TypeAlias = Annotated[float, Meta(ge=0)]
 Probability: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
@@ -67,7 +68,7 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
         ),
     ] = None
     threads: Annotated[
-        CountOrZero | None,
+        ThreadCount | None,
         Setting(
             help="CPU threads to generate with",
             group=ENGINE,
@@ -76,7 +77,7 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
         ),
     ] = None
     threads_batch: Annotated[
-        CountOrZero | None,
+        ThreadCount | None,
         Setting(
             help="CPU threads to process prompts with",
             group=ENGINE,

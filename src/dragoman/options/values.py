@@ -139,7 +139,7 @@ def _check_range(field: OptionField, number: float) -> None:
     else:
         return
     more = ", or forever" if setting.can_be_forever else ""
-    raise InvalidOption(f"must be {rule}{more}, got {number:g}{_explain_unit(field, number)}")
+    raise InvalidOption(f"must be {rule}{more}, got {number:.15g}{_explain_unit(field, number)}")
 
 
 def _explain_unit(field: OptionField, number: float) -> str:

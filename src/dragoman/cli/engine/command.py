@@ -23,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "action",
         choices=(INSTALL, LIST, REMOVE),
+        metavar=f"{INSTALL}, {LIST} or {REMOVE}",
         help="install: download an engine into --engines-dir, or continue that; "
         "list: list the engines there; remove: delete one",
     )

@@ -22,6 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "action",
         choices=(NEW, HASH),
+        metavar=f"{NEW} or {HASH}",
         help="new: make a random key and print it once, with its entry for dragoman.yaml; "
         "hash: read a key from standard input and print its entry",
     )

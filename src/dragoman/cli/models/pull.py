@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
 from dragoman.cli.console.ask import ask
+from dragoman.cli.console.errors import CommandFailed
 from dragoman.cli.console.flags import COMMON, add_flags, add_usage
 from dragoman.cli.console.model_manager import open_manager
 from dragoman.config import Settings
-from dragoman.models.hub_download import is_hub_name
+from dragoman.models.hub_download import is_hub_name, translate_hub_name
 from dragoman.models.pull import (
     DEFAULT_ALIASES,
     ProgressBar,
@@ -34,6 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> None:
+    if not is_hub_name(arguments.model) and os.path.isfile(arguments.model):
+        raise CommandFailed(
+            f"{arguments.model!r} is a file that you have: `dragoman serve` and `dragoman run` "
+            "take its path, and `dragoman cp` gives it a name."
+        )
     path = download(arguments.model, settings)
     print(f"{arguments.model} is installed in {path}")
 
@@ -46,7 +53,7 @@ def choose_model(name: str | None, settings: Settings) -> str:
     """
     if settings.upstream:
         return name or ""  # all models of that server
-    name = name or settings.default_model or next(iter(settings.models), None)
+    name = translate_hub_name(name or settings.default_model or next(iter(settings.models), ""))
     if not name:
         is_installed(DEFAULT_ALIASES[0], settings)  # finds mistakes before a long download
         download(DEFAULT_ALIASES[0], settings)
