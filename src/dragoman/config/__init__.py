@@ -6,6 +6,7 @@ dragoman.yaml.
 """
 
 from dragoman.config.file import locate_key, make_locator, name_key
+from dragoman.config.library_defaults import set_library_defaults
 from dragoman.config.live import update_live_settings
 from dragoman.config.paths import get_cache_dir, get_config_dir, get_state_dir
 from dragoman.config.service_manager import (
@@ -51,6 +52,7 @@ __all__ = [
     "name_flag",
     "name_key",
     "name_variable",
+    "set_library_defaults",
     "take_handover",
     "take_listen_fds",
     "update_live_settings",

@@ -108,6 +108,7 @@ def build_runtime(
     load_settings: Callable[[], Settings] | None = None,
 ) -> Runtime:
     """Build all services around a model registry; `load_settings` reads the settings again."""
+    config.set_library_defaults()
     load_settings = load_settings or (lambda: settings)
     keys = build_key_store(settings, load_settings)
     models.names.may_use = keys.allows_model
