@@ -6,7 +6,7 @@ A case counts if our parser finds calls in it whose arguments satisfy their sche
 its format, with the declared and called tools, should allow its text. Many of these texts exist
 because a parser must tolerate them: those that are not allowed are listed by the kind of place
 where they violate the grammar. Then random walks through the grammar of every format follow (see
-`test_random_walks`), as many for each as the command line says.
+`random_walks`), as many for each as the command line says.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from dragoman.grammar.grammar_spec import GrammarSpec
 from dragoman.output.library import combine_formats
 from dragoman.testing.format_checks import fold_spans, parse_pieces
 from dragoman.testing.grammars import match_grammar
-from tests.grammar.test_random_walks import NAMES, find_errors
 from tests.support.format_cases import make_parser
 from tests.support.grammars import Schemas, make_tools
+from tests.support.random_walks import NAMES, find_errors
 
 WALKS = 100
 
