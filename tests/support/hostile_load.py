@@ -101,12 +101,15 @@ def serve_under_attack(model: Path) -> Iterator[AttackedServer]:
 
 
 def find_engine_pid(server_pid: int) -> int:
-    [engine_pid] = [
-        pid
-        for pid in list_child_pids(server_pid)
-        if b"engines.subprocess" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    ]
+    [engine_pid] = [pid for pid in list_child_pids(server_pid) if is_engine(pid)]
     return engine_pid
+
+
+def is_engine(pid: int) -> bool:
+    try:
+        return b"engines.subprocess" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:  # it has ended meanwhile
+        return False
 
 
 def check_attack(server: AttackedServer, case: HostileCase, *, streamed: bool) -> None:

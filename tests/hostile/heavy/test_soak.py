@@ -27,9 +27,10 @@ from dragoman.engines.subprocess.restart_schedule import Timing
 from tests.responses.remote_tools import THINKER
 from tests.support.fault_clients import make_body, read_stream
 from tests.support.fault_server import FaultServer, ServerPlan, run_plan
-from tests.support.hostile_load import find_engine_pid
+from tests.support.hostile_load import find_engine_pid, is_engine
 from tests.support.leaks import Held, find_leaks, list_held
 from tests.support.mutations import MutationContext
+from tests.support.process_cost import read_resident_bytes
 from tests.support.recorded_requests import list_recorded
 from tests.support.server_process import read_until, run_server
 from tests.support.serving import make_scripted_app
@@ -67,8 +68,7 @@ class Usage:
         return samples[-1][1] - samples[0][1]
 
     def sample(self) -> None:
-        pages = int(Path(f"/proc/{self._pid}/statm").read_text().split()[1])
-        self._samples.append((time.monotonic(), pages * os.sysconf("SC_PAGE_SIZE")))
+        self._samples.append((time.monotonic(), read_resident_bytes(self._pid)))
 
     def find_slope(self) -> float:
         """Return the growth in MB per minute after the warm-up, between the medians of two halves.
@@ -146,10 +146,6 @@ class FaultInjector:
         """Reload another configuration with the same keys."""
         write_keys(self._config, 100_000 + sum(self.counts.values()))
         self._server.send_signal(signal.SIGHUP)
-
-
-def is_engine(pid: int) -> bool:
-    return b"engines.subprocess" in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def write_keys(path: Path, limit: int) -> None:
