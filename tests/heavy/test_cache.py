@@ -6,7 +6,8 @@ import asyncio
 import time
 
 from dragoman.grammar.compiler.compiler_pool import CompilerPool
-from tests.support.many_schemas import compile_all, read_resident_bytes
+from tests.support.many_schemas import compile_all
+from tests.support.process_cost import read_resident_bytes
 
 COUNT, STEP, WARMUP = 100_000, 5_000, 20_000
 MB = 1 << 20

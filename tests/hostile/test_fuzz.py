@@ -23,7 +23,6 @@ from websockets.sync.client import connect as connect_websocket
 
 from dragoman.http.pages.openapi import render_document
 from dragoman.testing import Reply, ScriptedEngine
-from tests.http.test_cancellation import measure_memory
 from tests.responses.remote_tools import THINKER, write_call
 from tests.support.fault_clients import read_stream
 from tests.support.hostile_http import (
@@ -38,6 +37,7 @@ from tests.support.hostile_http import (
 )
 from tests.support.hostile_samples import SAMPLES
 from tests.support.mutations import METHODS, Mutant, MutationContext, make_mutant
+from tests.support.process_cost import read_resident_bytes
 from tests.support.recorded_requests import list_recorded
 
 COUNT = int(os.environ.get("FUZZ_COUNT", "5000"))
@@ -95,10 +95,10 @@ def test_mutated_requests(
     print(f"\nseed {SEED}, {len(numbers):,} mutants of {len(context.recorded)} requests")
     started_at = time.monotonic()
     statuses += send_all(server, context, warm_up)
-    before = measure_memory()
+    before = read_resident_bytes()
     statuses += send_all(server, context, numbers[len(warm_up) :])
     seconds = time.monotonic() - started_at
-    growth = max(0, measure_memory() - before)
+    growth = max(0, read_resident_bytes() - before)
     print(f"{seconds:.0f} s, {len(numbers) / seconds:.0f} per second, +{growth >> 20} MB")
     print(", ".join(f"{count:,} × {status}" for status, count in sorted(statuses.items())))
     server.check_alive()

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import resource
 import socket
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -19,6 +17,7 @@ import pytest
 from dragoman.http.cancellation import RunRegistry, watch_awaitable
 from dragoman.testing import Reply, ScriptedEngine
 from dragoman.types import Job, Step
+from tests.support.process_cost import read_resident_bytes
 from tests.support.serving import (
     RunningServer,
     make_chat,
@@ -395,20 +394,14 @@ def test_two_thousand_streams_are_held_with_bounded_memory() -> None:
             await asyncio.to_thread(
                 wait_for_engine, server, engine, lambda engine: engine.active == 2000
             )
-            growth = measure_memory() - before
+            growth = read_resident_bytes() - before
             for _ in range(4):
                 server.loop.call_soon_threadsafe(engine.tick)
             assert growth < 2000 * 64 * 1024
             return await asyncio.gather(*tasks)
 
-        before = measure_memory()
+        before = read_resident_bytes()  # of client and server together
         assert set(asyncio.run(run_all())) == {"a b c"}
-
-
-def measure_memory() -> int:
-    """Resident bytes of this process: client and server together."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize()
 
 
 def join_content(text: str) -> str:

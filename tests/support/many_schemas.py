@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from dragoman.errors import BadRequest
@@ -62,8 +61,3 @@ async def compile_all(pool: CompilerPool, numbers: Iterable[int]) -> int:
         return rejected
 
     return sum(await asyncio.gather(*(compile_remaining() for _ in range(CONCURRENT))))
-
-
-def read_resident_bytes(pid: int | str = "self") -> int:
-    """Return the resident memory of a process in bytes."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import resource
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,6 +36,12 @@ def measure_cost(pid: int) -> Iterator[ProcessCost]:
     for process, (memory, seconds) in zip(pids, before, strict=True):
         cost.memory += max(0, read_memory(process, "VmHWM") - memory)
         cost.seconds += read_cpu_time(process) - seconds
+
+
+def read_resident_bytes(pid: int | str = "self") -> int:
+    """Return how many bytes of a process are in memory."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
 
 
 def read_memory(pid: int, field: str) -> int:

@@ -28,6 +28,7 @@ from tests.support.fault_clients import (
 from tests.support.fault_server import FaultServer, ServerPlan, is_running, run_plan
 from tests.support.name_spaces import UNSHARE, can_unshare
 from tests.support.paths import ROOT
+from tests.support.process_cost import read_resident_bytes
 from tests.support.server_process import DRAGOMAN
 from tests.support.serving import poll_until
 from tests.support.timing import measures_time
@@ -202,11 +203,6 @@ def can_serve(server: FaultServer) -> bool:
 MEGABYTE = 1 << 20
 
 
-def read_memory(pid: int) -> int:
-    """Return the bytes of a process that are in memory."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
-
-
 def test_fault_16_hundred_large_bodies_in_little_memory(count_cases: Callable[[int], None]) -> None:
     """100 bodies of 20 MB at once, in 512 MB: the server answers each, and lives."""
     size, count = 20 * MEGABYTE, 100
@@ -235,7 +231,7 @@ def test_fault_16_hundred_large_bodies_in_little_memory(count_cases: Callable[[i
         assert set(statuses) <= {200, 400, 408, 413, 429, 503}
         assert server.process.poll() is None
         server.check_serves()
-        assert read_memory(server.process.pid) < 512 * MEGABYTE
+        assert read_resident_bytes(server.process.pid) < 512 * MEGABYTE
     count_cases(count)
 
 
