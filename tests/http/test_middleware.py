@@ -63,6 +63,26 @@ def test_path_in_a_message_is_escaped(server: RunningServer) -> None:
 
 
 @pytest.mark.parametrize(
+    ("path", "hint"),
+    [
+        ("/v1/v1/chat/completions", " Did you mean /v1/chat/completions?"),
+        ("/v1/chat/completions/", " Did you mean /v1/chat/completions?"),
+        ("/openai/v1/models", " Did you mean /v1/models?"),
+        ("/api/v1/models/", " Did you mean /v1/models?"),
+        ("/v1/api/chat", " Did you mean /api/chat?"),
+        ("/v1/health/live/", " Did you mean /health/live?"),
+        ("/v1/images/generations", ""),
+        ("/v1//", ""),
+        ("/nowhere", ""),
+    ],
+)
+def test_path_with_a_wrong_base_is_corrected(server: RunningServer, path: str, hint: str) -> None:
+    response = httpx.get(f"{server.url}{path}", headers=USER)
+    assert response.status_code == 404
+    assert f"Unknown path {path}.{hint} See /docs." in response.text
+
+
+@pytest.mark.parametrize(
     ("data", "status"),
     [(b"NONSENSE\r\n\r\n", 400), (b"GET / HTTP/1.1\r\nx: " + b"y" * 70_000 + b"\r\n\r\n", 431)],
 )

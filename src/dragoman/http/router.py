@@ -29,6 +29,7 @@ from dragoman.telemetry.log_format import escape_text
 
 Handler: TypeAlias = Callable[[RequestContext], Awaitable[None]]
 MAX_SEGMENTS = 64
+BASE = re.compile(r"(?:/v1|/openai|/api(?=/v1/))+(?=/)")  # of other servers, or doubled
 _PARAMETER = re.compile(r"\{(\w+)(?:\.\.\.)?\}")
 
 
@@ -211,10 +212,19 @@ class Router:
             request.route_name = route.name
             request.is_concurrent = route.is_concurrent
 
+    def _suggest_path(self, path: str) -> str:
+        """Return a question that names a path of ours if only the base URL is wrong, or ""."""
+        rest = BASE.sub("", path).rstrip("/")
+        for known in (f"/v1{rest}", rest):
+            if known in self._exact:
+                return f" Did you mean {known}?"
+        return ""
+
     async def dispatch(self, request: RequestContext) -> None:
         match = self.find(request.path)
         if not match.methods:
-            raise NotFound(f"Unknown path {escape_text(request.path)}. See /docs.")
+            hint = self._suggest_path(request.path)
+            raise NotFound(f"Unknown path {escape_text(request.path)}.{hint} See /docs.")
         route = match.get_route(request.method)
         if route is None or (route.method == WEBSOCKET) != request.is_websocket:
             allowed = ", ".join(sorted(set(match.methods) - {WEBSOCKET}))
