@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -359,6 +363,36 @@ def test_keys_come_from_a_file_or_the_settings(tmp_path: Path) -> None:
     file.unlink()
     with pytest.raises(ModelBroken, match="--upstream-key-file"):
         find_info(server.url, api_key_file=str(file))
+    with pytest.raises(ModelBroken, match="DRAGOMAN_UPSTREAM_KEY"):
+        find_info(server.url, api_key="schlüssel")
+
+
+def test_a_wrong_scheme_is_no_reason_to_wait() -> None:
+    plain = run_table(SERVERS["text only"][0])
+    with plain as server, pytest.raises(ModelBroken, match="not speak TLS; .* begin with http://"):
+        find_info(server.url.replace("http:", "https:"))
+    alert = b"\x15\x03\x01\x00\x02\x02\x46"  # of a server with TLS
+    with run_once(alert) as url, pytest.raises(ModelBroken, match="does not speak HTTP"):
+        find_info(url)
+    with run_once(b"") as url, pytest.raises(Unavailable, match="closes connections"):
+        find_info(url)
+
+
+@contextmanager
+def run_once(answer: bytes) -> Iterator[str]:
+    """Run a server that sends these bytes to its first connection, whatever it gets."""
+
+    def serve() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(65536)
+            connection.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        thread.join()
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from dragoman.engines.remote.http.client import create_tls_context
 from dragoman.engines.remote.settings import RemoteSettings, parse_url
-from dragoman.errors import ModelBroken, Unavailable
+from dragoman.errors import DragomanError, ModelBroken, Unavailable
 from dragoman.types import Json
 
 log = logging.getLogger("dragoman.upstream")
@@ -25,6 +25,7 @@ log = logging.getLogger("dragoman.upstream")
 TIMEOUT = 10.0  # seconds
 MAX_BYTES = 64 << 20
 RETRY_AFTER = 5
+PLAIN_REASONS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE")  # no TLS there
 
 
 class ProbeAnswer(Struct, frozen=True):
@@ -62,9 +63,12 @@ class ProbeClient:
             self._key = settings.read_api_key()
         except ValueError as error:
             log.error("%s", error)  # with the path, which clients do not see
-            raise ModelBroken(
-                "The key file of the upstream server (--upstream-key-file) must contain one key."
-            ) from None
+            place = (
+                "key file of the upstream server (--upstream-key-file) must contain one key"
+                if settings.api_key_file
+                else "key of the upstream server (DRAGOMAN_UPSTREAM_KEY) must be one word"
+            )
+            raise ModelBroken(f"The {place}, of ASCII characters.") from None
 
     def get(self, path: str) -> ProbeAnswer:
         return self._send("GET", path, None)
@@ -91,6 +95,8 @@ class ProbeClient:
                 f"The certificate of the upstream server is not trusted: {error.verify_message}. "
                 "--upstream-ca names the authority that signed it."
             ) from None
+        except (ssl.SSLError, http.client.BadStatusLine) as error:
+            raise _make_scheme_error(error) from None
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise Unavailable(
@@ -112,6 +118,23 @@ class ProbeClient:
                 "The certificates of --upstream-ca cannot be read: it must be a PEM file."
             ) from None
         return http.client.HTTPSConnection(host, port, timeout=TIMEOUT, context=context)
+
+
+def _make_scheme_error(error: ssl.SSLError | http.client.BadStatusLine) -> DragomanError:
+    """Return the error of a server that speaks another protocol than its address says."""
+    if isinstance(error, http.client.RemoteDisconnected):
+        return Unavailable("The upstream server closes connections.", retry_after=RETRY_AFTER)
+    if isinstance(error, http.client.BadStatusLine):
+        return ModelBroken(
+            "The upstream server does not speak HTTP; its address may begin with https://."
+        )
+    if error.reason in PLAIN_REASONS:
+        return ModelBroken(
+            "The upstream server does not speak TLS; its address may begin with http://."
+        )
+    return Unavailable(
+        f"TLS with the upstream server fails: {error.reason or 'closed'}.", retry_after=RETRY_AFTER
+    )
 
 
 def split_url(url: str) -> SplitResult:
