@@ -369,7 +369,7 @@ def test_keys_come_from_a_file_or_the_settings(tmp_path: Path) -> None:
 
 def test_a_wrong_scheme_is_no_reason_to_wait() -> None:
     plain = run_table(SERVERS["text only"][0])
-    with plain as server, pytest.raises(ModelBroken, match="not speak TLS; .* begin with http://"):
+    with plain as server, pytest.raises(ModelBroken, match=r"not speak TLS; .* begin with http://"):
         find_info(server.url.replace("http:", "https:"))
     alert = b"\x15\x03\x01\x00\x02\x02\x46"  # of a server with TLS
     with run_once(alert) as url, pytest.raises(ModelBroken, match="does not speak HTTP"):
