@@ -609,6 +609,35 @@ def test_an_admin_action_that_fails_is_in_the_audit_log(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("key", "named", "shows_model"),
+    [
+        ("ann-key", {"ann"}, True),
+        ("plain-key", set(), True),
+        ("other-key", {"other"}, False),
+        ("watch-key", {"ann", "bob", "other", "watch", "boss"}, True),
+        ("boss-key", {"ann", "bob", "other", "watch", "boss"}, True),
+    ],
+)
+def test_metrics_show_no_other_key_and_no_model_out_of_scope(
+    key: str, named: set[str], shows_model: bool
+) -> None:
+    entries = [
+        {"name": "ann", "key": "ann-key"},
+        {"name": "bob", "key": "bob-key"},
+        {"name": "other", "key": "other-key", "models": ["none-*"]},
+        {"name": "watch", "key": "watch-key", "routes": ["GET metrics"]},
+        {"name": "boss", "key": "boss-key", "admin": True},
+    ]
+    with serve(key_entries=entries, api_key=("plain-key",)) as server:
+        assert server.send("POST", CHAT, headers=BOB, json=make_chat()).status_code == 200
+        page = server.send("GET", "/metrics", key=key).text
+    assert set(re.findall(r'[{,]key="([^"]+)"', page)) == named
+    assert ('model="scripted"' in page) is shows_model
+    assert "dragoman_succeeded_total" in page
+    assert "process_resident_memory_bytes" in page
+
+
 def test_names_of_keys_are_in_the_log_and_bound_the_metrics() -> None:
     with serve(**make_limited(requests_per_minute=2), api_key=("plain-1",)) as server:
         with collect_logs("json") as logs:

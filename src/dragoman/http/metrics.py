@@ -2,12 +2,16 @@
 
 Counting must cost next to nothing per token, so the counts are plain numbers here and become metric
 families only when they are collected. No value is estimated.
+
+What a key has used is nobody else's business, and a model out of its scope does not exist for it.
+So an ordinary key sees its own counts, those of its models, and totals. Admin keys see everything,
+and so do keys whose `routes` name this one: the operator means them to.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -120,8 +124,14 @@ class Metrics(Collector):
                 max_tokens=context and gate.slots and context * gate.slots,
             )
 
-    def render(self) -> bytes:
-        return generate_latest(self._registry)
+    def render(self, owner: str, *, is_admin: bool) -> bytes:
+        """Render what the owner of a key may see; without keys, everybody sees everything."""
+        entry = self._keys.find_owner(owner)
+        if is_admin or not owner or (entry is not None and entry.scope.names_routes):
+            return generate_latest(self._registry)
+        name = "" if entry is None else entry.name
+        models = (source.id for source in self._services.models.names.list_usable(owner))
+        return generate_latest(OwnerMetrics(self._registry, name, models))
 
     def collect(self) -> Iterator[Metric]:
         yield from self._collect_requests()
@@ -256,6 +266,25 @@ class Metrics(Collector):
                 restarts.add_metric([state.model, reason], state.restarts.get(reason, 0))
         yield restarts
         yield from _collect_statistics(states)
+
+
+class OwnerMetrics(CollectorRegistry):
+    """The metrics without rows about other keys, and about models that a key may not use."""
+
+    def __init__(self, registry: CollectorRegistry, name: str, models: Iterable[str]) -> None:
+        super().__init__()
+        self._all = registry
+        self._name = name  # of the key
+        self._models = {"", *models}
+
+    def collect(self) -> Iterator[Metric]:
+        for family in self._all.collect():
+            family.samples = [sample for sample in family.samples if self._shows(sample.labels)]
+            yield family
+
+    def _shows(self, labels: Mapping[str, str]) -> bool:
+        is_own = labels.get("key", self._name) == self._name
+        return is_own and labels.get("model", "") in self._models
 
 
 def _read_statistics(engine: object) -> Mapping[str, float]:

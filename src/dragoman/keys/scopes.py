@@ -43,6 +43,11 @@ class KeyScope(Struct, frozen=True, kw_only=True):
     routes: tuple[str, ...] = (EVERYTHING,)
     models: tuple[str, ...] = (EVERYTHING,)
 
+    @property
+    def names_routes(self) -> bool:
+        """Whether the operator has chosen the routes, instead of allowing all."""
+        return all(split_pattern(pattern)[1] != EVERYTHING for pattern in self.routes)
+
     def allows_route(self, route: RouteName) -> bool:
         return any(matches_route(pattern, route) for pattern in self.routes)
 

@@ -42,7 +42,8 @@ class HealthHandlers:
             await request.send_response(200, b"Ollama is running", TEXT)
 
     async def get_metrics(self, request: RequestContext) -> None:
-        await request.send_response(200, self._metrics.render(), metrics.CONTENT_TYPE)
+        page = self._metrics.render(request.owner, is_admin=request.is_admin)
+        await request.send_response(200, page, metrics.CONTENT_TYPE)
 
     async def get_openapi(self, request: RequestContext) -> None:
         routes = list(self._router.routes)
