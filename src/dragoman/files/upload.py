@@ -78,13 +78,18 @@ class Upload:
     async def finish(self, filename: str, purpose: str, seconds: float | None) -> StoredFile:
         """Write the rest, and make the file visible. It expires after so many seconds."""
         lifetime = self._limits.ttl if seconds is None else min(seconds, self._limits.ttl)
-        expires = time.time() + lifetime
+        created = int(time.time())
         rest = bytes(self._buffer)
 
         def complete(tx: Transaction) -> StoredFile | None:
             self._append(tx, rest)
             return tx.files.finish(
-                self._owner, self.id, filename=filename, purpose=purpose, expires=expires
+                self._owner,
+                self.id,
+                filename=filename,
+                purpose=purpose,
+                created=created,
+                expires=created + lifetime,
             )
 
         row = await self._write(complete)
