@@ -27,10 +27,10 @@ help: ## show this list
 serve: $(VENV)/.serve ## set up, fetch the default model if needed, and serve it (MODEL=... for another)
 	$(BIN)/dragoman serve $(MODEL)
 
-check: setup ## set up, then run linters, types and the fast tests (three minutes)
+check: setup ## set up, then run linters, types and the fast tests (about three minutes)
 	@$(MAKE) --no-print-directory -j2 --output-sync=target lint types test-fast
 
-test: setup ## set up, then run every check and every test (seventeen minutes)
+test: setup ## set up, then run every check and every test (about fifteen minutes)
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory -j2 types test-all
 
@@ -101,7 +101,7 @@ test-vllm: $(VENV)/.test ## install vLLM for the CPU in an environment of its ow
 	$(BIN)/dragoman engine install vllm --device cpu --engines-dir $(VLLM)/engines
 	VLLM_FOLDER=$(CURDIR)/$(VLLM) $(BIN)/pytest -q -s -o norecursedirs='.*' tests/vllm
 
-test-install: $(VENV)/.test $(INSTALL)/.done ## install with pip, uv and pipx in empty environments, with every Python here, and serve (400 MB)
+test-install: $(VENV)/.test $(INSTALL)/.done ## install with pip, uv and pipx in empty environments, with every Python here, and serve (400 MB; about two minutes for each)
 	$(BIN)/pytest -q -s -o norecursedirs='.*' tests/install
 
 test-deploy: $(VENV)/.test $(DEPLOY)/.done ## run the commands of docs/deploying.md with a Docker daemon and a systemd of their own, and nginx (needs root and node; 20 minutes)
