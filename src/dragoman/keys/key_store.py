@@ -201,7 +201,7 @@ class KeyStore:
             log.error("the keys stay as they were: %s", error)
             return None
         except Exception:
-            log.exception("the keys stay as they were")
+            log.exception("the keys cannot be read again and stay as they were")
             return None
         finally:
             self._checked_at = time.monotonic()

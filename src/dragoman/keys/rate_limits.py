@@ -65,12 +65,12 @@ class RateBucket:
     def give_back(self, amount: float) -> None:
         self._level = min(float(self.limit), self.remaining + amount)
 
-    def seconds_until(self, amount: float) -> float:
+    def compute_wait(self, amount: float) -> float:
         """Return how long it takes until this much is left."""
         return max(0.0, amount - self.remaining) * MINUTE / self.limit
 
     def get_status(self) -> RateLimit:
-        return RateLimit(self.limit, math.floor(self.remaining), self.seconds_until(self.limit))
+        return RateLimit(self.limit, math.floor(self.remaining), self.compute_wait(self.limit))
 
 
 class OwnerUsage:
@@ -173,12 +173,12 @@ class TokenReservation:
 
 NO_CHARGE = Charge(None)
 NO_RESERVATION = TokenReservation()
-_current: ContextVar[Charge] = ContextVar("dragoman_charge", default=NO_CHARGE)
+_current_charge: ContextVar[Charge] = ContextVar("dragoman_charge", default=NO_CHARGE)
 
 
 def get_charge() -> Charge:
     """Return what the current request holds."""
-    return _current.get()
+    return _current_charge.get()
 
 
 class RunningRequest:
@@ -190,10 +190,10 @@ class RunningRequest:
         self._charge = charge
 
     def __enter__(self) -> None:
-        self._token = _current.set(self._charge)
+        self._token = _current_charge.set(self._charge)
 
     def __exit__(self, *_: object) -> None:
-        _current.reset(self._token)
+        _current_charge.reset(self._token)
         self._charge.release()
 
     def cancel(self) -> None:
@@ -202,7 +202,7 @@ class RunningRequest:
 
 
 class RateLimiter:
-    """The usage of all owners, held against their limits."""
+    """Counts what owners use, and refuses what exceeds their limits."""
 
     def __init__(self, find_limits: FindLimits = find_no_limits) -> None:
         self._find_limits = find_limits
@@ -243,7 +243,7 @@ class RateLimiter:
                 raise Overloaded(
                     f"This API key has reached its limit of {usage.requests.limit:,} requests "
                     "per minute.",
-                    retry_after=_round_up(usage.requests.seconds_until(1)),
+                    retry_after=_round_up(usage.requests.compute_wait(1)),
                 )
             usage.requests.take(1)
 
@@ -315,7 +315,7 @@ def _check_tokens(bucket: RateBucket, prompt: int, tokens: int) -> None:
         raise Overloaded(
             f"This API key has reached its limit of {bucket.limit:,} tokens per minute: "
             f"{math.floor(bucket.remaining):,} are left, and this request may use {tokens:,}.",
-            retry_after=_round_up(bucket.seconds_until(tokens)),
+            retry_after=_round_up(bucket.compute_wait(tokens)),
         )
 
 

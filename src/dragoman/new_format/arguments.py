@@ -27,7 +27,7 @@ KEY_IN_TAG = re.compile(
     r"(?P<open>[<\[][^<>\[\]\"']*?[=:]\s*)(?P<quote>[\"']?)(?P<key>[A-Za-z_][\w.-]*)(?P=quote)"
     r"(?P<rest>[^<>\[\]]*)(?P<close>[>\]])"
 )
-ELEMENT = re.compile(r"(?P<prefix>.*)<(?P<key>[A-Za-z_][\w.-]*)>", re.DOTALL)
+ELEMENT = re.compile(r".*<(?P<key>[A-Za-z_][\w.-]*)>", re.DOTALL)
 BRACKETS = {"{": "}", "[": "]", "(": ")"}
 
 
@@ -73,10 +73,6 @@ class ElementArguments:
     start: int
     end: int
     keys: tuple[str, ...]
-    prefix: str = ""
-
-
-Arguments = ObjectArguments | PythonArguments | TagArguments | ElementArguments
 
 
 def find_objects(text: str) -> list[ObjectArguments]:
@@ -165,7 +161,7 @@ def find_tag_arguments(text: str) -> Iterator[list[TagArguments]]:
         for markers in dict.fromkeys(map(_get_markers, pairs)):
             alike = [pair for pair in pairs if _get_markers(pair) == markers]
             if len(alike) > 1 or read is _read_tag_with_key or KEY_WORDS.search(markers[0]):
-                yield _group(alike, text)
+                yield _join_pairs(alike, text)
 
 
 def find_elements(text: str) -> list[ElementArguments]:
@@ -264,7 +260,7 @@ def _get_markers(pair: TagArguments) -> tuple[str, ...]:
     return pair.key_open, pair.key_close, pair.value_open, pair.value_close, pair.quote
 
 
-def _group(pairs: list[TagArguments], text: str) -> list[TagArguments]:
+def _join_pairs(pairs: list[TagArguments], text: str) -> list[TagArguments]:
     """Join pairs that only white space separates: they belong to one call."""
     groups: list[TagArguments] = []
     for pair in pairs:

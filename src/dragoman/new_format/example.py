@@ -1,6 +1,8 @@
 """Writes the example of a format: a call of `f` with one argument, as other formats have it.
 
-White space between markers is that of the answer.
+The example is put together from the markers of the format, with the white space that the answer has
+between them, and read by the parser. If that does not give the call back, the calls of the answer
+itself become the example.
 """
 
 from __future__ import annotations
@@ -53,12 +55,12 @@ def add_example(tools: ToolFormat, text: str) -> ToolFormat:
     return replace(tools, example=_cut_example(tools, text))
 
 
-def _first(markers: tuple[str, ...]) -> str:
+def _get_first(markers: tuple[str, ...]) -> str:
     return markers[0] if markers else ""
 
 
 def _make_marker(markers: tuple[str, ...]) -> Part:
-    text = _first(markers)
+    text = _get_first(markers)
     return Part(text, text.split(GAP)[0], text.split(GAP)[-1])
 
 
@@ -73,14 +75,14 @@ def _write_body(body: CallBody, text: str) -> list[Part]:
     arguments = json.dumps(ARGUMENTS)
     match body:
         case JsonObjects():
-            name, key = _pick(body.name, text), _pick(body.arguments, text)
+            name, key = _find_used_key(body.name, text), _find_used_key(body.arguments, text)
             call = {"f": ARGUMENTS} if body.keyed else {name: "f", key: ARGUMENTS}
             written = repr(call) if body.python else json.dumps(call)
             is_list = re.search(r"\[\s*\{", text) is not None
             return [Part(f"[{written}]", "[", "]") if is_list else Part(written, "{", "}")]
         case NamedObject():
             value = "{a:1}" if body.unquoted_values else arguments
-            name_parts = _make_name(body, _first(body.name_ends))
+            name_parts = _make_name(body, _get_first(body.name_ends))
             return [*name_parts, Part(value, "{", "}"), _make_marker(body.fence)]
         case TaggedArguments():
             return [*_make_name(body, _find_name_end(body, text)), _write_pair(body, text)]
@@ -94,24 +96,24 @@ def _write_body(body: CallBody, text: str) -> list[Part]:
 
 def _find_name_end(body: TaggedArguments | NestedElements, text: str) -> str:
     """Return the marker after the name; a line break ends it only if the answer has one there."""
-    end = _first(body.name_ends)
+    end = _get_first(body.name_ends)
     if end != "\n" or not isinstance(body, TaggedArguments):
         return end
-    return end if re.search(rf"\w\n\s*{re.escape(_first(body.key.open))}", text) else ""
+    return end if re.search(rf"\w\n\s*{re.escape(_get_first(body.key.open))}", text) else ""
 
 
 def _write_pair(body: TaggedArguments, text: str) -> Part:
     """Return a key with its value."""
     key = body.key_spelling.format(**PLACEHOLDERS, type="number")
     pad = {"newline": "\n", "space": " ", "none": ""}[body.trim]
-    key_open, key_close = _first(body.key.open), _first(body.key.close)
-    value_open, value_close = _first(body.value.open), _first(body.value.close)
+    key_open, key_close = _get_first(body.key.open), _get_first(body.key.close)
+    value_open, value_close = _get_first(body.value.open), _get_first(body.value.close)
     space = _find_space(text, key_close, value_open) if value_open else ""
     written = f"{key_open}{key}{key_close}{space}{value_open}{pad}1{pad}{value_close}"
     return Part(written, key_open, value_close)
 
 
-def _pick(keys: tuple[str, ...], text: str) -> str:
+def _find_used_key(keys: tuple[str, ...], text: str) -> str:
     """Return the key that the answer uses."""
     return next((key for key in keys if f'"{key}"' in text or f"'{key}'" in text), keys[0])
 

@@ -1,8 +1,8 @@
 """Writes a new format into a working tree: its file, its cases and its test.
 
 The cases are the example answer and changed copies of it, with what the new format reads. The test
-runs them with every cut, so a contributor sees at once whether the format holds. Nothing that
-exists is overwritten.
+reads them in pieces of every size, so a contributor sees at once whether the format is right.
+Nothing that exists is overwritten.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dragoman.new_format.infer import InferredFormat
 from dragoman.new_format.readers import Declarations, Reading, read_answer
 from dragoman.new_format.source import write_source
 from dragoman.options import suggest
-from dragoman.output.spec import ReasoningFormat
+from dragoman.output.spec import GAP, ReasoningFormat
 
 NAME = re.compile(r"[a-z][a-z0-9_]{1,39}")
 # a text that a block in YAML keeps as it is
@@ -141,7 +141,7 @@ def _write_cases(inferred: InferredFormat, answer: str) -> str:
             continue  # the format leaves this undefined
         case: dict[str, Any] = {"name": name, "any_tool": True}
         case |= {"lenient": True} if is_lenient else {}
-        cases.append({**case, "text": text, "expected": _describe(reading)})
+        cases.append({**case, "text": text, "expected": _describe_reading(reading)})
     return f"with: {_write_flow(settings)}\ncases:\n" + "\n".join(map(_write_case, cases))
 
 
@@ -174,7 +174,7 @@ def _list_variants(inferred: InferredFormat, answer: str) -> Iterator[tuple[str,
         yield "text before the call", f"Let me see.\n{answer}", 1, False
         yield "the calls twice", f"{answer}\n{answer}", 2, False
     for marker in (*tools.section.close, *tools.call.close)[:1]:
-        last = marker.split("\0")[-1]
+        last = marker.split(GAP)[-1]
         if answer.rstrip().endswith(last):
             text = answer.rstrip().removesuffix(last)
             yield "the last marker is missing", text, 1, True
@@ -184,7 +184,7 @@ def _read(inferred: InferredFormat, text: str) -> Reading:
     return read_answer(inferred.tools, inferred.reading.reasoning, text, None)
 
 
-def _describe(reading: Reading) -> dict[str, Any]:
+def _describe_reading(reading: Reading) -> dict[str, Any]:
     expected: dict[str, Any] = {}
     if reading.text:
         expected["text"] = reading.text
@@ -204,10 +204,8 @@ def _write_test(inferred: InferredFormat, declared: Declarations | None) -> str:
     )
     if declared is None:
         return text
-    return text.replace("from __future__ import annotations\n", _IMPORT_JSON) + DECLARED_TEST
-
-
-_IMPORT_JSON = "from __future__ import annotations\n\nimport json"
+    future = "from __future__ import annotations\n"
+    return text.replace(future, f"{future}\nimport json") + DECLARED_TEST
 
 
 def _write_declarations(inferred: InferredFormat, declared: Declarations) -> str:

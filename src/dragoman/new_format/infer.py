@@ -96,9 +96,9 @@ def infer_format(name: str, answer: str, declared: Declarations | None) -> Infer
             if (reading := read_answer(tools, reasoning, answer, declared)).is_complete
         ]
         # of formats that read the same, the first is the most specific
-        found.sort(key=lambda inferred: _rate(inferred.reading, declared), reverse=True)
+        found.sort(key=lambda inferred: _rate_reading(inferred.reading, declared), reverse=True)
         for inferred in found:
-            if _survives_cuts(inferred, answer, declared):
+            if _reads_all_pieces_alike(inferred, answer, declared):
                 return inferred
     return None
 
@@ -125,7 +125,7 @@ def _list_formats(name: str, text: str, known: Collection[str]) -> Iterator[tupl
             yield add_example(tools, text), proposal.summary
 
 
-def _rate(reading: Reading, declared: Declarations | None) -> tuple[int, int]:
+def _rate_reading(reading: Reading, declared: Declarations | None) -> tuple[int, int]:
     """Return how many calls a format reads, and how many of their arguments are declared."""
     arguments = [(name, key) for name, text in reading.calls for key in json.loads(text)]
     parameters = {
@@ -136,7 +136,9 @@ def _rate(reading: Reading, declared: Declarations | None) -> tuple[int, int]:
     return len(reading.calls), sum(argument in parameters for argument in arguments)
 
 
-def _survives_cuts(inferred: InferredFormat, answer: str, declared: Declarations | None) -> bool:
+def _reads_all_pieces_alike(
+    inferred: InferredFormat, answer: str, declared: Declarations | None
+) -> bool:
     outputs = [
         fold_spans(
             parse_pieces(

@@ -1,4 +1,9 @@
-"""Finds the name of a call before its arguments."""
+"""Finds the name of a call before its arguments.
+
+A name is a word after a marker, between two markers, in an attribute of a tag, or after a label. If
+the tools are declared, only their names count; otherwise several words may be names, and `infer`
+tries a format for each.
+"""
 
 from __future__ import annotations
 

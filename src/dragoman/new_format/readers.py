@@ -1,4 +1,8 @@
-"""Tries formats on an answer, and tells which of them read it."""
+"""Tries formats on an answer, and tells which of them read it.
+
+A format reads an answer if its parser finds calls and leaves nothing but prose: no tag, no object.
+`find_readers` tries the formats that exist; `infer` tries those that it proposes in the same way.
+"""
 
 from __future__ import annotations
 
@@ -45,14 +49,14 @@ class Reading:
     text: str
     reasoning_text: str
     calls: tuple[tuple[str, str], ...]  # names, and arguments as JSON text
-    lead: str = ""  # the last word of the text before the first call
+    word_before_call: str = ""  # the last word before the first call
 
     @property
     def is_complete(self) -> bool:
         """Whether there are calls, and nothing but prose besides."""
         is_prose = not contains_markup(self.text) and not contains_markup(self.reasoning_text)
         is_unmarked = self.tools is not None and allows_unmarked_calls(self.tools)
-        has_other_marker = is_unmarked and SYMBOL.search(self.lead) is not None
+        has_other_marker = is_unmarked and SYMBOL.search(self.word_before_call) is not None
         return bool(self.calls) and is_prose and not has_other_marker
 
 
@@ -75,8 +79,9 @@ def read_answer(
     output = fold_spans(spans)
     before = takewhile(lambda span: span.channel != "tool_name", spans)
     text = "".join(span.text for span in before if span.channel == "text")
-    lead = (text.split() or [""])[-1]
-    return Reading(tools, reasoning, output.text, output.reasoning, tuple(output.raw_calls), lead)
+    last_word = (text.split() or [""])[-1]
+    calls = tuple(output.raw_calls)
+    return Reading(tools, reasoning, output.text, output.reasoning, calls, last_word)
 
 
 def find_readers(answer: str, declared: Declarations | None) -> list[Reading]:

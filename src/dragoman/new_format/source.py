@@ -60,7 +60,10 @@ def _render(value: object, column: int, indent: int = 0, name: str = "") -> str:
     inner = " " * (indent + 4)
     if isinstance(value, str):
         return (
-            "(\n" + "".join(f"{inner}{part}\n" for part in _split(value, indent)) + inner[4:] + ")"
+            "(\n"
+            + "".join(f"{inner}{part}\n" for part in _split_string(value, indent))
+            + inner[4:]
+            + ")"
         )
     if isinstance(value, tuple):
         items = [_render(item, indent + 4, indent + 4) for item in value]
@@ -96,7 +99,7 @@ def _quote(text: str, *, raw: bool = False) -> str:
     return '"' + escaped.replace('"', '\\"') + '"'
 
 
-def _split(text: str, indent: int) -> list[str]:
+def _split_string(text: str, indent: int) -> list[str]:
     """Split a long string into literals that each fit in a line, at the ends of its lines."""
     width = MAX_COLUMNS - indent - 12
     parts: list[str] = []
