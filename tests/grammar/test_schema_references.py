@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
 from jsonschema import Draft7Validator, Draft201909Validator, Draft202012Validator
 
 from dragoman.output.arguments.parameter_types import read_parameter_schema
+from dragoman.output.arguments.schema_references import localize_references
 from dragoman.testing.grammars import match_grammar
 from tests.schema_cases import grammar
 from tests.support.random_schemas import list_spellings
@@ -198,6 +200,26 @@ def test_a_reference_without_one_target_is_refused(schema: Any) -> None:
     for strict in (True, False):
         error = parse_error(schema, strict=strict)
         assert "`/properties/a/$ref` must point into this schema" in error.message
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$id": "a", "properties": {"n" * 50_000: {"anyOf": [{}] * 40_000}}},
+        {"$id": "a", "$defs": {"n" * 50_000: {"$anchor": "b"}}, "anyOf": [{"$ref": "#b"}] * 9_000},
+        {"$id": "a" * 2_000 + "/", "anyOf": [{"$id": "b"}] * 15_000},
+        {"anyOf": [{"$id": str(n), "$dynamicAnchor": "a"} for n in range(3_000)]}
+        | {"allOf": [{"$dynamicRef": f"{n}#a"} for n in range(3_000)]},
+    ],
+)
+def test_long_names_do_not_multiply(schema: Any) -> None:
+    """Such a schema is left as it is, before its pointers have filled the memory."""
+    tracemalloc.start()
+    try:
+        localize_references(schema)
+        assert tracemalloc.get_traced_memory()[1] < 100 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_arguments_get_the_types_of_anchors() -> None:

@@ -35,6 +35,7 @@ KEYWORDS_BY_TYPE: dict[str, frozenset[str]] = {
 }
 MAX_DEPTH = 64
 MAX_NODES = 256  # nodes visited per lookup
+MAX_VALUES = 4096  # of a schema whose references by name are resolved
 
 
 class NodeTypes(NamedTuple):
@@ -248,6 +249,6 @@ def get_json_type(value: object) -> str:
 
 def read_parameter_schema(parameters: object) -> ParameterSchema:
     """Return the schema of a tool's parameters, whatever the declaration contains."""
-    localized = localize_references(parameters)
+    localized = localize_references(parameters, MAX_VALUES)
     root = localized if isinstance(localized, Mapping) else {}
     return ParameterSchema(root, root, {})

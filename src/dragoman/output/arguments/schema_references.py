@@ -31,12 +31,15 @@ from dragoman.types import Json
 Schema: TypeAlias = dict[str, Json]
 
 # limits of a schema; larger ones are rejected where they are compiled
-MAX_BYTES, MAX_VALUES = 1 << 20, 1 << 17
+MAX_BYTES, MAX_VALUES = 1 << 18, 1 << 16
 MAX_REFERENCE = 2048  # characters of a reference or `$id`
+MAX_CHARACTERS = 1 << 22  # of all pointers and joined `$id`s: one long name is part of many
 # a schema without any of these has only pointers
 _NAMES = frozenset({"$id", "$anchor", "$dynamicAnchor", "$dynamicRef", "$recursiveRef"})
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
-SCHEMA_KEYWORDS = frozenset({"additionalItems", "additionalProperties", "contains", "contentSchema"})
+SCHEMA_KEYWORDS = frozenset(
+    {"additionalItems", "additionalProperties", "contains", "contentSchema"}
+)
 SCHEMA_KEYWORDS |= {"else", "if", "items", "not", "propertyNames", "then"}
 SCHEMA_KEYWORDS |= {"unevaluatedItems", "unevaluatedProperties"}
 LIST_KEYWORDS = frozenset({"allOf", "anyOf", "items", "oneOf", "prefixItems"})
@@ -44,9 +47,12 @@ MAP_KEYWORDS = frozenset({"$defs", "definitions", "dependencies", "dependentSche
 MAP_KEYWORDS |= {"patternProperties", "properties"}
 
 
-def localize_references(schema: Json) -> Json:
-    """Return a schema whose references are pointers from its root, as far as they can be."""
-    if not _has_names(schema):
+def localize_references(schema: Json, max_values: int = MAX_VALUES) -> Json:
+    """Return a schema whose references are pointers from its root, as far as they can be.
+
+    One of more than `max_values` values stays as it is.
+    """
+    if not _has_names(schema, max_values):
         return schema
     try:
         encoded = json.dumps(schema)
@@ -57,18 +63,25 @@ def localize_references(schema: Json) -> Json:
         return schema  # which its readers reject
     if not isinstance(copy, dict):
         return schema
-    _Localizer(copy).rewrite()
+    try:
+        _Localizer(copy).rewrite()
+    except _TooManyCharacters:
+        return schema
     return copy
 
 
-def _has_names(schema: Json) -> bool:
+class _TooManyCharacters(Exception):
+    """The pointers of a schema take too much memory."""
+
+
+def _has_names(schema: Json, max_values: int) -> bool:
     """Whether a schema has names or references besides pointers; False if it is too large.
 
     Values are counted before anything is copied: a schema of Python objects may contain one many
     times, or itself.
     """
     stack, count, has_names = [schema], 0, False
-    while stack and count <= MAX_VALUES:
+    while stack and count <= max_values:
         value = stack.pop()
         count += 1
         if isinstance(value, dict):
@@ -100,6 +113,7 @@ class _Localizer:
         # those with the same dynamic anchor, None for `$recursiveAnchor`, by their `$id`
         self._dynamic: dict[str | None, dict[str, set[str]]] = defaultdict(dict)
         self._unresolved: set[str] = set()  # `$id`s around references that stay
+        self._characters_left = MAX_CHARACTERS
         self._resources[""].add("")
         self._visit(root, "", "")
 
@@ -121,7 +135,14 @@ class _Localizer:
             base = self._add_names(schema, pointer, base)
             self._places[pointer] = place = _Place(schema, pointer, base)
             self._queue.append(place)
-            stack += [(inner, pointer + step, base) for step, inner in _list_subschemas(schema)]
+            for step, inner in _list_subschemas(schema):
+                self._count_characters(len(pointer) + len(step))
+                stack.append((inner, pointer + step, base))
+
+    def _count_characters(self, count: int) -> None:
+        self._characters_left -= count
+        if self._characters_left < 0:
+            raise _TooManyCharacters
 
     def _add_names(self, schema: Schema, pointer: str, base: str) -> str:
         """Add the names of a schema; return the `$id` that holds in it."""
@@ -130,6 +151,7 @@ class _Localizer:
             if identifier.startswith("#"):  # an anchor of older drafts
                 self._anchors[base, identifier[1:]].add(pointer)
             else:
+                self._count_characters(len(base) + len(identifier))
                 base = _join(base, identifier).partition("#")[0]
                 self._resources[base].add(pointer)
         for keyword in ("$anchor", "$dynamicAnchor"):
@@ -154,6 +176,7 @@ class _Localizer:
             if pointer is None:
                 self._unresolved |= {place.base} if keyword == "$ref" else set()
                 continue
+            self._count_characters(len(pointer))
             self._visit_target(pointer)
             if keyword != "$ref":
                 del schema[keyword]
@@ -172,7 +195,8 @@ class _Localizer:
         is_recursive = keyword == "$recursiveRef"
         name = None if is_recursive else unquote(reference.partition("#")[2])
         same = self._dynamic.get(name, {})
-        if len(same) <= 1 or not any(pointer in pointers for pointers in same.values()):
+        place = self._places.get(pointer)
+        if len(same) <= 1 or place is None or pointer not in same.get(place.base, ()):
             return pointer
         return _get_only(same.get(self._places[""].base))
 
@@ -180,10 +204,12 @@ class _Localizer:
         """Return the pointer of the schema that a reference names, whatever is around it."""
         if len(reference) > MAX_REFERENCE:
             return None
+        self._count_characters(len(base))
         uri, _, fragment = _join(base, reference).partition("#")
         resource = _get_only(self._resources.get(uri))
         if resource is None:
             return None
+        self._count_characters(len(resource))
         if fragment and not fragment.startswith("/"):
             return _get_only(self._anchors.get((uri, unquote(fragment))))
         try:
