@@ -34,7 +34,7 @@ BYTES_PER_PIXEL = 12  # a picture, converted, with a transparent channel
 MAX_FRAME_BYTES = 256 << 20  # of a result
 # The worker imports the same modules as this process, from a checkout or an installed package, at a
 # lower priority than the server. Threads of numerical libraries would take address space.
-BOOT = (
+WORKER_CODE = (
     "import os, sys; getattr(os, 'nice', int)(5); sys.path[:] = sys.argv[3:]; "
     "os.environ['OPENBLAS_NUM_THREADS'] = '1'; "
     "from dragoman.media.worker import main; main()"
@@ -47,7 +47,7 @@ class MediaDecoder:
     def __init__(self, *, max_pixels: int, cpu_seconds: float, workers: int | None = None) -> None:
         memory = BASE_MEMORY + BYTES_PER_PIXEL * max_pixels
         self._seconds = WALL_CLOCK_FACTOR * cpu_seconds
-        self._command = [sys.executable, "-c", BOOT, str(memory), str(cpu_seconds)]
+        self._command = [sys.executable, "-c", WORKER_CODE, str(memory), str(cpu_seconds)]
         self._slots = asyncio.Semaphore(workers or min(2, os.cpu_count() or 1))
         self._idle: list[WorkerProcess] = []
         self._workers: set[WorkerProcess] = set()

@@ -6,7 +6,7 @@ ignores are written explicitly between two others.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 
 from dragoman.grammar.client.first_follow import FollowSets
@@ -23,6 +23,23 @@ from dragoman.grammar.client.terminal_writer import TerminalWriter
 from dragoman.grammar.client.text_syntax import DelimitedSyntax, TextSyntax
 from dragoman.grammar.lark_builder import EMPTY, LarkBuilder, format_repeat, join_alternatives
 from dragoman.grammar.regex.char_sets import CharSet, intersect, to_regex_class
+
+
+def find_writable_rules(
+    grammar: LarkGrammar, is_writable: Callable[[Expression, set[str]], bool]
+) -> set[str]:
+    """Return the rules with texts that can be written: a least fixed point.
+
+    Each round adds the rules whose bodies are writable if the rules found so far are.
+    """
+    writable: set[str] = set()
+    while found := {
+        name
+        for name, body in grammar.rules.items()
+        if name not in writable and is_writable(body, writable)
+    }:
+        writable |= found
+    return writable
 
 
 class RuleWriter:
@@ -83,16 +100,8 @@ class RuleWriter:
 
     @cached_property
     def writable_rules(self) -> set[str]:
-        """The rules with texts that can be written in this syntax: a least fixed point."""
-        writable: set[str] = set()
-        size = -1
-        while size != (size := len(writable)):
-            writable |= {
-                name
-                for name, body in self.grammar.rules.items()
-                if name not in writable and self.is_writable(body, writable)
-            }
-        return writable
+        """The rules with texts that can be written in this syntax."""
+        return find_writable_rules(self.grammar, self.is_writable)
 
     def is_writable(self, expression: Expression, writable_rules: set[str]) -> bool:
         match expression:

@@ -16,7 +16,7 @@ from dragoman.grammar.client.lark_parser import (
     RuleCall,
     Terminal,
 )
-from dragoman.grammar.client.rule_writer import RuleWriter
+from dragoman.grammar.client.rule_writer import RuleWriter, find_writable_rules
 from dragoman.grammar.lark_builder import EMPTY, format_repeat, join_alternatives
 
 
@@ -40,15 +40,7 @@ class UnpaddedTextWriter:
 
     @cached_property
     def _writable_rules(self) -> set[str]:
-        writable: set[str] = set()
-        size = -1
-        while size != (size := len(writable)):
-            writable |= {
-                name
-                for name, body in self._grammar.rules.items()
-                if name not in writable and self._is_writable(body, writable)
-            }
-        return writable
+        return find_writable_rules(self._grammar, self._is_writable)
 
     def _is_writable(self, expression: Expression, writable_rules: set[str]) -> bool:
         if not self._rules.is_writable(expression, self._rules.writable_rules):

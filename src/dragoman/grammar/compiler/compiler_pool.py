@@ -64,7 +64,7 @@ EXTERNAL_EXITS = {
 }
 # The worker imports the same modules as this process, from a checkout or an installed package.
 # Importing takes a while, so it lowers its priority first, behind the server and the engine.
-BOOT = (
+WORKER_CODE = (
     "import os, sys; getattr(os, 'nice', int)(5); sys.path[:] = sys.argv[4:]; "
     "from dragoman.grammar.compiler.worker import main; main()"
 )
@@ -115,7 +115,8 @@ class CompilerPool:
         self.queue_timeout = 10.0  # seconds that a spec may wait for a worker
         self._cpu_seconds = cpu_seconds
         self._cache = GrammarCache(cache_entries, cache_bytes)
-        self._command = [sys.executable, "-c", BOOT, target, str(worker_memory), str(cpu_seconds)]
+        limits = str(worker_memory), str(cpu_seconds)
+        self._command = [sys.executable, "-c", WORKER_CODE, target, *limits]
         self._pending: dict[Key, PendingCompile] = {}
         self.queue: CompileQueue[PendingCompile] = CompileQueue(QUEUE_LIMIT)
         self._workers: set[WorkerProcess] = set()  # all whose process may be alive

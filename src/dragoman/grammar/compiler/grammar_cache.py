@@ -1,4 +1,8 @@
-"""The results of earlier compiles."""
+"""The results of earlier compiles.
+
+Errors are stored, too: a spec that takes long to reject must not take as long again. The key
+contains the cache scope, so that no owner can find out what another has compiled.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Deterministic finite automata over characters."""
+"""Deterministic finite automata over characters.
+
+`regex_builder` computes one from the derivatives of an expression. The writers of client grammars
+need it in the form that `trim_automaton` gives it: an accepting state can be reached from every
+state, so the rule of a state always matches some text, and no transition leads back to the start.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Regular expressions for the integers of a range, without leading zeros."""
+"""Regular expressions for the integers of a range, without leading zeros.
+
+A range is divided by the number of digits, and numbers of one length by their first digit. All
+numbers with a first digit between the two outer ones belong to the range; the two outer ones are
+divided further: 25 to 73 is `2[5-9]|[3-6][0-9]|7[0-3]`.
+"""
 
 from __future__ import annotations
 
