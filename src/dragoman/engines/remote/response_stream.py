@@ -143,12 +143,12 @@ class ResponseStream:
         """Read what no empty line follows: the last frame, unless it is cut off."""
         try:
             steps = self._read_all(self._splitter.feed(END))
-        except InvalidFrame:
-            return
-        except (UpstreamFailure, DragomanError) as error:
+        except (StatusFailure, DragomanError) as error:
             self._set_error(error)
+        except Exception:  # whatever a server sends: what is cut off is missing
             return
-        self._put_last(steps)
+        else:
+            self._put_last(steps)
 
     def _put_last(self, steps: list[Step]) -> None:
         if steps:
