@@ -43,6 +43,7 @@ FAULT_INTERVAL = 12.0  # seconds
 MAX_SLOPE = 1.0  # MB per minute, in the second half
 MAX_GROWTH = 30 << 20  # bytes, likewise
 WARM_UP = 0.5  # of the time, before memory is measured
+COMPARED_SAMPLES = 20  # at the start and at the end, one each second
 LOCK_SECONDS = 3.0
 RECOVERY_SECONDS = 120.0
 IDLE_SECONDS = 60.0
@@ -63,9 +64,10 @@ class Usage:
 
     @property
     def growth(self) -> int:
-        """How many bytes it has grown by after the warm-up."""
+        """How many bytes it has grown by after the warm-up, without what single requests take."""
         samples = self._samples[int(len(self._samples) * WARM_UP) :]
-        return samples[-1][1] - samples[0][1]
+        first, last = samples[:COMPARED_SAMPLES], samples[-COMPARED_SAMPLES:]
+        return round(find_medians(last)[1] - find_medians(first)[1])
 
     def sample(self) -> None:
         self._samples.append((time.monotonic(), read_resident_bytes(self._pid)))
