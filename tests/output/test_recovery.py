@@ -331,3 +331,40 @@ EMPTY_STRINGS = {
 def test_an_empty_string_that_is_closed_is_a_value(name: str) -> None:
     output = fold_spans(parse_pieces(OutputParser(name, tools=TOOLS), [EMPTY_STRINGS[name]]))
     assert output.calls == [("book", {"city": ""})]
+
+
+WITHOUT_TEXT = {
+    "the bracket of a list before a marker with a bracket": (
+        "openpangu",
+        '[unused11][{"name": "book", "arguments": {"days": 3}}[unused12][unused10]',
+    ),
+    "a token that ends the turn instead of brackets": (
+        "mistral",
+        '[TOOL_CALLS][{"name": "book", "arguments": {"days": 3}</s>',
+    ),
+    "a token that ends the turn in the call": (
+        "hermes_json",
+        '<tool_call>{"name": "book",<|im_end|> "arguments": {"days": 3}<|im_end|>}</tool_call>',
+    ),
+    "a brace before the marker that ends the arguments": (
+        "plamo3",
+        "<|plamo:begin_tool_requests:plamo|><|plamo:begin_tool_request:plamo|>"
+        "<|plamo:begin_tool_name:plamo|>book<|plamo:end_tool_name:plamo|>"
+        "<|plamo:begin_tool_arguments:plamo|><|plamo:constrain|>json<|plamo:msg|>"
+        '{"days": 3<|plamo:end_tool_arguments:plamo|><|plamo:end_tool_request:plamo|>'
+        "<|plamo:end_tool_requests:plamo|>",
+    ),
+    "three opening markers": (
+        "deepseek_v31",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜><｜tool▁call▁begin｜>\n<｜tool▁call▁begin｜>book"
+        '<｜tool▁sep｜>{"days": 3}<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", WITHOUT_TEXT)
+def test_markup_of_a_damaged_call_is_no_text(damage: str) -> None:
+    name, text = WITHOUT_TEXT[damage]
+    for pieces in ([text], list(text)):
+        output = fold_spans(parse_pieces(OutputParser(name, tools=TOOLS), pieces))
+        assert (output.calls, output.text) == ([("book", {"days": 3})], "")

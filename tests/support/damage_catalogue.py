@@ -202,6 +202,9 @@ DAMAGES: dict[str, Damage] = {
     "arguments in Python": edit_json(lambda text, _: repr(json.loads(text))),
     "end of turn": insert(ENDS_OF_TURN),
     "end of turn after a call": end_turn_after_call,
+    "end of turn in the arguments": edit_json(
+        replace_one(r'(?<=[,{])(?=\s*")|(?<=[\w"\]}])(?=[,}])', "</s>", "<|eot_id|>")
+    ),
     "space before the name": add_space_before_name,
     "commas are semicolons": edit_json(replace_one(r",", ";")),
     "words unquoted": edit(r"(?<=[:=])(\s*)[\"']((?:[A-Z]\w+ )+[A-Z]\w+)[\"']", r"\1\2"),
@@ -215,6 +218,7 @@ DAMAGES: dict[str, Damage] = {
 REPAIRED = {"none", "close doubled", "space in arguments", "comment", "colon of JSON doubled"}
 REPAIRED |= {"comma of JSON added", "arguments in a string", "arguments in two strings"}
 REPAIRED |= {"arguments in a list", "arguments in a fence", "arguments in Python"}
-REPAIRED |= {"open doubled", "end of turn after a call", "space before the name"}
+REPAIRED |= {"open doubled", "end of turn after a call", "end of turn in the arguments"}
+REPAIRED |= {"space before the name"}
 REPAIRED |= {"commas are semicolons", "words unquoted", "opening quote missing", "curly quotes"}
 REPAIRED |= {"closing tag with space", "closing tag of another name", "closing tag missing"}

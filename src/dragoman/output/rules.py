@@ -13,7 +13,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dragoman.events import Channel
-from dragoman.output.spec import NO_REASONING, MessageHeader, ReasoningFormat, ToolFormat
+from dragoman.output.spec import (
+    NO_REASONING,
+    MessageHeader,
+    NamedObject,
+    ReasoningFormat,
+    ToolFormat,
+)
 from dragoman.output.text_buffer import MarkerSet
 
 MarkerMeaning = Literal[
@@ -81,7 +87,7 @@ class FormatRules:
         self.in_text = ParserState("text", [*self._call_openers(), *self._answer_markers()])
         self.after_call = ParserState(
             "text",
-            [*self._call_openers(), *self._answer_markers(), *self._list_markers_after_call()],
+            [*self._list_markers_after_call(), *self._call_openers(), *self._answer_markers()],
         )
         ended_by: list[tuple[str, MarkerMeaning]] = [
             (marker, "ended_by") for marker in self.reasoning.ended_by
@@ -169,6 +175,8 @@ class FormatRules:
         if tools is None:
             return []
         markers = (*tools.section.close, *tools.call.close, *tools.ignored_after_call)
+        fences = (body.fence for body in tools.bodies if isinstance(body, NamedObject))
+        markers += tuple(marker for fence in fences for marker in fence if is_markup(marker))
         markers += ENDS_OF_TURN
         return [*self._list_bare_call_openers(), *((marker, "drop") for marker in markers)]
 

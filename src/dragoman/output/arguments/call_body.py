@@ -11,14 +11,13 @@ from functools import lru_cache
 
 from dragoman.output.arguments.argument_types import ArgumentTypes
 from dragoman.output.arguments.cast import cast, load_value, to_json
-from dragoman.output.arguments.damage import COMMENT_STARTS, skip_comment
+from dragoman.output.arguments.damage import ODD_SPACES, TURN_ENDS, skip_odd_space
 from dragoman.output.arguments.end_markers import is_at_end
 from dragoman.output.arguments.free_text import read_free_text
 from dragoman.output.arguments.json_strings import LONE_SURROGATE, dump_json
 from dragoman.output.arguments.literal import ValueReader
 from dragoman.output.arguments.strings import read_word
 from dragoman.output.calls import CallRecorder
-from dragoman.output.rules import ENDS_OF_TURN
 from dragoman.output.spec import JsonObjects, NamedObject
 from dragoman.output.text_buffer import (
     MarkerSet,
@@ -36,7 +35,6 @@ from dragoman.output.text_buffer import (
 FENCES = ("```json", "```JSON", "```")  # of code blocks, which models put around arguments
 WRAPPER_STARTS = ('"', "'", "[")  # of values that are no object and may contain the arguments
 MAX_WRAPPERS = 4
-TURN_ENDS = MarkerSet(ENDS_OF_TURN)  # dropped after a call
 
 
 @lru_cache(maxsize=512)
@@ -112,7 +110,7 @@ def read_object_list(buffer: TextBuffer, body: JsonObjects, calls: CallRecorder)
     depth = 0
     while True:
         char = yield from next_char(buffer)
-        if char == "[" and calls.is_certain:
+        if char == "[" and calls.is_certain and not (yield from is_at_end(buffer, calls.ends)):
             buffer.pos += 1
             depth += 1
         elif char == "]" and depth:
@@ -208,7 +206,7 @@ def read_members(
         if char == "{" and fields.is_empty:
             buffer.pos += 1  # the brace is doubled
             continue
-        if char in COMMENT_STARTS and (yield from skip_comment(buffer)):
+        if char in ODD_SPACES and (yield from skip_odd_space(buffer, "}")):
             continue
         key = yield from read_member_key(buffer, body, calls, char)
         char = yield from next_char(buffer)

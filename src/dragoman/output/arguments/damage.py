@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dragoman.output.arguments.end_markers import MAX_LOOKAHEAD, EndMarkers, MarkerFinder
 from dragoman.output.arguments.json_strings import escape, quote
 from dragoman.output.arguments.strings import Output, read_quoted, read_word
+from dragoman.output.rules import ENDS_OF_TURN
 from dragoman.output.text_buffer import (
     INVISIBLE,
     MarkerSet,
@@ -19,6 +20,7 @@ from dragoman.output.text_buffer import (
     ReadSteps,
     TextBuffer,
     UnexpectedEnd,
+    read_marker,
 )
 
 MAX_KEY = 64  # characters of a key that may stand in a list that was not closed
@@ -30,16 +32,17 @@ MEMBER = (  # a comma, a key and a colon
     re.compile(r"\s{0,16},\s{0,16}[\"'](?P<key>[^\"'\\]{1,64})[\"']\s{0,16}:"),
     re.compile(r"\s{0,16}(?:\Z|,\s{0,16}(?:\Z|[\"'](?:\Z|[^\"'\\]{1,64}(?:\Z|[\"']\s{0,16}\Z))))"),
 )
-HALF_QUOTED = (  # words and a closing quote
-    re.compile(r"[^\s\"',:<>\[\]{}()\\][^\"',:<>\[\]{}()\\\n]{0,256}[\"']\s{0,16}[,}\])]"),
-    re.compile(r"[^\s\"',:<>\[\]{}()\\](?:\Z|[^\"',:<>\[\]{}()\\\n]{0,256}(?:\Z|[\"']\s{0,16}\Z))"),
-)
 _WORD = r"[^\s\"',;:<>\[\]{}()\\#]"  # a character of a word; comments are no words
 _WORDS = rf"{_WORD}{{1,64}}(?: {{1,4}}(?!/[/*]){_WORD}{{1,64}})"
-UNQUOTED = (  # several words without quotes, up to the end of the value or of the call
-    re.compile(rf"(?P<words>{_WORDS}{{1,16}})\s{{0,16}}[,;}}\]<]"),
-    re.compile(rf"{_WORDS}{{0,16}}\s{{0,16}}\Z"),
+_HALF = r"[^\s\"',:<>\[\]{}()\\][^\"',:<>\[\]{}()\\\n]{0,256}"
+UNQUOTED = (  # words and a closing quote, or several words up to the end of the value or the call
+    re.compile(
+        rf"(?P<half>{_HALF})[\"']\s{{0,16}}[,}}\])]|(?P<words>{_WORDS}{{1,16}})\s{{0,16}}[,;}}\]<]"
+    ),
+    re.compile(rf"{_HALF}(?:\Z|[\"']\s{{0,16}}\Z)|{_WORDS}{{0,16}}\s{{0,16}}\Z"),
 )
+# a value that is certainly neither, or all of it so far
+PLAIN = re.compile(r"(?:-?\d{1,32}(?:\.\d{1,32})?|true|false|null)(?:[,}\]]|(?P<part>\Z))")
 CURLY_QUOTED = re.compile(r"[\u201c\u2018](.*)[\u201d\u2019]", re.DOTALL)
 KEY_AFTER_QUOTE = (  # the rest of a key and a colon, in an object whose last string is not closed
     re.compile(r"\s{0,16}[\w.\- ]{1,64}[\"']\s{0,16}:"),
@@ -55,9 +58,11 @@ COMMENT = (  # up to the end of the line, or between its markers
     re.compile(r"(?:/|/?/[^\n<]{0,256}|#|# [^\n<]{0,256}|/\*[^*<]{0,256}\*?)\Z"),
 )
 COMMENT_STARTS = frozenset("/#")
-# what may stand where JSON has white space: comments, and characters that JSON does not allow
+TURN_ENDS = MarkerSet(ENDS_OF_TURN)
+# what may stand where JSON has white space: comments, tokens that end a turn, and characters that
+# JSON does not allow
 ODD_SPACES = COMMENT_STARTS | {char for char in map(chr, range(0x3001)) if char.isspace()}
-ODD_SPACES = (ODD_SPACES | {*INVISIBLE}) - {*" \t\r\n"}
+ODD_SPACES = (ODD_SPACES | {*INVISIBLE} | TURN_ENDS.first_chars) - {*" \t\r\n"}
 WRONG_CLOSE = "</"  # starts a closing tag, perhaps of another name
 WRONG_TAG = re.compile(r"</[^<>\n]{0,48}(>)?\s{0,16}")
 _NEXT = re.compile(rf"\s{{0,{MAX_SPACE}}}(\S)?")
@@ -96,9 +101,11 @@ def skip_comment(buffer: TextBuffer) -> ReadSteps[bool]:
 
 
 def skip_odd_space(buffer: TextBuffer, stack: Sequence[str]) -> ReadSteps[bool]:
-    """Skip one of `ODD_SPACES`; a comment only inside an object or list."""
+    """Skip one of `ODD_SPACES`; comments and tokens only inside an object or list."""
     if buffer.text[buffer.pos] in COMMENT_STARTS:
         return bool(stack) and (yield from skip_comment(buffer))
+    if buffer.text[buffer.pos] in TURN_ENDS.first_chars:
+        return bool(stack) and (yield from read_marker(buffer, TURN_ENDS)) >= 0
     buffer.pos += 1
     return True
 
@@ -118,18 +125,12 @@ def read_bare_key(buffer: TextBuffer, ends: EndMarkers) -> ReadSteps[str]:
     return key
 
 
-def read_half_quoted(buffer: TextBuffer) -> str:
-    """Read a string whose opening quote is missing, and return it as JSON."""
-    ends = (buffer.text.find(quote, buffer.pos) for quote in "\"'")
-    end = min(end for end in ends if end >= 0)
-    text, buffer.pos = buffer.text[buffer.pos : end], end + 1
-    return quote(text)
-
-
 def read_unquoted(buffer: TextBuffer) -> ReadSteps[str]:
     """Read a string that has one quote or none, and return it as JSON; empty if it is one word."""
-    if (yield from is_before(buffer, HALF_QUOTED)):
-        return read_half_quoted(buffer)
+    while (match := PLAIN.match(buffer.text, buffer.pos)) is not None:
+        if match["part"] is None or buffer.has_ended:
+            return ""
+        yield
     if not (yield from is_before(buffer, UNQUOTED)):
         part = UNQUOTED[1].match(buffer.text, buffer.pos) if buffer.is_truncated else None
         if part is not None and " " in part[0].strip():
@@ -137,12 +138,17 @@ def read_unquoted(buffer: TextBuffer) -> ReadSteps[str]:
         return ""
     match = UNQUOTED[0].match(buffer.text, buffer.pos)
     assert match is not None  # noqa: S101
+    if match["half"] is not None:
+        buffer.pos = match.end("half") + 1
+        return quote(match["half"])
     buffer.pos = match.end("words")
     return quote(strip_quotes(match["words"]))
 
 
 def strip_quotes(word: str, markers: MarkerSet | None = None) -> str:
     """Remove curly quotes, and the quote or marker of a string whose opening one is missing."""
+    if word[-1:].isalnum():
+        return word
     if (match := CURLY_QUOTED.fullmatch(word)) is not None:
         return match[1]
     for close in ('"', "'") if markers is None else markers.markers:

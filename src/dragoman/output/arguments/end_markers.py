@@ -50,7 +50,7 @@ class EndMarkers:
         # of what may end a call inside a string
         self.string_chars = self.first_chars | ({"{"} if call_start is not None else set())
         stops = re.escape("".join(sorted(self.first_chars)))
-        self.word = re.compile(rf"[^\s,;:=\[\]{{}}()\"'{stops}]+")
+        self.word = re.compile(rf"[^\s,;:=<\[\]{{}}()\"'{stops}]+")
         self.unquoted = re.compile(rf"[^,\]}}{stops}]+")
         # characters that end or interrupt a string, by its quote
         self.string_breaks = {

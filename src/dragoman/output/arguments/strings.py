@@ -100,7 +100,8 @@ def read_word(buffer: TextBuffer, ends: EndMarkers, pattern: re.Pattern[str]) ->
             buffer.pos = match.end()
         if buffer.has_more:
             char = buffer.text[buffer.pos]
-            is_over = char not in ends.first_chars or (char.isspace() and pattern is ends.word)
+            is_stop = pattern is ends.word and (char == "<" or char.isspace())
+            is_over = is_stop or char not in ends.first_chars
             if is_over or (yield from is_at_end(buffer, ends)):
                 return "".join(parts)
             parts.append(char)

@@ -52,6 +52,7 @@ class ArgumentWriter:
         self.has_arguments = False
         self._in_string = False
         self._string_key = ""  # of a string without any text so far
+        self._lines = ""  # line breaks at the end of a string, which may be markup
         self._key = ""  # of values that wait: the schema wants a list, and each may be an element
         self._values: list[tuple[str, MakeItem]] = []  # as one value, and as element of a list
         calls.get_missing_end = self.get_missing_end
@@ -92,18 +93,30 @@ class ArgumentWriter:
         """Start a string; it is written with its first text, for there may be none."""
         self._string_key = key
         self._in_string = False
+        self._lines = ""
 
     def write_string(self, text: str) -> None:
-        if self._in_string:
+        if self._in_string and not self._lines and text[-1] != "\n":
             self._calls.write_arguments(escape(text))
-        else:
-            self._in_string = True
-            self._calls.write_arguments(f'{self._start_member(self._string_key)}"{escape(text)}')
+            return
+        text = self._lines + text
+        stripped = text.rstrip("\n")
+        self._lines = text[len(stripped) :]
+        if stripped:
+            self._write_text(stripped)
+
+    def _write_text(self, text: str) -> None:
+        lead = "" if self._in_string else self._start_member(self._string_key) + '"'
+        self._in_string = True
+        self._calls.write_arguments(lead + escape(text))
 
     def end_string(self, *, is_closed: bool) -> None:
-        """End a string; one without text is a value only if it is closed."""
-        if is_closed and not self._in_string:
-            self.write_string("")
+        """End a string; without its closing tag, it has no line breaks at its end.
+
+        A string without text is a value only if it is closed.
+        """
+        if is_closed and (self._lines or not self._in_string):
+            self._write_text(self._lines)
         if self._in_string:
             self._in_string = False
             self._calls.write_arguments('"')
@@ -251,15 +264,7 @@ class PendingValue:
             self.closes += (CDATA[0],)
         found = (*self.closes, *ends.join(get_markers(WRONG_CLOSE)).markers)
         trimmed = found if body.trim == "newline" else ()
-        # without a closing tag, the line breaks between two tags follow the value, too
-        implied = () if ends.markers is None else ends.markers.markers
-        implied += body.key.open if body.implicit_end else ()
-        lines = ("\n", "\n\n", "\n\n\n") if trimmed else ("\n", "\n\n")
-        self.markers = get_markers(
-            *found,
-            *("\n" + marker for marker in trimmed),
-            *(line + marker for line in lines for marker in implied),
-        )
+        self.markers = get_markers(*found, *("\n" + marker for marker in trimmed))
         self.next_markers = ends.join(get_markers(*body.key.open))
         self._checked = 0  # parts of the value up to which this is known:
         self._in_string = False  # they end inside a string of a JSON value
@@ -306,7 +311,7 @@ def read_value(buffer: TextBuffer, pending: PendingValue, out: ArgumentWriter) -
             write_pending(pending, text, out)
         raise
     is_closed = not marker or marker.lstrip("\n") in body.value.close
-    text = "".join(parts)
+    text = "".join(parts) if is_closed else "".join(parts).rstrip("\n")
     if is_streamed:
         out.end_string(is_closed=is_closed)
     elif is_closed or text.strip():
