@@ -33,13 +33,13 @@ MEMBER = (  # a comma, a key and a colon
     re.compile(r"\s{0,16}(?:\Z|,\s{0,16}(?:\Z|[\"'](?:\Z|[^\"'\\]{1,64}(?:\Z|[\"']\s{0,16}\Z))))"),
 )
 _WORD = r"[^\s\"',;:<>\[\]{}()\\#]"  # a character of a word; comments are no words
-_WORDS = rf"{_WORD}{{1,64}}(?: {{1,4}}(?!/[/*]){_WORD}{{1,64}})"
+_WORDS = rf"{_WORD}{{1,32}}(?: {{1,4}}(?!/[/*]){_WORD}{{1,32}})"
 _HALF = r"[^\s\"',:<>\[\]{}()\\][^\"',:<>\[\]{}()\\\n]{0,256}"
 UNQUOTED = (  # words and a closing quote, or several words up to the end of the value or the call
     re.compile(
-        rf"(?P<half>{_HALF})[\"']\s{{0,16}}[,}}\])]|(?P<words>{_WORDS}{{1,16}})\s{{0,16}}[,;}}\]<]"
+        rf"(?P<half>{_HALF})[\"']\s{{0,16}}[,}}\])]|(?P<words>{_WORDS}{{1,8}})\s{{0,16}}[,;}}\]<]"
     ),
-    re.compile(rf"{_HALF}(?:\Z|[\"']\s{{0,16}}\Z)|{_WORDS}{{0,16}}\s{{0,16}}\Z"),
+    re.compile(rf"{_HALF}(?:\Z|[\"']\s{{0,16}}\Z)|{_WORDS}{{0,8}}\s{{0,16}}\Z"),
 )
 # a value that is certainly neither, or all of it so far
 PLAIN = re.compile(r"(?:-?\d{1,32}(?:\.\d{1,32})?|true|false|null)(?:[,}\]]|(?P<part>\Z))")

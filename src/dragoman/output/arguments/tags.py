@@ -52,7 +52,7 @@ class ArgumentWriter:
         self.has_arguments = False
         self._in_string = False
         self._string_key = ""  # of a string without any text so far
-        self._lines = ""  # line breaks at the end of a string, which may be markup
+        self._lines = 0  # line breaks at the end of a string, which may be markup
         self._key = ""  # of values that wait: the schema wants a list, and each may be an element
         self._values: list[tuple[str, MakeItem]] = []  # as one value, and as element of a list
         calls.get_missing_end = self.get_missing_end
@@ -93,17 +93,18 @@ class ArgumentWriter:
         """Start a string; it is written with its first text, for there may be none."""
         self._string_key = key
         self._in_string = False
-        self._lines = ""
+        self._lines = 0
 
     def write_string(self, text: str) -> None:
         if self._in_string and not self._lines and text[-1] != "\n":
             self._calls.write_arguments(escape(text))
             return
-        text = self._lines + text
         stripped = text.rstrip("\n")
-        self._lines = text[len(stripped) :]
+        lines, self._lines = self._lines, len(text) - len(stripped)
         if stripped:
-            self._write_text(stripped)
+            self._write_text("\n" * lines + stripped)
+        else:
+            self._lines += lines
 
     def _write_text(self, text: str) -> None:
         lead = "" if self._in_string else self._start_member(self._string_key) + '"'
@@ -116,7 +117,7 @@ class ArgumentWriter:
         A string without text is a value only if it is closed.
         """
         if is_closed and (self._lines or not self._in_string):
-            self._write_text(self._lines)
+            self._write_text("\n" * self._lines)
         if self._in_string:
             self._in_string = False
             self._calls.write_arguments('"')
