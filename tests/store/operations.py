@@ -99,7 +99,7 @@ WITHOUT_OWNER = {
     "files.delete_piece",
     "batches.add",
     "batches.claim",
-    "batches.has_free",
+    "batches.has_unclaimed",
     "batches.release",
     "batches.list_cancelling",
     "batches.start",

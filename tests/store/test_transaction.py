@@ -162,7 +162,7 @@ NOT_COUNTED = {
     "files.read_chunks",
     "batches.start",  # with `record_results`
     "batches.claim",
-    "batches.has_free",
+    "batches.has_unclaimed",
     "batches.release",
     "batches.list_cancelling",
     "batches.list_done",

@@ -108,7 +108,7 @@ def test_known_words_are_not_encoded_again() -> None:
 def test_texts_of_unknown_words_are_encoded_as_a_whole() -> None:
     encode = LetterEncoder(" two", " six")
     encoder = WordEncoder(encode, encode.pieces)
-    encoder.encode("a, b, c, two six d, e, f")  # teaches too little to learn from the next ones
+    encoder.encode("a, b, c, d, e")  # teaches too little to learn from the next ones
     for _ in range(PAUSE):
         assert encoder.encode("a six x y z") == encode("a six x y z")
         assert encode.texts[-2] == "a six x y z"
