@@ -13,7 +13,7 @@ from dragoman.engines.subprocess.engine import SubprocessEngine
 from dragoman.testing import ScriptedEngine
 from tests.support.default_tokenizer import read_chat_template, read_tokenizer
 from tests.support.large_bodies import BODIES, STATUSES, list_large_bodies
-from tests.support.loop_lag import LAG_LIMIT, measure_thread_lag
+from tests.support.loop_lag import LAG_LIMIT, LagReport, measure_thread_lag
 from tests.support.process_cost import MIB
 from tests.support.serving import RunningServer, serve_scripted
 from tests.support.timing import measures_time
@@ -80,19 +80,28 @@ MANY_PROMPTS: dict[str, tuple[str, dict[str, object]]] = {
 }
 
 
-@pytest.mark.parametrize("case", MANY_PROMPTS)
-@measures_time
-def test_a_request_of_many_prompts_gives_way(
-    server: RunningServer, case: str, add_figures: Callable[..., None]
-) -> None:
-    path, fields = MANY_PROMPTS[case]
+def measure_lag(
+    server: RunningServer, path: str, fields: dict[str, object], count: int
+) -> LagReport:
+    """Send a request several times; return how long the event loop was busy meanwhile."""
     content = json.dumps({"model": "scripted", "max_tokens": 1} | fields).encode()
     with (
         httpx.Client(base_url=server.url, timeout=120, headers=HEADERS) as client,
         measure_thread_lag(server) as lag,
     ):
-        responses = [client.post(path, content=content) for _ in range(3)]
-    assert [response.status_code for response in responses] == [200] * 3, responses[0].text[:300]
+        responses = [client.post(path, content=content) for _ in range(count)]
+    assert [response.status_code for response in responses] == [200] * count, responses[0].text[
+        :300
+    ]
+    return lag
+
+
+@pytest.mark.parametrize("case", MANY_PROMPTS)
+@measures_time
+def test_a_request_of_many_prompts_gives_way(
+    server: RunningServer, case: str, add_figures: Callable[..., None]
+) -> None:
+    lag = measure_lag(server, *MANY_PROMPTS[case], count=3)
     print(f"\n{MANY} prompts as {case}: {lag}")
     assert lag.get_quantile(0.99) <= LAG_LIMIT, lag
     add_figures("lag", **{f"prompts as {case}": str(lag)})
@@ -150,14 +159,7 @@ def long_server(default_model: Path) -> Iterator[RunningServer]:
 def test_a_very_long_prompt(
     long_server: RunningServer, case: str, add_figures: Callable[..., None]
 ) -> None:
-    path, fields = LONG_PROMPTS[case]
-    content = json.dumps({"model": "scripted", "max_tokens": 1} | fields).encode()
-    with (
-        httpx.Client(base_url=long_server.url, timeout=120, headers=HEADERS) as client,
-        measure_thread_lag(long_server) as lag,
-    ):
-        responses = [client.post(path, content=content) for _ in range(2)]
-    assert [response.status_code for response in responses] == [200] * 2, responses[0].text[:300]
+    lag = measure_lag(long_server, *LONG_PROMPTS[case], count=2)
     print(f"\n{LONG} tokens as {case}: {lag}")
     assert lag.get_quantile(1) <= LAG_LIMIT, lag
     add_figures("lag", **{f"{LONG:,} tokens as {case}": str(lag)})
