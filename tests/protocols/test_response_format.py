@@ -274,6 +274,10 @@ BAD_EXPLICIT = [
         structured_outputs(json=SCHEMA, disable_additional_properties="yes"),
         "structured_outputs.disable_additional_properties",
     ),
+    (
+        structured_outputs(regex="a", disable_additional_properties=True),
+        "structured_outputs.disable_additional_properties",
+    ),
     (structured_outputs(json=SCHEMA, disable_fallback=True), "structured_outputs.disable_fallback"),
     (structured_outputs(json=SCHEMA, backend="xgrammar"), "structured_outputs.backend"),
     (structured_outputs(structural_tag="{}"), "structured_outputs.structural_tag"),

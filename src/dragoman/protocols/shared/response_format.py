@@ -289,6 +289,9 @@ def _decode_structured_outputs(outputs: StructuredOutputs | None) -> list[Constr
             f"`{path}` must have one of `json`, `regex`, `choice`, `grammar` and `json_object`.",
             param=path,
         )
+    if outputs.disable_additional_properties and outputs.json is None:
+        name = f"{path}.disable_additional_properties"
+        raise BadRequest(f"`{name}` needs `{path}.json`.", param=name)
     return candidates
 
 
