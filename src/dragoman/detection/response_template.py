@@ -244,7 +244,6 @@ def _describe_tagged_arguments(args: Mapping[str, Json], after: tuple[str, ...])
             open=(_strip_marker(pieces[:key]),), close=(_strip_marker(pieces[key + 1 : value]),)
         ),
         value=MarkerPair(close=(_strip_marker(pieces[value + 1 :]),)),
-        implicit_end=True,
     )
 
 

@@ -27,7 +27,6 @@ TOOLS = ToolFormat(
             key=MarkerPair(open=("<rfl:parameter name=",), close=(">",)),
             key_spelling='"{key}"',
             value=MarkerPair(close=("</rfl:parameter>",)),
-            implicit_end=True,
         ),
     ),
     default_reasoning="harmony",

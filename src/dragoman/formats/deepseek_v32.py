@@ -30,7 +30,6 @@ def make_body(prefix: str) -> TaggedArguments:
         key_spelling='"{key}" string="{text}"',
         value=MarkerPair(close=(f"</{prefix}parameter>",)),
         trim="none",
-        implicit_end=True,
         accepts_json=True,
     )
 

@@ -17,7 +17,6 @@ TOOLS = ToolFormat(
             key=MarkerPair(open=("<parameter name=",), close=(">",)),
             key_spelling='"{key}"',
             value=MarkerPair(close=("</parameter>",)),
-            implicit_end=True,
         ),
         JsonObjects(),
     ),

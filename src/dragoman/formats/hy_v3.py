@@ -8,7 +8,6 @@ BODY = TaggedArguments(
     key=MarkerPair(open=(f"<arg_key{SUFFIX}>",), close=(f"</arg_key{SUFFIX}>",)),
     value=MarkerPair(open=(f"<arg_value{SUFFIX}>",), close=(f"</arg_value{SUFFIX}>",)),
     trim="none",
-    implicit_end=True,
 )
 TOOLS = ToolFormat(
     name="hy_v3",

@@ -26,7 +26,6 @@ TOOLS = ToolFormat(
             type=MarkerPair(open=("<ifm|arg_type>",), close=("</ifm|arg_type>",)),
             value=MarkerPair(open=("<ifm|arg_value>",), close=("</ifm|arg_value>",)),
             trim="none",
-            implicit_end=True,
         ),
         JsonObjects(),
     ),

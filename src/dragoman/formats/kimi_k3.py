@@ -35,7 +35,6 @@ TOOLS = ToolFormat(
             block=MarkerPair(open=(f"<|open|>{GAP}json ",), close=(closing("json"),)),
             trim="none",
             html_entities=True,
-            implicit_end=True,
         ),
     ),
     section_optional=True,

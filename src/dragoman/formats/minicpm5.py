@@ -14,7 +14,6 @@ TOOLS = ToolFormat(
             key_spelling='"{key}"',
             value=MarkerPair(close=("</param>",)),
             cdata=True,
-            implicit_end=True,
         ),
     ),
 )

@@ -18,7 +18,6 @@ TOOLS = ToolFormat(
             key_spelling='"{key}"',
             value=MarkerPair(close=("</parameter>",)),
             trim="none",
-            implicit_end=True,
         ),
     ),
     aliases=("minimax-m2",),

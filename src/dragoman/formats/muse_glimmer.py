@@ -44,7 +44,6 @@ TOOLS = ToolFormat(
             value=MarkerPair(close=("</atem:parameter>",)),
             trim="none",
             untyped="json",
-            implicit_end=True,
         ),
     ),
     section_optional=True,

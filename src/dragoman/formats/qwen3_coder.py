@@ -14,7 +14,6 @@ TOOLS = ToolFormat(
         TaggedArguments(
             key=MarkerPair(open=("<parameter=",), close=(">",)),
             value=MarkerPair(close=("</parameter>",)),
-            implicit_end=True,
         ),
         JsonObjects(),
     ),

@@ -15,7 +15,6 @@ TOOLS = ToolFormat(
             key=MarkerPair(open=("<parameter=",), close=(">",)),
             value=MarkerPair(close=("</parameter>",)),
             trim="none",
-            implicit_end=True,
         ),
     ),
     section_optional=True,

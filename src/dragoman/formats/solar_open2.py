@@ -18,7 +18,6 @@ TOOLS = ToolFormat(
             key=MarkerPair(open=("<|tool_arg:start|>",), close=("<|tool_arg:value|>",)),
             value=MarkerPair(close=("<|tool_arg:end|>",)),
             trim="none",
-            implicit_end=True,
         ),
     ),
     ignored_after_call=("<|im:end|>",),

@@ -25,7 +25,6 @@ TOOLS = ToolFormat(
             key=MarkerPair(open=("<steptml:parameter name=",), close=(">",)),
             key_spelling='"{key}"',
             value=MarkerPair(close=("</steptml:parameter>",)),
-            implicit_end=True,
         ),
     ),
     ignored_after_call=("<｜tool_call_end｜>",),

@@ -278,7 +278,6 @@ def _propose_tags(
             ),
             key_spelling=f"{first.quote}{{key}}{first.quote}",
             trim=_find_trim([value for group in groups for value in group.values]),
-            implicit_end=True,
         )
         if first.attributes:
             body = _add_attributes(body, first)

@@ -66,7 +66,7 @@ def write_tagged_arguments(
 ) -> str:
     """Write arguments between tags; `closing` are the markers that close the call."""
     check_keys(tool, lambda key: _is_readable_key(body, key))
-    banned = (*body.key.open, *closing) if body.implicit_end else ()
+    banned = (*body.key.open, *closing)
     values = TaggedValueWriter(writer, body.trim, banned, cdata=body.cdata)
     lark = writer.lark
     space = lark.add_optional_space()

@@ -107,8 +107,6 @@ class CallBodyWriter:
         """Return the markers that end a value between tags, wherever in it they are."""
         if isinstance(body, NestedElements):
             return (f"{body.prefix}<", *self._closing_markers)
-        if not body.implicit_end:
-            return body.value.close
         return (*body.value.close, *body.key.open, *self._closing_markers)
 
     def _write_named_call(

@@ -306,8 +306,7 @@ def _list_end_markers(tool_format: spec.ToolFormat, body: spec.CallBody) -> list
     closing = (*tool_format.call.close, *tool_format.section.close)
     markers: list[str] = []
     if isinstance(body, spec.TaggedArguments):
-        markers += body.value.close
-        markers += (*body.key.open, *closing) if body.implicit_end else ()
+        markers += (*body.value.close, *body.key.open, *closing)
         markers += CDATA[:1] if body.cdata else ()
     elif isinstance(body, spec.NestedElements):
         markers += (f"{body.prefix}<", *closing)

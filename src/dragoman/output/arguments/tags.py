@@ -258,9 +258,7 @@ class PendingValue:
         self.types = types
         self.body = body
         self.ends = ends
-        self.closes = body.value.close
-        if body.implicit_end:
-            self.closes += body.key.open
+        self.closes = (*body.value.close, *body.key.open)
         if body.cdata:
             self.closes += (CDATA[0],)
         found = (*self.closes, *ends.join(get_markers(WRONG_CLOSE)).markers)
