@@ -7,7 +7,7 @@ task has to be woken for a token. Both run the same code, which only waits where
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Awaitable, Callable, Generator, Iterable, Iterator
+from collections.abc import AsyncIterable, Awaitable, Callable, Generator, Iterator
 from typing import Any, TypeAlias
 
 from msgspec.structs import replace
@@ -51,6 +51,8 @@ class AnswerReader:
         self._generation = generation
         self._recorder = make_recorder(plan)
         self._unfinished = len(readers)
+        self.is_complete = not readers
+        self._undelivered: list[Delta] = []
         self._arrivals = 0  # calls of `consume` so far
         self.is_waiting = False  # for a delivery
         self._deliver = deliver
@@ -61,24 +63,29 @@ class AnswerReader:
             self._deliver = record.time_calls("encode", deliver)
         check_first_steps(self._feeds, plan.model)
 
-    @property
-    def is_complete(self) -> bool:
-        return not self._unfinished
-
     async def read(self, steps: AsyncIterable[Step]) -> None:
         """Read the steps that an engine yields."""
         async for step in steps:
-            for pending in self._read((step,)):
+            pending = self._read_step(step)
+            while pending is not None:
                 await pending
-            if not self._unfinished:
+                pending = self.deliver_rest()
+            if self.is_complete:
                 return
 
     def consume(self, steps: list[Step]) -> RestOfSteps | None:
         """Read steps; if a delivery must wait, return what is left to do."""
         self._arrivals += 1
-        rest = self._read(steps)
-        for pending in rest:
-            return RestOfSteps(self, pending, rest)
+        rest = iter(steps)
+        pending = self.read_on(rest)
+        return None if pending is None else RestOfSteps(self, pending, rest)
+
+    def read_on(self, steps: Iterator[Step]) -> Awaitable[None] | None:
+        """Read steps up to one that needs a delivery to be awaited, and return that."""
+        for step in steps:
+            pending = self._read_step(step)
+            if pending is not None or self.is_complete:
+                return pending
         return None
 
     def get_state(self) -> int:
@@ -94,34 +101,54 @@ class AnswerReader:
         if self._unfinished:
             reject_missing_finish(self._plan.model)
 
-    def _read(self, steps: Iterable[Step]) -> Iterator[Awaitable[None]]:
-        """Read steps; yield what must be awaited before it goes on."""
-        feeds, deliver, recorder = self._feeds, self._deliver, self._recorder
-        for step in steps:
-            try:
-                if not 0 <= step.choice < len(feeds):
-                    raise EngineFailed("The engine answered with a choice that was not requested.")
-                if step.prompt_logprobs:
-                    yield self._set_prompt_logprobs(step)
-                    step = replace(step, prompt_logprobs=[])
-                if step.prompt_tokens is not None or step.cached_tokens:
-                    self._count_prompt(step)
-                deltas = feeds[step.choice](step)
-            except STEP_ERRORS as error:
-                explain_step_error(error, self._plan.model, step, len(feeds))
-                raise
-            for delta in deltas:
-                if delta.finish is not None and self._plan.request.returns_context:
-                    delta = add_context(delta, self._readers, self._plan)
-                if recorder is not None:
-                    record_delta(recorder, delta, self._readers[delta.choice])
-                pending = deliver(delta)
-                if pending is not None:
-                    yield pending
-                if delta.finish is not None:
-                    self._unfinished -= 1
-                    if not self._unfinished:
-                        return
+    def _read_step(self, step: Step) -> Awaitable[None] | None:
+        """Read a step; return what must be awaited before anything else is read."""
+        feeds = self._feeds
+        try:
+            if not 0 <= step.choice < len(feeds):
+                raise EngineFailed("The engine answered with a choice that was not requested.")
+            if step.prompt_logprobs:
+                return self._read_prompt_logprobs(step)
+            if step.prompt_tokens is not None or step.cached_tokens:
+                self._count_prompt(step)
+            deltas = feeds[step.choice](step)
+        except STEP_ERRORS as error:
+            explain_step_error(error, self._plan.model, step, len(feeds))
+            raise
+        return self._deliver_deltas(deltas)
+
+    def _deliver_deltas(self, deltas: list[Delta]) -> Awaitable[None] | None:
+        """Deliver deltas up to one whose delivery must be awaited; keep those after it."""
+        deliver, recorder = self._deliver, self._recorder
+        for number, delta in enumerate(deltas, 1):
+            is_last = delta.finish is not None  # of its choice
+            if is_last and self._plan.request.returns_context:
+                delta = add_context(delta, self._readers, self._plan)
+            if recorder is not None:
+                record_delta(recorder, delta, self._readers[delta.choice])
+            pending = deliver(delta)
+            if is_last:
+                self._unfinished -= 1
+                if not self._unfinished:
+                    self.is_complete = True
+                    return pending
+            if pending is not None:
+                self._undelivered = deltas[number:]
+                return pending
+        return None
+
+    def deliver_rest(self) -> Awaitable[None] | None:
+        """Deliver the deltas that were kept while a delivery was awaited."""
+        deltas, self._undelivered = self._undelivered, []
+        return self._deliver_deltas(deltas)
+
+    async def _read_prompt_logprobs(self, step: Step) -> None:
+        """Read a step that has the logprobs of the prompt."""
+        await self._set_prompt_logprobs(step)
+        pending = self._read_step(replace(step, prompt_logprobs=[]))
+        while pending is not None:
+            await pending
+            pending = self.deliver_rest()
 
     def _count_prompt(self, step: Step) -> None:
         self._generation.mark_first_step()
@@ -158,18 +185,22 @@ class RestOfSteps:
     __slots__ = ("_answer", "_pending", "_rest")
 
     def __init__(
-        self, answer: AnswerReader, pending: Awaitable[None], rest: Iterator[Awaitable[None]]
+        self, answer: AnswerReader, pending: Awaitable[None], rest: Iterator[Step]
     ) -> None:
         self._answer = answer
         self._pending = pending
         self._rest = rest
 
     def __await__(self) -> Generator[Any, None, None]:
-        self._answer.is_waiting = True
-        yield from self._pending.__await__()
-        for pending in self._rest:
+        answer = self._answer
+        answer.is_waiting = True
+        pending: Awaitable[None] | None = self._pending
+        while pending is not None:
             yield from pending.__await__()
-        self._answer.is_waiting = False
+            pending = answer.deliver_rest()
+            if pending is None and not answer.is_complete:
+                pending = answer.read_on(self._rest)
+        answer.is_waiting = False
 
     def close(self) -> None:
         """Give up: nobody waits any more."""

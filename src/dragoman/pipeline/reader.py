@@ -65,8 +65,12 @@ class Reader:
 
     def feed(self, step: Step) -> list[Delta]:
         """Return what the choice gained; a finished choice gains nothing."""
-        is_within_limit = self.completion_tokens + (step.tokens or len(step.ids)) <= self._limit
-        if (self._is_plain and is_within_limit) or is_single(step):
+        total = self.completion_tokens + (step.tokens or len(step.ids))
+        if self._is_plain and total < self._limit and step.finish is None and not self._finished:
+            self._count_tokens(step)  # the usual case
+            text = self._detokenizer.read(step)
+            return [Delta(self._index, text)] if text else []
+        if (self._is_plain and total <= self._limit) or is_single(step):
             delta = None if self._finished else self._feed(step)
             return [] if delta is None else [delta]
         parts = split_step(step)
@@ -98,9 +102,6 @@ class Reader:
         self._count_tokens(step)
         # Enforces `max_tokens` for engines that do not.
         at_limit = self.completion_tokens >= self._limit
-        if self._is_plain and step.finish is None and not at_limit:  # the usual case
-            text = self._detokenizer.read(step)
-            return Delta(self._index, text) if text else None
         released = self._detokenizer.feed(step)
         if self._echo:
             released = self._prepend_echo(released)

@@ -47,7 +47,10 @@ class DirectWriter:
         cycle = self._cycle
         if self._flow.write_paused or cycle.disconnected or not cycle.chunked_encoding:
             return False
-        self._write(b"".join([b"%x\r\n%b\r\n" % (len(frame), frame) for frame in frames]))
+        if len(frames) == 1:  # the usual case
+            self._write(b"%x\r\n%b\r\n" % (len(frames[0]), frames[0]))
+        else:
+            self._write(b"".join([b"%x\r\n%b\r\n" % (len(frame), frame) for frame in frames]))
         return True
 
     def __enter__(self) -> None:

@@ -93,10 +93,8 @@ class ChatEncoder(openai.ChunkEncoder):
         first = {"role": "assistant", "content": ""}
         return [self.envelope.encode_chunk(ChatChunkChoice(i, first)) for i in range(self._choices)]
 
-    def encode_delta(self, delta: Delta) -> list[bytes]:
+    def encode_other_delta(self, delta: Delta) -> list[bytes]:
         channel = delta.channel
-        if channel == "text":
-            return super().encode_delta(delta)
         if channel == "tool_name":
             chunk = self._encode_call(delta)
         else:

@@ -270,9 +270,17 @@ class ChunkEncoder:
         raise NotImplementedError
 
     def encode_delta(self, delta: Delta) -> list[bytes]:
-        if self._is_plain and delta.finish is None:  # the usual case
+        is_text = delta.channel == "text"
+        if is_text and self._is_plain and delta.finish is None:  # the usual case
             before, after = self._frames[delta.choice]
             return [before + encode(delta.text) + after]
+        return self._encode_text_delta(delta) if is_text else self.encode_other_delta(delta)
+
+    def encode_other_delta(self, delta: Delta) -> list[bytes]:
+        """Encode a delta of another channel; a subclass without channels encodes its text."""
+        return self._encode_text_delta(delta)
+
+    def _encode_text_delta(self, delta: Delta) -> list[bytes]:
         chunks = []
         joins_end = self.request.returns_token_ids and delta.finish is not None
         if (delta.text or delta.tokens or delta.ids) and not joins_end:
