@@ -5,8 +5,9 @@ of a server in another thread. `measure_server_lag` reads what the server measur
 `/metrics`, before and after. All give a `LagReport`: lags of calls that were due every 20 ms, with
 those that a block has made impossible, so that a quantile is what a request at a random moment
 waits. The tests share two cores with other programs, so the time that the loop's thread waits for a
-core is subtracted. A client in another thread of the same process makes the loop wait for the
-interpreter's lock, too; then only the time in which the loop's thread computes counts as lag.
+core is subtracted, and so is the time that the host of a virtual machine takes its cores away. A
+client in another thread of the same process makes the loop wait for the interpreter's lock, too;
+then only the time in which the loop's thread computes counts as lag.
 
     async with measure_loop_lag() as lag:
         ...
@@ -20,6 +21,7 @@ interpreter's lock, too; then only the time in which the loop's thread computes 
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import time
 from bisect import bisect_left
@@ -34,6 +36,9 @@ from tests.support.serving import RunningServer
 
 LAG_LIMIT = 0.05  # seconds that the 99th percentile may have
 SCHEDSTAT = Path("/proc/thread-self/schedstat")
+CPU_TIMES = Path("/proc/stat")
+STOLEN = 8  # position of the stolen time in the first line of that file
+TICKS = os.sysconf("SC_CLK_TCK")  # per second
 _BUCKET = re.compile(r'^dragoman_event_loop_lag_seconds_bucket\{le="(.+)"\} (.+)$', re.MULTILINE)
 
 
@@ -77,11 +82,12 @@ class LoopLagProbe(LoopLag):
         self._report.counts[bisect_left(LAG_BOUNDS, lag)] += 1
 
     def _read_clock(self) -> float:
-        return time.thread_time() if self._computing else read_wait_time()
+        stolen = read_stolen_time()
+        return time.thread_time() - stolen if self._computing else read_wait_time() + stolen
 
     def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
         now = self._read_clock()
-        passed, self._before = now - self._before, now
+        passed, self._before = max(0.0, now - self._before), now
         self._due = max(self._due, loop.time() - passed) if self._computing else self._due + passed
         super()._tick(loop)
 
@@ -89,6 +95,12 @@ class LoopLagProbe(LoopLag):
 def read_wait_time() -> float:
     """Return the seconds that this thread was runnable but waited for a core, so far."""
     return int(SCHEDSTAT.read_text().split()[1]) / 1e9
+
+
+def read_stolen_time() -> float:
+    """Return the seconds in which the host of this virtual machine let others use its cores."""
+    with CPU_TIMES.open() as file:
+        return int(file.readline().split()[STOLEN]) / TICKS
 
 
 @asynccontextmanager

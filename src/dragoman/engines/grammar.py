@@ -24,11 +24,12 @@ from dragoman.engines.token_mask import (
 
 HEADER = "%llguidance"
 WHOLE_ANSWER = "whole_answer"  # the new name of `start`, where stop tokens may follow it
-# strings, comments, patterns and tokens come before names
+# strings, comments, patterns and tokens come before names; one that is not closed takes its line
 _WORD = re.compile(
     r'"(?:[^"\\\n]|\\.)*"'
     r"|//[^\n]*"
     r"|/(?:[^/\\\n\[]|\\.|\[(?:[^\]\\\n]|\\.)*\])+/"
+    r"|[\"/][^\n]*"
     r"|<[^<>\s]*>"
     r"|[\w\-]+"
 )

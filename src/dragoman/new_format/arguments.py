@@ -18,7 +18,8 @@ from dragoman.types import Json
 
 MAX_FAILURES = 200  # brackets that start no object; each is searched to the end of the answer
 BRACKET = re.compile(r"[\[{]")
-PYTHON_CALL = re.compile(r"\[?\s*[A-Za-z_][\w.]*\((?:\s*[A-Za-z_]\w*\s*=|\s*\))")
+# a name is bounded, so that a search takes linear time
+PYTHON_CALL = re.compile(r"(?:\[\s*)?(?<!\w)[A-Za-z_][\w.]{0,200}\((?:\s*[A-Za-z_]\w*\s*=|\s*\))")
 UNQUOTED_OBJECT = re.compile(r"\{\s*[A-Za-z_]\w*\s*:")
 KEY_WORDS = re.compile(r"key|name|arg|param|\bk\b", re.IGNORECASE)  # of a tag around a key
 KEY = re.compile(r"\s*[A-Za-z_][\w.-]*\s*")

@@ -46,7 +46,7 @@ COLLECT_SECONDS = 0.001  # in which the jobs of one engine step yield
 MAX_BUFFERED_BYTES = 1 << 18  # in the socket, before steps are merged instead
 READ_BYTES = 1 << 16
 # A library of the system that an engine's wheel needs, and how to install it.
-MISSING_LIBRARY = re.compile(r"(lib[\w.+-]+\.so[.\d]*): cannot open shared object file")
+MISSING_LIBRARY = re.compile(r"(lib[\w.+-]{1,100}\.so[.\d]*): cannot open shared object file")
 INSTALL_HINTS = {"libgomp.so.1": " On Debian and Ubuntu: apt install libgomp1."}
 
 

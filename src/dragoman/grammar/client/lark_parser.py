@@ -20,6 +20,7 @@ _TOKEN = re.compile(
     r"""(?P<text>"(?:[^"\\\n]|\\.)*+"i?)
     |(?P<comment>//[^\n]*|\#[^\n]*)
     |(?P<regex>/(?:[^/\\\n]|\\.)++/[a-z]*)
+    |(?P<unclosed>["/][^\n]*)
     |(?P<line>\n)
     |(?P<space>[ \t\r]+)
     |(?P<name>[A-Za-z_][A-Za-z0-9_\-]*)
@@ -178,7 +179,8 @@ def _split_definitions(source: str) -> Iterator[Tokens]:
                 yield definition
                 definition = []
             is_new_line = False
-            definition.append((kind, text))
+            # what is not closed has no place in any definition
+            definition.append(("sign", text[0]) if kind == "unclosed" else (kind, text))
     if definition:
         yield definition
 
