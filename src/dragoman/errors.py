@@ -16,7 +16,8 @@
     ├── UnsupportedMedia        415
     ├── PoisonRequest           422  the engine died twice while it processed the request
     ├── Overloaded              429  the queue is full or a limit of the key, with Retry-After
-    │   └── ExceedsLimit        429  larger than a limit of the key: trying again does not help
+    │   ├── ExceedsLimit        429  larger than a limit of the key: trying again does not help
+    │   └── TooManyCrashes      429  requests of the key crashed the engine again and again
     ├── HeadersTooLarge         431
     ├── EngineFailed            500  the engine failed while processing the request
     ├── ModelBroken             500  the model's file cannot be loaded, and why
@@ -258,6 +259,12 @@ class Overloaded(DragomanError):
 
 class ExceedsLimit(Overloaded):
     """A request that no waiting would fit into a limit."""
+
+
+class TooManyCrashes(Overloaded):
+    """Requests of one owner crashed the engine again and again; other owners are served."""
+
+    code = "too_many_crashes"
 
 
 class EngineFailed(DragomanError):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dragoman.engines.subprocess.messages import EmbedInputs, TokenizeText
+from dragoman.engines.subprocess.progress import make_call
 from dragoman.engines.subprocess.suspects import (
     JOB_FIELDS,
     MAX_SUSPECTS,
@@ -82,6 +83,9 @@ class Trial:
         self.now = 0.0
         self.suspects = CrashSuspects(lambda: self.now)
 
+    def blame(self, *jobs: Job) -> None:
+        self.suspects.blame(make_call(0, "generate", job) for job in jobs)
+
     async def run(self, job: Job, *, is_harmless: bool = True) -> None:
         async with self.suspects.try_call(job) as outcome:
             outcome.is_harmless = is_harmless
@@ -105,12 +109,12 @@ def test_the_second_death_counts_and_is_forgotten_after_an_hour() -> None:
     async def use(trial: Trial) -> None:
         for deaths in range(3):
             assert await trial.is_refused(JOB) == (deaths >= 2)
-            trial.suspects.blame([JOB])
+            trial.blame(JOB)
         trial.now += REMEMBER_SECONDS - 1
         assert await trial.is_refused(JOB)
         trial.now += 2
         assert not await trial.is_refused(JOB)
-        trial.suspects.blame([JOB])
+        trial.blame(JOB)
         assert not await trial.is_refused(JOB), "it starts again"
 
     run_trial(use)
@@ -118,7 +122,7 @@ def test_the_second_death_counts_and_is_forgotten_after_an_hour() -> None:
 
 def test_a_request_that_runs_twice_at_once_is_blamed_once() -> None:
     async def use(trial: Trial) -> None:
-        trial.suspects.blame([JOB, JOB, JOB])
+        trial.blame(JOB, JOB, JOB)
         assert not await trial.is_refused(JOB)
 
     run_trial(use)
@@ -127,7 +131,7 @@ def test_a_request_that_runs_twice_at_once_is_blamed_once() -> None:
 def test_a_harmless_run_clears_a_suspect() -> None:
     async def use(trial: Trial) -> None:
         for _ in range(5):
-            trial.suspects.blame([JOB])
+            trial.blame(JOB)
             await trial.run(JOB)
         assert not await trial.is_refused(JOB)
 
@@ -137,7 +141,7 @@ def test_a_harmless_run_clears_a_suspect() -> None:
 def test_suspects_run_one_at_a_time_and_others_beside_them() -> None:
     async def use(trial: Trial) -> None:
         jobs = [Job(id="a", prompt=[number]) for number in range(5)]
-        trial.suspects.blame(jobs[:3])
+        trial.blame(*jobs[:3])
         running: set[int] = set()
         together: list[set[int]] = []
 
@@ -158,12 +162,12 @@ def test_suspects_run_one_at_a_time_and_others_beside_them() -> None:
 
 def test_a_suspect_that_waits_is_refused_if_the_same_request_kills_the_engine_meanwhile() -> None:
     async def use(trial: Trial) -> None:
-        trial.suspects.blame([JOB])
+        trial.blame(JOB)
 
         async def crash() -> None:
             async with trial.suspects.try_call(JOB):
                 await asyncio.sleep(0)
-                trial.suspects.blame([JOB])
+                trial.blame(JOB)
 
         _, refused = await asyncio.gather(crash(), trial.is_refused(JOB))
         assert refused
@@ -171,10 +175,25 @@ def test_a_suspect_that_waits_is_refused_if_the_same_request_kills_the_engine_me
     run_trial(use)
 
 
+def test_requests_beside_an_owner_that_is_found_are_no_suspects() -> None:
+    async def use(trial: Trial) -> None:
+        for number in range(4):
+            calls = [make_call(0, "generate", Job(id="a", prompt=[number]))]
+            calls[0].owner = "poisoner"
+            if number < 3:
+                calls.append(make_call(1, "generate", JOB))
+                calls[1].owner = "other"
+            assert await trial.is_refused(JOB) == (number in (2, 3))
+            trial.suspects.blame(calls)
+        assert not await trial.is_refused(JOB)
+
+    run_trial(use)
+
+
 def test_memory_is_bounded() -> None:
     async def use(trial: Trial) -> None:
         for number in range(2 * MAX_SUSPECTS):
-            trial.suspects.blame([Job(id="a", prompt=[number])])
+            trial.blame(Job(id="a", prompt=[number]))
         assert len(trial.suspects._suspects) == MAX_SUSPECTS
 
     run_trial(use)

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.support.supervised_engine import SupervisedServer, serve_supervised
@@ -100,3 +101,22 @@ def test_a_success_clears_a_suspect(
         may_end.touch()
         assert server.complete(prompt, **fields).status_code == 200
         may_end.unlink()
+
+
+def test_an_owner_that_varies_the_request_is_paused_and_others_are_served() -> None:
+    keys = {name: {"authorization": f"Bearer {name}"} for name in ("anna", "bert")}
+    with serve_supervised(api_key=[*keys]) as server:
+
+        def complete(key: str, prompt: str) -> httpx.Response:
+            body = {"model": "scripted", "prompt": prompt}
+            return server.client.post("/v1/completions", json=body, headers=keys[key])
+
+        assert complete("bert", "step").status_code == 200
+        deadly = [complete("anna", f"crash {number}") for number in range(5)]
+        assert [answer.status_code for answer in deadly] == [503, 503, 503, 429, 429]
+        refused = deadly[-1]
+        assert refused.json()["error"]["code"] == "too_many_crashes"
+        assert 1 <= int(refused.headers["retry-after"]) <= 10
+        assert complete("anna", "step").status_code == 429
+        assert complete("bert", "step").status_code == 200
+        assert server.engine.restarts == 3

@@ -6,9 +6,9 @@ else: each of them fails at once with `EngineDown`, and the next job waits for t
 
 A child hangs if it has work and makes no progress (see `progress`), or if it has none and its event
 loop answers no ping; it is killed. A child that dies repeatedly is restarted after ever longer
-delays, and at most five times a minute. Requests that were running each time are refused (see
-`suspects`). The first start is different: an engine that cannot be created is the model's fault,
-which `start` reports as `ModelBroken`, and nothing is tried again.
+delays, and at most five times a minute. Requests that were running each time are refused, and so
+are owners whose requests were (see `suspects`). The first start is different: an engine that cannot
+be created is the model's fault, which `start` reports as `ModelBroken`, and nothing is tried again.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from dragoman.engines.subprocess.sleep import EngineSleep
 from dragoman.engines.subprocess.suspects import CrashSuspects
 from dragoman.errors import ENGINE_STOPPED, DragomanError, EngineDown, EngineFailed, ModelBroken
 from dragoman.types import Adapter, Capabilities, Job, MediaItem, Step
+from dragoman.types.cache_scope import get_cache_scope
 from dragoman.types.loop_share import yield_after
 from dragoman.types.media_ids import PromptCount
 from dragoman.types.text_pair import TextPair
@@ -226,15 +227,14 @@ class SubprocessEngine:
         self._sleep = EngineSleep()
         connection.on_close = lambda: self._note_disconnect(connection)
         self.capabilities = ready.capabilities
+        self._suspects.owners.note_restart()
         self._set_state("ready")
         return connection
 
     def _note_disconnect(self, connection: ChildConnection) -> None:
         if self.state == "ready":
             self.failure = self.failure or "died"
-            self._suspects.blame(
-                call.content for call in connection.watch.involved_calls if call.content is not None
-            )
+            self._suspects.blame(connection.watch.involved_calls)
             self._schedule.plan(asyncio.get_running_loop().time())
             self._set_state("restarting")
 
@@ -337,6 +337,15 @@ class SubprocessEngine:
             self._log.error("engine log: %s", line)
 
     async def _get_connection(self) -> ChildConnection:
+        """Return the connection to a ready child, when the owner of the request has its turn."""
+        connection, owner = await self._wait_ready(), get_cache_scope()
+        while wait := self._suspects.owners.compute_wait(owner):
+            await asyncio.sleep(wait)
+            self._suspects.owners.check(owner)
+            connection = await self._wait_ready()
+        return connection
+
+    async def _wait_ready(self) -> ChildConnection:
         """Return the connection to a ready child, or raise `EngineDown` after a short wait."""
         if self.state == "restarting":
             with contextlib.suppress(TimeoutError):

@@ -28,6 +28,7 @@ from msgspec import Struct
 
 from dragoman.engines.subprocess import messages
 from dragoman.types import Job
+from dragoman.types.cache_scope import get_cache_scope
 
 CallKind: TypeAlias = Literal["generate", "admit", "embed", "tokenize", "control"]
 CallContent: TypeAlias = Job | messages.ContentCall
@@ -57,6 +58,7 @@ class RunningCall(Struct, eq=False):
     size: int  # tokens that it may process before the first step or the result
     source: ProgressSource | None = None  # of the steps of a job
     content: CallContent | None = None
+    owner: str = ""  # the cache scope of the request
     last_state: Any = None  # of the source, at the last tick
     has_stepped: bool = False
     idle: float = 0.0  # seconds since its last step
@@ -79,7 +81,7 @@ def make_call(
         size = sum(count_tokens(pair.ids or pair.query + pair.document) for pair in content.pairs)
     else:
         size = sum(map(count_tokens, content.inputs))
-    return RunningCall(number, kind, size, source, content)
+    return RunningCall(number, kind, size, source, content, get_cache_scope())
 
 
 def list_calls(calls: Sequence[RunningCall]) -> str:

@@ -7,6 +7,10 @@ a request that merely ran beside the one that crashes the engine finishes this t
 suspect any more. A request that was running in two deaths is refused with `PoisonRequest`, without
 reaching the engine.
 
+Owners whose requests crash the engine again and again are refused, too (see `crash_owners`). Once a
+death is counted against one owner, requests of others that ran beside its requests each time are no
+suspects any more.
+
 Digests are computed only when an engine dies, and for new requests while there are suspects. They
 are forgotten after an hour, so that bad luck does not count for ever.
 """
@@ -22,10 +26,12 @@ from contextlib import asynccontextmanager
 import msgspec
 from msgspec import Struct
 
-from dragoman.engines.subprocess.progress import CallContent
+from dragoman.engines.subprocess.crash_owners import CrashOwners
+from dragoman.engines.subprocess.progress import CallContent, RunningCall
 from dragoman.errors import PoisonRequest
 from dragoman.types import Job
 from dragoman.types.bounded_cache import BoundedCache
+from dragoman.types.cache_scope import get_cache_scope
 
 MAX_DEATHS = 2
 MAX_SUSPECTS = 1024
@@ -59,8 +65,11 @@ def compute_digest(content: CallContent) -> bytes:
 class Suspect(Struct):
     """A request that was running when an engine died."""
 
+    digest: bytes
     deaths: int
     last_death: float
+    owners: frozenset[str]  # who sent it
+    beside: frozenset[str]  # whose requests were running each time
 
 
 class TrialOutcome(Struct):
@@ -77,21 +86,44 @@ class CrashSuspects:
         self._clock = clock
         self._suspects = BoundedCache[bytes, Suspect](max_entries=MAX_SUSPECTS)
         self._turn = asyncio.Lock()
+        self.owners = CrashOwners(clock)
 
-    def blame(self, contents: Iterable[CallContent]) -> None:
-        """Note which requests an engine was working on when it died."""
-        for digest in {compute_digest(content) for content in contents}:
-            suspect = self._find(digest)
-            deaths = 1 if suspect is None else suspect.deaths + 1
-            self._suspects.put(digest, Suspect(deaths, self._clock()))
+    def blame(self, calls: Iterable[RunningCall]) -> None:
+        """Note which calls an engine was working on when it died."""
+        senders: dict[bytes, set[str]] = {}
+        for call in calls:
+            if call.content is not None:
+                senders.setdefault(compute_digest(call.content), set()).add(call.owner)
+        involved = frozenset[str]().union(*senders.values())
+        for digest, owners in senders.items():
+            earlier = self._find(digest) or Suspect(digest, 0, 0.0, frozenset(), involved)
+            suspect = Suspect(
+                digest,
+                earlier.deaths + 1,
+                self._clock(),
+                earlier.owners | owners,
+                earlier.beside & involved,
+            )
+            self._suspects.put(digest, suspect)
+        if culprit := self.owners.blame(involved):
+            self._clear_others(culprit)
+
+    def _clear_others(self, culprit: str) -> None:
+        """Forget the suspects of others that ran beside this owner's requests each time."""
+        for suspect in self._suspects.values():
+            if culprit in suspect.beside and culprit not in suspect.owners:
+                self._suspects.pop(suspect.digest)
 
     @asynccontextmanager
     async def try_call(self, content: CallContent) -> AsyncGenerator[TrialOutcome, None]:
         """Run a call inside this block; a suspect waits for its turn or is refused.
 
+        So is every call of an owner that is paused.
+
         A suspect whose outcome is harmless is none any more.
         """
         outcome = TrialOutcome()
+        self.owners.check(get_cache_scope())
         digest = compute_digest(content) if len(self._suspects) else b""
         if not digest or self._find(digest) is None:
             yield outcome
