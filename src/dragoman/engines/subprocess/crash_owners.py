@@ -116,9 +116,11 @@ class CrashOwners:
 
     def compute_wait(self, owner: str) -> float:
         """Return in how many seconds an owner may start requests, beside the other half."""
-        now, names = self._clock(), sorted(self._candidates - {""})
-        is_separated = self._deaths > 1 and now - self._last_death < SEPARATE_SECONDS
-        if owner not in names or len(names) < 2 or not is_separated:
+        now = self._clock()
+        if self._deaths < 2 or now - self._last_death >= SEPARATE_SECONDS:  # the usual case
+            return 0.0
+        names = sorted(self._candidates - {""})
+        if owner not in names or len(names) < 2:
             return 0.0
         turn = min(MAX_TURN, FIRST_TURN * 2.0 ** (self._deaths - 2))
         number, elapsed = divmod(now - self._restarted_at, turn)
