@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ MAX_SLOPE = 1.0  # MB per minute, in the second half
 MAX_GROWTH = 30 << 20  # bytes, likewise
 WARM_UP = 0.5  # of the time, before memory is measured
 COMPARED_SAMPLES = 20  # at the start and at the end, one each second
+SPAN = 20  # samples of which the smallest counts for the slope
 LOCK_SECONDS = 3.0
 RECOVERY_SECONDS = 120.0
 IDLE_SECONDS = 60.0
@@ -73,15 +75,20 @@ class Usage:
         self._samples.append((time.monotonic(), read_resident_bytes(self._pid)))
 
     def find_slope(self) -> float:
-        """Return the growth in MB per minute after the warm-up, between the medians of two halves.
+        """Return the growth in MB per minute after the warm-up, of what the process always keeps.
 
-        What a process keeps rises with requests and falls with garbage collections; a leak makes
-        the median of the later half the larger one.
+        Its memory rises with requests and falls with garbage collections, by more than a slow leak
+        adds in minutes. But a leak raises the smallest size in each span of time as well, so the
+        slope is the median of the slopes between all pairs of these.
         """
         samples = self._samples[int(len(self._samples) * WARM_UP) :]
-        middle = len(samples) // 2
-        (early_at, early), (late_at, late) = map(find_medians, (samples[:middle], samples[middle:]))
-        return (late - early) / (late_at - early_at) * 60 / (1 << 20)
+        spans = [samples[start : start + SPAN] for start in range(0, len(samples) - SPAN + 1, SPAN)]
+        lowest = [min(span, key=lambda sample: sample[1]) for span in spans]
+        slopes = [
+            (late - early) / (late_at - early_at)
+            for (early_at, early), (late_at, late) in combinations(lowest, 2)
+        ]
+        return statistics.median(slopes) * 60 / (1 << 20) if slopes else 0.0
 
 
 def find_medians(samples: list[tuple[float, int]]) -> tuple[float, float]:
