@@ -8,10 +8,8 @@ import pytest
 
 from dragoman.engines.subprocess.crash_owners import (
     FIRST_PAUSE,
-    FIRST_TURN,
     MAX_PAUSE,
     REMEMBER_OWNER_SECONDS,
-    SEPARATE_SECONDS,
     CrashOwners,
 )
 from dragoman.errors import TooManyCrashes
@@ -32,7 +30,6 @@ class Engine:
     def die(self, *owners: str, times: int = 1) -> None:
         for _ in range(times):
             self.owners.blame(owners)
-            self.owners.note_restart()
 
     def get_pause(self, owner: str) -> float:
         try:
@@ -94,39 +91,3 @@ def test_an_owner_that_is_alone_on_the_engine_is_not_paused() -> None:
     assert not engine.get_pause(POISONER)
     engine.owners.check(OTHER)
     assert engine.get_pause(POISONER)
-
-
-def test_candidates_take_turns_from_the_second_death_on() -> None:
-    engine = Engine()
-    engine.die(POISONER, OTHER)
-    assert [engine.owners.compute_wait(owner) for owner in ALL] == [0, 0, 0]
-    engine.die(POISONER, OTHER)
-    turns = []
-    for _ in range(4):
-        waits = {owner: engine.owners.compute_wait(owner) for owner in ALL}
-        turns.append([owner for owner in ALL if not waits[owner]])
-        assert set(waits.values()) == {0.0, FIRST_TURN}
-        engine.now += FIRST_TURN
-    assert turns[0] != turns[1]
-    assert turns[:2] == turns[2:]
-    assert all(THIRD in owners and len(owners) == 2 for owners in turns)
-    engine.now += SEPARATE_SECONDS
-    assert [engine.owners.compute_wait(owner) for owner in ALL] == [0, 0, 0]
-
-
-@pytest.mark.parametrize("count", [2, 3, 8, 33])
-def test_the_one_of_many_who_crashes_it_is_found(count: int) -> None:
-    """Everybody starts requests whenever it may; one of them crashes the engine at once."""
-    names = [f"{number:02}" for number in range(count)]
-    for poisoner in (names[0], names[-1]):
-        engine = Engine(names)
-        deaths = 0
-        while not engine.get_pause(poisoner):
-            running = {name for name in names if not engine.owners.compute_wait(name)}
-            if poisoner in running:
-                engine.die(*running)
-                deaths += 1
-            else:
-                engine.now += engine.owners.compute_wait(poisoner)
-            assert not any(engine.get_pause(name) for name in names if name != poisoner)
-        assert deaths <= 2 + count.bit_length()

@@ -17,7 +17,7 @@ from dragoman.engines.subprocess.suspects import (
     CrashSuspects,
     compute_digest,
 )
-from dragoman.errors import PoisonRequest
+from dragoman.errors import PoisonRequest, TooManyCrashes
 from dragoman.types import Adapter, Job, Sampling
 
 JOB = Job(id="a", prompt=[1, 2, 3])
@@ -186,6 +186,32 @@ def test_requests_beside_an_owner_that_is_found_are_no_suspects() -> None:
             assert await trial.is_refused(JOB) == (number in (2, 3))
             trial.suspects.blame(calls)
         assert not await trial.is_refused(JOB)
+
+    run_trial(use)
+
+
+class Steps:
+    """The steps of a job that has some."""
+
+    def get_state(self) -> int:
+        return 0
+
+    def has_changed(self, state: int) -> bool:
+        return True
+
+
+def test_owners_of_answers_that_have_tokens_are_not_counted() -> None:
+    async def use(trial: Trial) -> None:
+        for owner in ("poisoner", "busy"):
+            trial.suspects.owners.check(owner)
+        for number in range(3):
+            poison = make_call(0, "generate", Job(id="a", prompt=[number]))
+            answer = make_call(1, "generate", Job(id="b", prompt=[9, number]), Steps())
+            poison.owner, answer.owner = "poisoner", "busy"
+            trial.suspects.blame([poison, answer])
+        trial.suspects.owners.check("busy")
+        with pytest.raises(TooManyCrashes):
+            trial.suspects.owners.check("poisoner")
 
     run_trial(use)
 

@@ -4,17 +4,17 @@ A request that crashes the engine twice is refused (`suspects`), but its owner m
 deaths of an engine are counted by owner, too. An owner is known by its cache scope; where no API
 key is required there is none, and nothing here applies.
 
-The candidates are the owners that had a request in the engine at every one of the last deaths. A
-single candidate is paused from the third death on, for a time that doubles with each death: its
-requests are refused with `TooManyCrashes`, and all others are served. An owner that was alone in
-three deaths is paused although others have crashed the engine in between.
+A request that crashes an engine mostly does so before its first token. So a death is counted
+against the owners of requests that had no token yet; if there was none, against all that were
+running. The candidates are the owners that each of the last deaths was counted against. Who merely
+ran beside the one that crashes the engine is not among them for long, unless it always starts
+requests at the same time; as long as there are several candidates, nobody is refused.
 
-Several candidates are separated, since most of them merely ran beside the one that crashes the
-engine: after the second death, one half of them may start requests for a few seconds, then the
-other half, beginning with an engine that has just been restarted and runs nothing. So the next
-death has fewer candidates, and nobody is refused meanwhile. A death without an owner that became
-the only candidate in this way clears it. An owner that nobody shares the engine with is not
-paused either, since that would help nobody.
+A single candidate is paused from the third death on, for a time that doubles with each death: its
+requests are refused with `TooManyCrashes`, and all others are served. An owner that was alone in
+three deaths is paused although others have crashed the engine in between. A death without an owner
+that became the only candidate by elimination clears it. An owner that nobody shares the engine with
+is not paused either, since that would help nobody.
 """
 
 from __future__ import annotations
@@ -31,8 +31,6 @@ MAX_OWNER_DEATHS = 3
 MAX_OWNERS = 1024
 FIRST_PAUSE, MAX_PAUSE = 10.0, 1800.0  # seconds
 REMEMBER_OWNER_SECONDS = 3600.0
-FIRST_TURN, MAX_TURN = 2.0, 8.0  # seconds in which one half of the candidates may start requests
-SEPARATE_SECONDS = 60.0  # after the last death
 
 
 class CrashHistory(Struct):
@@ -52,7 +50,7 @@ class CrashOwners:
         self._last_calls = BoundedCache[str, float](max_entries=MAX_OWNERS)
         self._candidates: frozenset[str] = frozenset()
         self._deaths = 0  # that all candidates have in common
-        self._last_death = self._restarted_at = 0.0
+        self._last_death = 0.0
 
     def blame(self, owners: Collection[str]) -> str:
         """Note whose requests were running in a death; return whom it is counted against, or ""."""
@@ -89,10 +87,6 @@ class CrashOwners:
         self._histories.put(owner, history)
         return excess >= 0
 
-    def note_restart(self) -> None:
-        """Note that the engine is ready again; the first half of the candidates has its turn."""
-        self._restarted_at = self._clock()
-
     def check(self, owner: str) -> None:
         """Raise `TooManyCrashes` while an owner is paused; call it before each of its calls."""
         if not owner:
@@ -113,19 +107,6 @@ class CrashOwners:
         """Whether several owners have used the engine of late."""
         recent = now - REMEMBER_OWNER_SECONDS
         return sum(last_call > recent for last_call in self._last_calls.values()) > 1
-
-    def compute_wait(self, owner: str) -> float:
-        """Return in how many seconds an owner may start requests, beside the other half."""
-        now = self._clock()
-        if self._deaths < 2 or now - self._last_death >= SEPARATE_SECONDS:  # the usual case
-            return 0.0
-        names = sorted(self._candidates - {""})
-        if owner not in names or len(names) < 2:
-            return 0.0
-        turn = min(MAX_TURN, FIRST_TURN * 2.0 ** (self._deaths - 2))
-        number, elapsed = divmod(now - self._restarted_at, turn)
-        half = names.index(owner) < len(names) // 2
-        return 0.0 if half == bool((int(number) + self._deaths) % 2) else turn - elapsed
 
     def _find(self, owner: str) -> CrashHistory | None:
         history = self._histories.get(owner)

@@ -34,7 +34,6 @@ from dragoman.engines.subprocess.sleep import EngineSleep
 from dragoman.engines.subprocess.suspects import CrashSuspects
 from dragoman.errors import ENGINE_STOPPED, DragomanError, EngineDown, EngineFailed, ModelBroken
 from dragoman.types import Adapter, Capabilities, Job, MediaItem, Step
-from dragoman.types.cache_scope import get_cache_scope
 from dragoman.types.loop_share import yield_after
 from dragoman.types.media_ids import PromptCount
 from dragoman.types.text_pair import TextPair
@@ -227,7 +226,6 @@ class SubprocessEngine:
         self._sleep = EngineSleep()
         connection.on_close = lambda: self._note_disconnect(connection)
         self.capabilities = ready.capabilities
-        self._suspects.owners.note_restart()
         self._set_state("ready")
         return connection
 
@@ -337,15 +335,6 @@ class SubprocessEngine:
             self._log.error("engine log: %s", line)
 
     async def _get_connection(self) -> ChildConnection:
-        """Return the connection to a ready child, when the owner of the request has its turn."""
-        connection, owner = await self._wait_ready(), get_cache_scope()
-        while wait := self._suspects.owners.compute_wait(owner):
-            await asyncio.sleep(wait)
-            self._suspects.owners.check(owner)
-            connection = await self._wait_ready()
-        return connection
-
-    async def _wait_ready(self) -> ChildConnection:
         """Return the connection to a ready child, or raise `EngineDown` after a short wait."""
         if self.state == "restarting":
             with contextlib.suppress(TimeoutError):

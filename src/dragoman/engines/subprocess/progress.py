@@ -64,6 +64,12 @@ class RunningCall(Struct, eq=False):
     idle: float = 0.0  # seconds since its last step
     age: float = 0.0
 
+    @property
+    def has_answered(self) -> bool:
+        """Whether it has made a step, also since the last tick."""
+        source = self.source
+        return self.has_stepped or (source is not None and source.has_changed(self.last_state))
+
     def describe(self) -> str:
         """Name the call for the log, without its content."""
         return f"{self.kind} {self.content.id}" if isinstance(self.content, Job) else self.kind

@@ -91,9 +91,12 @@ class CrashSuspects:
     def blame(self, calls: Iterable[RunningCall]) -> None:
         """Note which calls an engine was working on when it died."""
         senders: dict[bytes, set[str]] = {}
+        starters: set[str] = set()  # owners of requests without a token
         for call in calls:
             if call.content is not None:
                 senders.setdefault(compute_digest(call.content), set()).add(call.owner)
+                if not call.has_answered:
+                    starters.add(call.owner)
         involved = frozenset[str]().union(*senders.values())
         for digest, owners in senders.items():
             earlier = self._find(digest) or Suspect(digest, 0, 0.0, frozenset(), involved)
@@ -105,7 +108,7 @@ class CrashSuspects:
                 earlier.beside & involved,
             )
             self._suspects.put(digest, suspect)
-        if culprit := self.owners.blame(involved):
+        if culprit := self.owners.blame(starters or involved):
             self._clear_others(culprit)
 
     def _clear_others(self, culprit: str) -> None:
