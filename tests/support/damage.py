@@ -30,7 +30,7 @@ from dragoman.formats import find_tools, get_tool_formats
 from dragoman.output.library import OutputParser
 from dragoman.testing.format_checks import ParsedOutput, fold_spans, parse_pieces
 from tests.support.answers import AnswerWriter, WrittenCall
-from tests.support.damage_catalogue import DAMAGES, REPAIRED
+from tests.support.damage_catalogue import DAMAGES, REPAIRED, UNENDED
 
 SCHEMA = {
     "type": "object",
@@ -107,7 +107,8 @@ def make_answer(name: str, random: Random, damage: str | None = None) -> Damaged
     is_plain = tool_format.header is None and not tool_format.unmarked_at_start
     reasoning = random.choice(("", REASONING)) if is_plain else ""
     before = random.choice(("", "First this. ")) if is_plain else ""
-    after = random.choice(("", "\nThat is all.")) if is_plain and tool_format.section.close else ""
+    is_ended = bool(tool_format.section.close) and damage not in UNENDED
+    after = random.choice(("", "\nThat is all.")) if is_plain and is_ended else ""
     section = writer.separator.join(texts)
     if writer.has_sections:
         section = writer.open_section(calls[0].name) + section + writer.close_section()

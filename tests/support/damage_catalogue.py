@@ -100,6 +100,12 @@ def close_early(call: WrittenCall, _: ToolFormat, random: Random) -> str:
     return call.opening + call.body[:position] + call.closing
 
 
+def cut_call(call: WrittenCall, _: ToolFormat, random: Random) -> str:
+    """End the call anywhere; the next one follows, or nothing."""
+    text = call.opening + call.body
+    return text[: random.randrange(1, len(text))]
+
+
 def insert(choices: tuple[str, ...]) -> Damage:
     """Insert a text around the body of a call, or after the call."""
 
@@ -185,6 +191,9 @@ DAMAGES: dict[str, Damage] = {
     "close doubled": edit_closing(lambda close, _: close + close),
     "close cut": edit_closing(cut_text),
     "close early": close_early,
+    "cut": cut_call,
+    "end of reasoning": insert(("</think>",)),
+    "line ends of Windows": lambda call, *_: call.text.replace("\n", "\r\n"),
     "space": insert((" ", "\n", "  \n", "\t", "\ufeff", "\u200b", "\xa0")),
     "space in arguments": edit_json(replace_one(r"(?<=[,:]) ", "\xa0", "\ufeff", "\n\t")),
     "comment": edit_json(replace_one(r'(?<=[,{])(?=\s*")', "// why\\n", " /* why */ ", "# why\\n")),
@@ -219,6 +228,8 @@ REPAIRED = {"none", "close doubled", "space in arguments", "comment", "colon of 
 REPAIRED |= {"comma of JSON added", "arguments in a string", "arguments in two strings"}
 REPAIRED |= {"arguments in a list", "arguments in a fence", "arguments in Python"}
 REPAIRED |= {"open doubled", "end of turn after a call", "end of turn in the arguments"}
-REPAIRED |= {"space before the name"}
+REPAIRED |= {"space before the name", "line ends of Windows"}
 REPAIRED |= {"commas are semicolons", "words unquoted", "opening quote missing", "curly quotes"}
 REPAIRED |= {"closing tag with space", "closing tag of another name", "closing tag missing"}
+# damage after which nobody can tell the text after the calls from the last one
+UNENDED = {"cut"}

@@ -9,8 +9,21 @@ from dragoman.output.spec import GAP
 MAX_NESTED_PREFIX = 100  # characters; longer markers do not nest one group per character
 
 
+def list_spellings(marker: str) -> list[str]:
+    """Return a marker and, if it starts with a line break, the same with the one of Windows.
+
+    Each starts with one certain character, which makes the search fast.
+    """
+    return [marker, "\r" + marker] if marker[0] == "\n" else [marker]
+
+
 def _list_atoms(marker: str) -> list[str]:
-    return [r"\s{0,16}" if char == GAP else re.escape(char) for char in marker]
+    atoms: list[str] = []
+    for index, char in enumerate(marker):
+        if char == "\n" and index and marker[index - 1] != "\r":
+            atoms.append("\r?")  # a line break of Windows is the same
+        atoms.append(r"\s{0,16}" if char == GAP else re.escape(char))
+    return atoms
 
 
 def write_pattern(marker: str) -> str:

@@ -69,6 +69,7 @@ class ParserMachine:
         self._sections = SectionReader(buffer, self._calls, tool_format) if tool_format else None
         self._starts_in_reasoning = rules.reasoning.starts_inside if inside is None else inside
         self._state = self._reasoning_state() if self._starts_in_reasoning else rules.in_text
+        self._text_state = rules.in_text  # the state that reasoning returns to when it is closed
         self._leading_space: list[Span] = []  # white space to emit only if text follows
         self._is_leading = True  # whether only white space was read since the state was entered
         self._only_text = True  # whether the answer so far is only text
@@ -245,10 +246,9 @@ class ParserMachine:
             self._spans += self._text  # the marker is part of the answer
             self._text.clear()
         self._only_text = False
-        if meaning == "open":
-            self._enter(self._reasoning_state())
-        else:
-            self._enter(self._rules.in_text)
+        if not in_reasoning:
+            self._text_state = self._state if meaning != "end" else self._rules.in_text
+        self._enter(self._reasoning_state() if meaning == "open" else self._text_state)
         match reasoning.trim:
             case "newline":
                 yield from read_marker(buffer, get_markers("\n"))
@@ -287,7 +287,7 @@ class ParserMachine:
         assert header is not None  # noqa: S101
         text, marker, end = "", "", 0
         try:
-            ends = get_markers(*header.end, *header.close)
+            ends = get_markers(*header.end, *header.close, *header.open[:1])
             text, marker, end = yield from read_until(buffer, ends)
         except Mismatch:
             pass
@@ -295,7 +295,7 @@ class ParserMachine:
             if self._truncated or is_header_start(header, buffer.get_held_text()):
                 buffer.drop_held()
         if marker not in header.end:
-            buffer.pos = max(buffer.pos, end)
+            buffer.pos = buffer.pos if marker in header.open else max(buffer.pos, end)
             self._emit_held()
             return
         self._only_text = False

@@ -15,7 +15,12 @@ import re
 from collections.abc import Callable, Generator, Sequence
 from typing import TypeVar
 
-from dragoman.output.marker_patterns import is_run, write_partial_pattern, write_pattern
+from dragoman.output.marker_patterns import (
+    is_run,
+    list_spellings,
+    write_partial_pattern,
+    write_pattern,
+)
 from dragoman.output.spec import GAP
 
 T = TypeVar("T")
@@ -161,13 +166,20 @@ class MarkerSet:
         self._patterns = (
             [re.compile(write_pattern(marker)) for marker in self.markers] if self._has_gaps else []
         )
+        self._has_lines = any("\n" in marker for marker in self.markers)
         ordered = sorted(self.markers, key=len, reverse=True)
-        whole = [write_pattern(marker) for marker in ordered]
-        parts = [part for marker in ordered if (part := write_partial_pattern(marker))]
+        spellings = [text for marker in ordered for text in list_spellings(marker)]
+        whole = [write_pattern(text) for text in spellings]
+        parts = [part for text in spellings if (part := write_partial_pattern(text))]
         # a tail that may grow into a longer marker wins over a shorter marker that is complete
         self._prefixes |= {self._index[marker] for marker in self._index if is_run(marker)}
         growing = {self.markers[index] for index in self._prefixes}
-        certain = [write_pattern(marker) for marker in ordered if marker not in growing]
+        certain = [
+            write_pattern(text)
+            for marker in ordered
+            if marker not in growing
+            for text in list_spellings(marker)
+        ]
         live = re.compile("|".join(certain + parts + whole) or r"(?!)")
         last = re.compile("|".join(whole) or r"(?!)")
         self._search = {False: live.search, True: last.search}
@@ -230,6 +242,8 @@ class MarkerSet:
             return missing, missing, -1
         text = match.group()
         start, end = match.span()
+        if self._has_lines and "\r" in text:
+            text = text.replace("\r\n", "\n")
         index = self._find_with_gaps(text) if self._has_gaps else self._index.get(text, -1)
         if index in self._prefixes and end == len(buffer.text) and not buffer.has_ended:
             return start, end, -1  # it may grow into a longer marker

@@ -125,7 +125,8 @@ def read_element_text(
     Return whether a closing tag ends it. Any tag ends a value without elements that is not closed.
     """
     opening, closing = f"{body.prefix}<{element.key}>", f"{body.prefix}</{element.key}>"
-    finder = make_finder(get_markers(closing), element.ends.call_opens)
+    next_opens = get_markers(opening, *element.ends.call_opens.markers)
+    finder = make_finder(get_markers(closing), next_opens)
     tag = () if element.has_children else (body.prefix + "<",)
     markers = element.ends.join(get_markers(opening, closing, *tag))
     depth = 1

@@ -334,8 +334,8 @@ def stream_value(
         name = marker.lstrip("\n")
         if name in pending.closes:
             return marker, end
-        line = marker.removesuffix(name)
-        buffer.pos += len(line)
+        line_end = buffer.pos + (marker != name) + buffer.text.startswith("\r", buffer.pos)
+        line, buffer.pos = buffer.text[buffer.pos : line_end], line_end
         if name == WRONG_CLOSE:
             pending.markers.check_cut(buffer)
             if (yield from skip_wrong_close(buffer, pending.next_markers, finder)):
