@@ -6,14 +6,17 @@ import asyncio
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from dragoman.engines.llamacpp import gguf
 from dragoman.engines.llamacpp.engine import create
+from dragoman.engines.llamacpp.media.media_prompts import COUNT_PATH
 from dragoman.engines.llamacpp.media.projector import find_projector, read_projector
 from dragoman.errors import BadRequest, ModelBroken
+from dragoman.types.cache_scope import restore_cache_scope
 from dragoman.types.media_ids import make_media_ids
 from tests.support import vision_models as models
 from tests.support.llama_engine import EngineRunner, generate, get_error, make_job
@@ -272,3 +275,28 @@ def test_the_bos_token_is_not_doubled(runner: EngineRunner) -> None:
     assert reported == [3 + models.MLP_TOKENS]
     again = runner.run(generate(runner.engine, prompt, media=(ITEM,), max_tokens=1))
     assert again.count_cached() == 3 + models.MLP_TOKENS - 1
+
+
+def test_an_item_is_counted_once_in_each_cache_scope(
+    runner: EngineRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the time that counting takes would tell what other owners have sent."""
+    client = runner.engine.client
+    post_to_server, paths = client.post, []
+
+    async def record_path(path: str, body: Any) -> Any:
+        paths.append(path)
+        return await post_to_server(path, body)
+
+    item = make_item(make_image(size=(9, 9)))
+    prompt = [BOS, *make_media_ids(item.digest), 97]
+
+    async def count_in(scope: str) -> int:
+        restore_cache_scope(scope)
+        paths.clear()
+        assert (await runner.engine.count_prompt(prompt, [item])).tokens == 2 + models.MLP_TOKENS
+        return paths.count(COUNT_PATH)
+
+    monkeypatch.setattr(client, "post", record_path)
+    counts = [runner.run(count_in(scope)) for scope in ("ann", "ann", "robert", "", "ann")]
+    assert counts == [2, 0, 2, 2, 0]

@@ -28,6 +28,7 @@ from dragoman.errors import (
 )
 from dragoman.testing import check_engine
 from dragoman.types import Job
+from dragoman.types.cache_scope import restore_cache_scope
 from tests.support.faulty_engines import PRINTED_LINE
 
 pytestmark = pytest.mark.slow
@@ -103,6 +104,17 @@ def test_a_method_that_the_engine_lacks_is_unsupported() -> None:
             await engine.tokenize("a", False)
 
     run_with(make_faulty_engine("create_minimal"), use)
+
+
+def test_the_cache_scope_reaches_the_child() -> None:
+    async def use(engine: SubprocessEngine) -> None:
+        for scope in ("ann", "", "robert"):
+            restore_cache_scope(scope)
+            assert (await engine.count_prompt([1], [])).tokens == len(scope)
+            await engine.admit(Job(id="a", prompt="hi", cache_scope=scope))
+            assert await generate_text(engine, cache_scope=scope) == scope
+
+    run_with(make_faulty_engine("create_scope_reader"), use)
 
 
 def test_closing_a_job_closes_it_in_the_child() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.engines.subprocess.messages import EmbedInputs, TokenizeText
+from dragoman.engines.subprocess.messages import CountPrompt, EmbedInputs, TokenizeText
 from dragoman.engines.subprocess.progress import make_call
 from dragoman.engines.subprocess.suspects import (
     JOB_FIELDS,
@@ -74,6 +74,7 @@ def test_calls_have_digests_too() -> None:
     ]
     assert len({compute_digest(content) for content in contents}) == len(contents)
     assert compute_digest(EmbedInputs(1, ["a"])) == compute_digest(EmbedInputs(2, ["a"]))
+    assert compute_digest(CountPrompt(1, [1], (), "a")) == compute_digest(CountPrompt(2, [1], ()))
 
 
 class Trial:

@@ -14,9 +14,11 @@ from pathlib import Path
 
 import msgspec
 
-from dragoman.errors import ModelBroken
+from dragoman.errors import BadRequest, ModelBroken
 from dragoman.testing import Reply, ScriptedEngine
-from dragoman.types import Capabilities, Job, Json, Step
+from dragoman.types import Capabilities, Job, Json, MediaItem, Step
+from dragoman.types.cache_scope import get_cache_scope
+from dragoman.types.media_ids import PromptCount
 
 PRINTED_LINE = "printed to standard error"
 
@@ -48,6 +50,20 @@ class CountingEngine(MinimalEngine):
 
     async def tokenize(self, text: str, special: bool) -> list[int]:
         return [self.running]
+
+
+class ScopeReader(MinimalEngine):
+    """Counts the letters of the cache scope that its methods are called in."""
+
+    async def count_prompt(self, prompt: list[int], media: Sequence[MediaItem]) -> PromptCount:
+        return PromptCount(len(get_cache_scope()))
+
+    async def admit(self, job: Job) -> None:
+        if get_cache_scope() != job.cache_scope:
+            raise BadRequest("The scope is not that of the job.")
+
+    async def generate(self, job: Job) -> AsyncGenerator[Step, None]:
+        yield Step(text=get_cache_scope(), tokens=1, finish="stop")
 
 
 class RaisingEngine(MinimalEngine):
@@ -186,6 +202,10 @@ def create_minimal() -> MinimalEngine:
 
 def create_counting() -> CountingEngine:
     return CountingEngine()
+
+
+def create_scope_reader() -> ScopeReader:
+    return ScopeReader()
 
 
 def create_raising() -> RaisingEngine:

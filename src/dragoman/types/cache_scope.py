@@ -12,7 +12,8 @@ with a scope tell it not to reuse any (`cache_prompt` false); `testing.check_eng
 obeys. A prefix that the operator has made public may be reused by every scope (`pipeline.render`).
 
 The scope of the request that is being served is in a context variable, so that caches deep inside
-the pipeline need no parameter for it. A task that a request starts inherits it.
+the pipeline need no parameter for it. A task that a request starts inherits it, and the process of
+an engine sets it from the message that starts a task.
 """
 
 from __future__ import annotations
@@ -41,3 +42,8 @@ def get_cache_scope() -> str:
 def set_cache_scope(owner: str) -> None:
     """Set the scope of this task, which serves a request of this owner."""
     _current_scope.set(make_cache_scope(owner))
+
+
+def restore_cache_scope(scope: str) -> None:
+    """Set the scope of this task, which serves a request of another process."""
+    _current_scope.set(scope)

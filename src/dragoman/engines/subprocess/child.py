@@ -38,6 +38,7 @@ from dragoman.errors import (
 from dragoman.processes.child import die_with_parent, ignore_interrupts, open_parent_connection
 from dragoman.processes.framing import FrameDecoder, FramingError, encode_frame
 from dragoman.types import Engine, Job, Step
+from dragoman.types.cache_scope import restore_cache_scope
 
 log = logging.getLogger("dragoman.engines.child")
 
@@ -180,6 +181,7 @@ class EngineServer:
         return {} if read is None else read()
 
     async def _run_job(self, number: int, job: Job) -> None:
+        restore_cache_scope(job.cache_scope)
         failure = None
         try:
             if self._push_steps is not None:
@@ -216,6 +218,7 @@ async def _call_engine(engine: Engine, call: messages.EngineCall) -> object:
     """Call the engine's method that the message names."""
     match call:
         case messages.AdmitJob(_, job):
+            restore_cache_scope(job.cache_scope)
             await engine.admit(job)
             return None
         case messages.EmbedInputs(_, inputs, adapters):
@@ -225,7 +228,8 @@ async def _call_engine(engine: Engine, call: messages.EngineCall) -> object:
             return await _get_method(engine, "score")(pairs)
         case messages.TokenizeText(_, text, special):
             return await _get_method(engine, "tokenize")(text, special)
-        case messages.CountPrompt(_, prompt, media):
+        case messages.CountPrompt(_, prompt, media, scope):
+            restore_cache_scope(scope)
             return await _get_method(engine, "count_prompt")(prompt, media)
         case messages.ProbeEngine():
             return await _get_method(engine, "probe")()

@@ -34,6 +34,7 @@ from dragoman.engines.subprocess.sleep import EngineSleep
 from dragoman.engines.subprocess.suspects import CrashSuspects
 from dragoman.errors import ENGINE_STOPPED, DragomanError, EngineDown, EngineFailed, ModelBroken
 from dragoman.types import Adapter, Capabilities, Job, MediaItem, Step
+from dragoman.types.cache_scope import get_cache_scope
 from dragoman.types.loop_share import yield_after
 from dragoman.types.media_ids import PromptCount
 from dragoman.types.text_pair import TextPair
@@ -150,7 +151,8 @@ class SubprocessEngine:
         return await self._call(messages.TokenizeText(0, text, special), list[int])
 
     async def count_prompt(self, prompt: list[int], media: Sequence[MediaItem]) -> PromptCount:
-        return await self._call(messages.CountPrompt(0, prompt, tuple(media)), PromptCount)
+        message = messages.CountPrompt(0, prompt, tuple(media), get_cache_scope())
+        return await self._call(message, PromptCount)
 
     async def load_adapter(self, name: str, path: str) -> None:
         """Load a LoRA adapter into an engine that can; a restarted child has it, too."""

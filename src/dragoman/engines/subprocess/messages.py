@@ -58,6 +58,7 @@ class CountPrompt(Struct, frozen=True, array_like=True, tag="count"):
     number: int
     prompt: list[int]
     media: tuple[MediaItem, ...]
+    cache_scope: str = ""
 
 
 class ProbeEngine(Struct, frozen=True, array_like=True, tag="probe"):

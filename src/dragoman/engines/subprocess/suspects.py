@@ -27,6 +27,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.engines.subprocess.crash_owners import CrashOwners
+from dragoman.engines.subprocess.messages import CountPrompt
 from dragoman.engines.subprocess.progress import CallContent, RunningCall
 from dragoman.errors import PoisonRequest
 from dragoman.types import Job
@@ -58,6 +59,8 @@ def compute_digest(content: CallContent) -> bytes:
         sampling = msgspec.structs.replace(content.sampling, seed=None)
         fields = [getattr(content, name) for name in JOB_FIELDS if name != "sampling"], sampling
     else:
+        if isinstance(content, CountPrompt):
+            content = msgspec.structs.replace(content, cache_scope="")
         fields = type(content).__name__, msgspec.structs.replace(content, number=0)
     return hashlib.blake2b(_encoder.encode(fields), digest_size=16).digest()
 

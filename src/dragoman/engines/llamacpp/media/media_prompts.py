@@ -10,8 +10,8 @@ no usual tokenization of their text, the prompt must not be sent.
 A prompt whose text ends in media would end the server's process, and so would a sound of a few
 samples. They are rejected in `build`, through which everything passes that is sent.
 
-How many tokens an item takes is asked once: the server counts a conversation with the item twice
-and once, without encoding it.
+How many tokens an item takes is asked once in each cache scope: the server counts a conversation
+with the item twice and once, without encoding it.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from dragoman.engines.llamacpp.client import NativeClient
 from dragoman.errors import BadRequest, EngineFailed
 from dragoman.types import Json
 from dragoman.types.bounded_cache import BoundedCache
+from dragoman.types.cache_scope import get_cache_scope
 from dragoman.types.media import MediaItem
 from dragoman.types.media_ids import PromptCount, count_text_ids
 
@@ -69,7 +70,7 @@ class MediaPrompts:
         self._specials = vocabulary.special_ids
         self._marker = marker
         self._rules = rules
-        self._counts = BoundedCache[str, int](max_entries=REMEMBERED_COUNTS)
+        self._counts = BoundedCache[tuple[str, str], int](max_entries=REMEMBERED_COUNTS)
         self.token_seconds = 0.0  # of encoding, per token of an item
         self._encoding_until = 0.0  # when the items on their way should be done
 
@@ -103,7 +104,7 @@ class MediaPrompts:
 
     def start_encoding(self, media: Sequence[MediaItem]) -> float:
         """Note that the server will encode these items; return how long the largest may take."""
-        counts = [self._counts.get(item.digest) or 0 for item in media]
+        counts = [self._counts.get(_make_key(item)) or 0 for item in media]
         patience = ENCODING_SECONDS + ENCODING_FACTOR * sum(counts) * self.token_seconds
         self._encoding_until = max(self._encoding_until, time.monotonic() + patience)
         return max(counts) * self.token_seconds
@@ -143,11 +144,12 @@ class MediaPrompts:
         return [*(self._rules.bos if is_first else ()), *read] == ids
 
     async def _count_item(self, item: MediaItem) -> int:
-        known = self._counts.get(item.digest)
+        key = _make_key(item)
+        known = self._counts.get(key)
         if known is None:
             once, twice = await self._count_chat([item]), await self._count_chat([item, item])
             known = twice - once
-            self._counts.put(item.digest, known)
+            self._counts.put(key, known)
         return known
 
     async def _count_chat(self, items: Sequence[MediaItem]) -> int:
@@ -166,6 +168,10 @@ def check_item(item: MediaItem) -> None:
             f"A sound must last at least {MIN_SECONDS * 1000:g} ms for this model.",
             param="messages",
         )
+
+
+def _make_key(item: MediaItem) -> tuple[str, str]:
+    return get_cache_scope(), item.digest
 
 
 def _make_part(item: MediaItem) -> Json:
