@@ -342,6 +342,16 @@ def test_cp_adds_a_name_and_rm_removes_it(run: Run, root: Path) -> None:
     assert "coder" not in run("list").out
 
 
+def test_a_model_that_cannot_be_loaded_gets_no_other_name(run: Run, root: Path) -> None:
+    for source in ("damaged", str(root / "damaged.gguf")):
+        for command in (["cp", source, "other"], ["create", "other", "--from", source]):
+            refused = run(*command)
+            assert refused.code == 1, command
+            assert "damaged" in refused.err, command
+            assert "GGUF" in refused.err, command
+    assert not (root / "models.yaml").exists()
+
+
 def test_names_of_the_configuration_file_are_left_to_it(run: Run, root: Path) -> None:
     (root.parent / "dragoman.yaml").write_text(
         f"models:\n  novel: {{path: {root}/writer/writer-Q8_0.gguf, context: 512}}\n"

@@ -83,15 +83,15 @@ def test_the_format_of_rendered_turns_is_detected(name: str) -> None:
     )
     assert detected.renders_tools
     assert not detected.failed_checks
-    assert detected.confidence == "proved"
-    assert statuses(detected)["one call"] == "proved"
+    assert detected.confidence == "verified"
+    assert statuses(detected)["one call"] == "ok"
 
 
 def test_a_failed_round_trip_reports_both_sides() -> None:
     lossy = '{{ \'<tool_call>{"name": "\' + n + \'", "arguments": {}}</tool_call>\' }}'
     lossy += "{{ '<!-- ' + a | tojson + ' -->' }}"
     detected = detect(make_template(lossy))
-    assert detected.confidence != "proved"
+    assert detected.confidence != "verified"
     failed = {check.name: check for check in detected.failed_checks}["one call"]
     assert failed.expected.calls[0].arguments
     assert failed.parsed is not None
@@ -99,11 +99,11 @@ def test_a_failed_round_trip_reports_both_sides() -> None:
     assert "<tool_call>" in failed.text
 
 
-def test_a_turn_that_is_never_rendered_is_unwritten() -> None:
+def test_a_turn_that_is_never_rendered_is_not_rendered() -> None:
     detected = detect(make_template(HERMES, answer="{{ m.content if not m.tool_calls else '' }}"))
-    assert statuses(detected)["text and a call"] == "unwritten"
-    assert statuses(detected)["reasoning"] == "unwritten"
-    assert detected.confidence == "proved"
+    assert statuses(detected)["text and a call"] == "not_rendered"
+    assert statuses(detected)["reasoning"] == "not_rendered"
+    assert detected.confidence == "verified"
 
 
 def test_text_rendered_as_reasoning_is_reported() -> None:
@@ -111,8 +111,8 @@ def test_text_rendered_as_reasoning_is_reported() -> None:
         "{{ '<think>' + m.content + '</think>' if m.tool_calls and m.content else m.content }}"
     )
     detected = detect(make_template(HERMES, reasoning=THINK, answer=text_as_reasoning))
-    assert statuses(detected)["text and a call"] == "otherwise"
-    assert detected.confidence == "proved"
+    assert statuses(detected)["text and a call"] == "rendered_differently"
+    assert detected.confidence == "verified"
 
 
 # instructions
@@ -167,7 +167,7 @@ def test_a_template_without_tools_gets_the_generic_format() -> None:
     )
     assert detected.is_generic
     assert not detected.renders_tools
-    assert statuses(detected)["an answer"] == "proved"
+    assert statuses(detected)["an answer"] == "ok"
 
 
 # reasoning switches
@@ -414,8 +414,8 @@ def test_explain_prints_the_formats_and_the_evidence(
         "on": "open",
         "off": "closed",
     }
-    assert data["confidence"] == "proved"
-    assert {row["status"] for row in data["checks"]} == {"proved"}
+    assert data["confidence"] == "verified"
+    assert {row["status"] for row in data["checks"]} == {"ok"}
     assert data["template"]["source"] == file.read_text(encoding="utf-8")
 
 

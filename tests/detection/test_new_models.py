@@ -37,7 +37,7 @@ def test_formats_of_new_models_are_detected(name: str) -> None:
     model = MODELS[name]
     detected = detect(model["template"])
     assert (detected.tools, detected.reasoning) == (model["tools"], model["reasoning"])
-    assert detected.confidence == "proved", detected.failed_checks
+    assert detected.confidence == "verified", detected.failed_checks
     assert detected.reasoning_controls.answer_positions["default"] == model["opens"]
 
 
@@ -60,7 +60,7 @@ def test_the_suffix_of_a_checkpoint_is_read_from_its_template(family: str, suffi
     detected = detect(source)
     shown = "" if suffix in ("", ":opensource") else suffix  # the suffixes of known checkpoints
     assert (detected.tools, detected.reasoning) == (f"{family}{shown}", f"think{shown}")
-    assert detected.confidence == "proved", detected.failed_checks
+    assert detected.confidence == "verified", detected.failed_checks
 
 
 def add_suffix(text: str) -> str:

@@ -129,7 +129,7 @@ def test_a_rendered_call_wins_over_the_tokens() -> None:
     calls = "{% for c in m.tool_calls or [] %}" + call + "{% endfor %}{{ '<|im_end|>\\n' }}"
     source = LISTS_TOOLS.replace(" + '<|im_end|>\\n' }}\n", " }}" + calls + "\n")
     detected = detect(source, frozenset(BY_MODEL["Qwen2.5-7B-Instruct"]["tokens"]))
-    assert (detected.tools, detected.confidence) == ("longcat", "proved"), detected.reasons
+    assert (detected.tools, detected.confidence) == ("longcat", "verified"), detected.reasons
 
 
 @pytest.mark.parametrize("markers", [("<think>", "[THINK]"), ("<seed:think>", "◁think▷")])

@@ -128,6 +128,5 @@ def _rate_confidence(
     if not calls.is_verified or not any(check.name == ONE_CALL and check.text for check in checks):
         return "unverified"
     all_passed = all(check.status != "failed" for check in checks)
-    return (
-        "proved" if all_passed and (reasoning.is_verified or reasoning.format is None) else "partly"
-    )
+    is_verified = all_passed and (reasoning.is_verified or reasoning.format is None)
+    return "verified" if is_verified else "partly_verified"

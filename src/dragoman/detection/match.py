@@ -133,9 +133,7 @@ class FormatMatcher:
 
     def _verifies_reasoning(self, tools: ToolFormat | None, reasoning: ReasoningFormat) -> bool:
         names = ("reasoning", "reasoning and a call")
-        return any(
-            check.status == "proved" for check in self.round_trip.check(tools, reasoning, names)
-        )
+        return any(check.status == "ok" for check in self.round_trip.check(tools, reasoning, names))
 
     def _rank_reasoning(self, reasoning: ReasoningFormat) -> tuple[int, int, int, int]:
         missing, length = measure_coverage(reasoning, make_marker_check(self.all_text))
@@ -219,9 +217,7 @@ class FormatMatcher:
         likely = [tools for tools in self.tool_formats if _may_match(tools, texts)]
         checks_by_name = {tools.name: self._find_best_checks(tools) for tools in likely}
         passed = [
-            tools
-            for tools in likely
-            if _get_status(checks_by_name[tools.name], ONE_CALL) == "proved"
+            tools for tools in likely if _get_status(checks_by_name[tools.name], ONE_CALL) == "ok"
         ]
         if not passed:
             marked = [
@@ -235,7 +231,7 @@ class FormatMatcher:
             return ToolFormatChoice(best, "its markers are in rendered calls")
         ranks = {tools.name: self._rank(tools, checks_by_name[tools.name]) for tools in passed}
         best = max(passed, key=lambda tools: self._rank_fully(tools, ranks[tools.name]))
-        count = sum(check.status == "proved" for check in checks_by_name[best.name])
+        count = sum(check.status == "ok" for check in checks_by_name[best.name])
         equal = [tools.name for tools in passed if ranks[tools.name] == ranks[best.name]]
         return ToolFormatChoice(
             best,
@@ -252,10 +248,7 @@ class FormatMatcher:
         """Return the checks with the best fitting reasoning format."""
         best: tuple[RoundTripCheck, ...] = ()
         for reasoning in [None, *self.likely_reasoning]:
-            if (
-                _get_status(self.round_trip.check(tools, reasoning, [ONE_CALL]), ONE_CALL)
-                != "proved"
-            ):
+            if _get_status(self.round_trip.check(tools, reasoning, [ONE_CALL]), ONE_CALL) != "ok":
                 continue
             checks = self.round_trip.check(tools, reasoning)
             if _score_checks(checks) > _score_checks(best):
@@ -367,10 +360,10 @@ def _has_all_openers(tools: ToolFormat, text: str) -> bool:
 
 
 def _get_status(checks: Iterable[RoundTripCheck], name: str) -> str:
-    return next((check.status for check in checks if check.name == name), "unwritten")
+    return next((check.status for check in checks if check.name == name), "not_rendered")
 
 
 def _score_checks(checks: Iterable[RoundTripCheck]) -> tuple[int, int]:
     """Return how many checks passed, and minus the number of those that left text unparsed."""
-    proved = [check for check in checks if check.status == "proved"]
-    return len(proved), -sum(bool(check.end) for check in proved)
+    passed = [check for check in checks if check.status == "ok"]
+    return len(passed), -sum(bool(check.end) for check in passed)

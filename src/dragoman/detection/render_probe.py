@@ -78,7 +78,7 @@ class RenderedTurn:
 
     prompt: str  # the text that opens the turn
     texts: tuple[str, ...]  # the turn without its end marker; possible readings, likeliest first
-    unwritten_opening: str = ""  # opens an answer in a prompt, but is not rendered for this turn
+    skipped_opening: str = ""  # opens an answer in a prompt, but is not rendered for this turn
 
     @property
     def text(self) -> str:
@@ -209,14 +209,14 @@ class RenderProbe:
         if max(len(before), len(full)) > MAX_TURN:
             return None
         shared, start = _find_divergence(before, full)
-        unwritten = before[shared:].strip()
-        if unwritten:
+        skipped = before[shared:].strip()
+        if skipped:
             # no turn continues this prompt, so the common start of all turns is not part of one
             start = max(start, self._measure_common_start(full, form, switches))
         return RenderedTurn(
             prompt=full[:start],
             texts=_strip_endings(full[start:], self._render_plain_tail(form, switches)),
-            unwritten_opening=unwritten,
+            skipped_opening=skipped,
         )
 
     def _measure_common_start(self, full: str, form: TurnForm, switches: Switches) -> int:

@@ -10,8 +10,8 @@ from dragoman.output.spec import ReasoningFormat, ToolFormat
 from dragoman.types import Json
 
 AnswerPosition: TypeAlias = Literal["inside", "closed", "open"]
-Confidence: TypeAlias = Literal["proved", "partly", "unverified", "generic"]
-CheckStatus: TypeAlias = Literal["proved", "failed", "otherwise", "unwritten"]
+Confidence: TypeAlias = Literal["verified", "partly_verified", "unverified", "generic"]
+CheckStatus: TypeAlias = Literal["ok", "failed", "rendered_differently", "not_rendered"]
 
 VERIFIED = {
     True: "verified by round trip",
@@ -42,8 +42,8 @@ class ProbeTurn:
 class RoundTripCheck:
     """One turn that was rendered, parsed and compared.
 
-    `unwritten`: the template does not render all of it. `otherwise`: the template renders it as
-    something else (text as reasoning, or one turn as two), and parsing returned that.
+    `not_rendered`: the template does not render all of it. `rendered_differently`: the template
+    renders it as something else (text as reasoning, or one turn as two), and parsing returned that.
     """
 
     name: str
@@ -122,4 +122,4 @@ class DetectedFormats:
 def _is_verified(checks: Iterable[RoundTripCheck]) -> bool | None:
     """Whether what the template renders is parsed back; None if some of it is not."""
     statuses = {check.status for check in checks}
-    return None if "failed" in statuses else "proved" in statuses
+    return None if "failed" in statuses else "ok" in statuses

@@ -1,8 +1,8 @@
 """The round trip: assistant turns are rendered by the template, parsed with a format, and compared.
 
-A check is `proved` when parsing returns exactly what went in. Markers with which a template ends a
+A check is `ok` when parsing returns exactly what went in. Markers with which a template ends a
 turn may follow; the engine stops at those. A turn whose words do not all appear in the prompt is
-`unwritten`: the template cannot render it, so nothing is proved or disproved. A failed check
+`not_rendered`: the template cannot render it, so it says nothing about the format. A failed check
 contains both sides.
 """
 
@@ -59,7 +59,7 @@ PROBE_TURNS: dict[str, ProbeTurn] = {
     "reasoning and a call": ProbeTurn(reasoning=REASONING, calls=(_FIRST_CALL,)),
     "reasoning, text and a call": ProbeTurn(text=ANSWER, reasoning=REASONING, calls=(_FIRST_CALL,)),
 }
-STATUS_ORDER: tuple[CheckStatus, ...] = ("proved", "otherwise", "failed", "unwritten")
+STATUS_ORDER: tuple[CheckStatus, ...] = ("ok", "rendered_differently", "failed", "not_rendered")
 BASIC_TURNS = (
     PLAIN_ANSWER,
     ONE_CALL,
@@ -114,10 +114,10 @@ def _compare(name: str, text: str, prompt: str, parsed: ProbeTurn) -> RoundTripC
     only_markers_follow = not TAG.sub("", end).strip() and len(TAG.findall(end)) <= MAX_END_MARKERS
     status: CheckStatus = "failed"
     if same and parsed_text.startswith(expected_text) and only_markers_follow:
-        status = "proved"
+        status = "ok"
     elif calls_match and (_is_equivalent(turn, parsed) or _is_two_turns(text, prompt)):
-        status = "otherwise"
-    end = end if status == "proved" else ""
+        status = "rendered_differently"
+    end = end if status == "ok" else ""
     return RoundTripCheck(
         name=name, status=status, expected=turn, parsed=parsed, prompt=prompt, text=text, end=end
     )
@@ -162,7 +162,7 @@ class RoundTrip:
             rendered = self.probe.render_turn(turn, form, switches)
             if rendered is not None and contains_turn(rendered, turn):
                 distinct.setdefault((rendered.prompt, rendered.text), rendered)
-        return sorted(distinct.values(), key=lambda rendered: bool(rendered.unwritten_opening))
+        return sorted(distinct.values(), key=lambda rendered: bool(rendered.skipped_opening))
 
     def _find_form(self, turn: ProbeTurn) -> tuple[TurnForm | None, Switches]:
         probe = self.probe
@@ -196,20 +196,20 @@ class RoundTrip:
                 () if self.probe.is_out_of_time else _list_candidate_texts(rendered, turn)
             ):
                 check = _compare(name, text, prompt, parse_turn(text, prompt, tools, reasoning))
-                if check.status == "proved" and not check.end:
+                if check.status == "ok" and not check.end:
                     return check
                 if best is None or STATUS_ORDER.index(check.status) < STATUS_ORDER.index(
                     best.status
                 ):
                     best = check
-        return best or RoundTripCheck(name=name, status="unwritten", expected=turn)
+        return best or RoundTripCheck(name=name, status="not_rendered", expected=turn)
 
 
 def _list_candidate_texts(rendered: RenderedTurn, turn: ProbeTurn) -> list[tuple[str, str]]:
     prompts = [rendered.prompt]
-    if rendered.unwritten_opening and turn.reasoning:
+    if rendered.skipped_opening and turn.reasoning:
         # reasoning of earlier turns is rendered without its opening marker
-        prompts.append(rendered.prompt + rendered.unwritten_opening)
+        prompts.append(rendered.prompt + rendered.skipped_opening)
     return [(text, prompt) for prompt in prompts for text in rendered.texts]
 
 

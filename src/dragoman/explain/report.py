@@ -27,8 +27,8 @@ ANSWER_POSITIONS = {
     "open": "in neither; the model may reason or not",
 }
 CONFIDENCE = {
-    "proved": "Everything that the template renders was parsed back correctly.",
-    "partly": "Tool calls were parsed back correctly; "
+    "verified": "Everything that the template renders was parsed back correctly.",
+    "partly_verified": "Tool calls were parsed back correctly; "
     "reasoning format read from the template, not verified.",
     "unverified": "No tool call could be rendered and parsed back; "
     "formats read from the template or the special tokens, not verified.",
@@ -37,10 +37,10 @@ CONFIDENCE = {
 RENDERS_NOTHING = "The template does not render a plain user message, so nothing is known about it."
 CHECKS_FAILED = "Some of what the template renders was not parsed back correctly; see the checks."
 STATUS = {
-    "proved": "ok",
+    "ok": "ok",
     "failed": "FAILED",
-    "otherwise": "the template renders it as something else",
-    "unwritten": "the template does not render it",
+    "rendered_differently": "the template renders it as something else",
+    "not_rendered": "the template does not render it",
 }
 # Realistic words for the made-up ones in the probes of detection.
 EXAMPLE_WORDS = {
@@ -166,7 +166,7 @@ def _describe_check(check: RoundTripCheck) -> dict[str, object]:
     row: dict[str, object] = {"name": check.name, "status": check.status}
     if check.text:
         row |= {"prompt": check.prompt, "text": check.text}
-    if check.status in ("failed", "otherwise"):
+    if check.status in ("failed", "rendered_differently"):
         row["expected"] = dataclasses.asdict(check.expected)
         row["parsed"] = dataclasses.asdict(check.parsed) if check.parsed else None
     return row
@@ -272,7 +272,7 @@ def format_report(source: TemplateSource, with_source: bool = False) -> str:
 def _explain_confidence(detected: DetectedFormats) -> str:
     if not detected.renders_messages:
         return RENDERS_NOTHING
-    if detected.failed_checks and detected.confidence == "partly":
+    if detected.failed_checks and detected.confidence == "partly_verified":
         return CHECKS_FAILED
     return CONFIDENCE[detected.confidence]
 
@@ -327,7 +327,7 @@ def _strip_topic(reason: str) -> str:
 
 def _format_check(check: RoundTripCheck) -> Iterator[str]:
     yield f"  {check.name.ljust(28)}{STATUS[check.status]}"
-    if check.status in ("failed", "otherwise"):
+    if check.status in ("failed", "rendered_differently"):
         yield f"    expected: {_format_turn(check.expected)}"
         yield f"    parsed:   {_format_turn(check.parsed)}"
         yield "    rendered:"

@@ -168,6 +168,7 @@ class ModelManager:
         """
         with self._change():
             found = found or self.require(source, "source", allows)
+            check_loadable(found, "source")
             self._check_name(destination, "destination", allows)
             entry = self._make_entry(found, source)
             self._write_entry(destination, entry, "destination", overwrite=overwrite)
@@ -181,8 +182,7 @@ class ModelManager:
             source = None
             if recipe.source is not None:
                 source = self.require(recipe.source, "from", allows)
-                if source.broken is not None:
-                    raise BadRequest(f"`from`: the model is broken. {source.broken}", param="from")
+                check_loadable(source, "from")
                 entry = self._make_entry(source, recipe.source)
                 base = dict(entry) if isinstance(entry, dict) else {"path": entry}
             writer = RecipeWriter(self.mapping.parent, self.blobs)
@@ -326,6 +326,12 @@ class ModelManager:
             for path in unused:
                 self.blobs.remove(Path(path))
         self.blobs.remove_unused(used)
+
+
+def check_loadable(source: ModelSource, param: str) -> None:
+    """Raise an error if a model is broken: its other names would be, too."""
+    if source.broken is not None:
+        raise BadRequest(f"{source.id} cannot be loaded: {source.broken}", param=param)
 
 
 def make_name_error(name: str, param: str) -> BadRequest:
