@@ -196,6 +196,35 @@ def test_header_limit_applies_to_trailers(server: RunningServer) -> None:
     assert len(response) < 2000
 
 
+def test_a_body_in_another_transfer_coding_gets_415(server: RunningServer) -> None:
+    response = exchange_raw(
+        server,
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
+        b"transfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+    )
+    check_rejection(response, 415)
+
+
+@pytest.mark.parametrize("headers", [b"", b"connection: keep-alive\r\n"], ids=["plain", "kept"])
+def test_http_1_0_gets_streams_without_chunks(server: RunningServer, headers: bytes) -> None:
+    bodies = [json.dumps(make_chat(stream=stream)).encode() for stream in (False, True)]
+    whole, stream = (
+        exchange_raw(
+            server,
+            b"POST /v1/chat/completions HTTP/1.0\r\nhost: localhost\r\n%b"
+            b"content-length: %d\r\n\r\n%b" % (headers, len(body), body),
+        )
+        for body in bodies
+    )
+    head, _, content = stream.partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in head
+    assert content.startswith(b"data: {")
+    assert content.endswith(b"data: [DONE]\n\n")
+    assert b"\r" not in content
+    message = json.loads(whole.partition(b"\r\n\r\n")[2])["choices"][0]["message"]
+    assert message["content"] == "Hello there!"
+
+
 def test_upgrade_offer_is_declined_and_the_request_served(server: RunningServer) -> None:
     body = json.dumps(make_chat()).encode()
     head = (

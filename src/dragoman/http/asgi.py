@@ -21,7 +21,7 @@ from urllib.parse import parse_qsl
 
 from websockets.frames import CloseCode
 
-from dragoman.errors import BadRequest, DragomanError, RequestTimeout, TooLarge
+from dragoman.errors import BadRequest, DragomanError, RequestTimeout, TooLarge, UnsupportedMedia
 from dragoman.http.cancellation import Disconnected, watch_awaitable
 from dragoman.http.network.direct_request import DirectRequest
 from dragoman.keys.scopes import RouteName
@@ -132,6 +132,13 @@ class RequestContext:
     def get_header_text(self, name: str) -> str | None:
         value = self.get_header(name.encode())
         return None if value is None else value.decode("latin-1")
+
+    def refuse_compressed_body(self) -> None:
+        """Raise `UnsupportedMedia` for a body that must be decoded before it is read."""
+        plain = {b"content-encoding": b"identity", b"transfer-encoding": b"chunked"}
+        for name, value in plain.items():
+            if (self.get_header(name) or value).strip().lower() != value:
+                raise UnsupportedMedia(f"Send the body without `{name.decode().title()}`.")
 
     @property
     def trace_headers(self) -> dict[str, str]:

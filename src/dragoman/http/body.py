@@ -83,14 +83,12 @@ class BodyReader:
         content_type = request.get_header(b"content-type")
         if content_type is None:
             content_type = b"" if is_from_other_site(request) else b"application/json"
-        encoding = request.get_header(b"content-encoding") or b"identity"
         media_type = content_type.partition(b";")[0].strip().lower()
         is_form = media_type == FORM and request.dialect.accepts_form_type
         if not media_type.endswith(b"json") and not (is_form and not is_from_page(request)):
             hint = CURL_HINT if media_type == FORM else ""
             raise UnsupportedMedia(f"Set `Content-Type: application/json`{hint}.")
-        if encoding.lower() != b"identity":
-            raise UnsupportedMedia("Send the body without `Content-Encoding`.")
+        request.refuse_compressed_body()
         with request.record.measure("receive"):
             hold = self._limit.budget.open_hold()
             request.on_end.append(hold.release)

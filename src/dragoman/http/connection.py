@@ -28,7 +28,11 @@ from dragoman.http.body import BodyLimit
 from dragoman.http.closing import LingeringClose, StallTimer, encode_rejection
 from dragoman.http.network.direct_request import DirectRequest
 from dragoman.http.network.half_close import HalfClose
-from dragoman.http.network.response_transport import CycleTransport, DirectWriter
+from dragoman.http.network.response_transport import (
+    CycleTransport,
+    DirectWriter,
+    end_with_connection,
+)
 from dragoman.http.router import Router
 from dragoman.http.websocket_connection import WebSocketConnection, parse_handshake
 from dragoman.telemetry.access_log import log_rejection
@@ -232,6 +236,8 @@ class Connection(HttpToolsProtocol):
         scope[DIRECT_WRITER] = DirectWriter(cycle, transport)
         # a response that does not wait for the whole body ends the connection
         self._wants_keep_alive, cycle.keep_alive = cycle.keep_alive, False
+        if self.scope["http_version"] == "1.0":
+            end_with_connection(cycle)
 
     def on_body(self, body: bytes) -> None:
         if self._pipelined:

@@ -24,6 +24,22 @@ class Closable(Protocol):
     def close(self) -> None: ...
 
 
+class UnknownLength(int):
+    """The length of a body that ends with the connection: no number of bytes is too many."""
+
+    def __lt__(self, other: int) -> bool:
+        return False
+
+    def __sub__(self, other: int) -> UnknownLength:
+        return self
+
+
+def end_with_connection(cycle: RequestResponseCycle) -> None:
+    """Have a response end with its connection: clients of HTTP/1.0 know no chunks."""
+    cycle.chunked_encoding = cycle.keep_alive = False
+    cycle.expected_content_length = UnknownLength()
+
+
 class DirectWriter:
     """Writes chunks of a started, chunked response straight to the transport.
 

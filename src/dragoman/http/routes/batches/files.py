@@ -43,11 +43,9 @@ class FileHandlers:
 
     async def create(self, request: RequestContext) -> None:
         content_type = request.get_header_text("content-type") or ""
-        encoding = request.get_header(b"content-encoding") or b"identity"
         if content_type.partition(";")[0].strip().lower() != FORM:
             raise UnsupportedMedia(f"Set `Content-Type: {FORM}`.")
-        if encoding.lower() != b"identity":
-            raise UnsupportedMedia("Send the body without `Content-Encoding`.")
+        request.refuse_compressed_body()
         if is_from_other_site(request):  # a browser sends a form without asking the server first
             raise Forbidden("Files cannot be uploaded from pages of other origins.")
         length = request.get_header(b"content-length") or b""

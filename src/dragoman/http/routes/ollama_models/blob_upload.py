@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 
-from dragoman.errors import UnsupportedMedia
 from dragoman.http.asgi import RequestContext
 from dragoman.models.management.blobs import CHUNK, BlobStore, BlobWriter
 
@@ -19,9 +18,7 @@ async def receive_blob(
     """Write the body of a request as a blob; return whether it is new."""
     if await asyncio.to_thread(blobs.find, digits) is not None:
         return False
-    encoding = request.get_header(b"content-encoding") or b"identity"
-    if encoding.lower() != b"identity":
-        raise UnsupportedMedia("Send the body without `Content-Encoding`.")
+    request.refuse_compressed_body()
     length = request.get_header(b"content-length") or b""
     size = int(length) if length.isdigit() and len(length) < 20 else None
     writer = await asyncio.to_thread(blobs.open_writer, digits, size)
