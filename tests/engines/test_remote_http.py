@@ -255,6 +255,40 @@ async def test_an_answer_that_breaks_off_before_its_first_token_is_sent_again(pa
         assert engine.health.failures == 0
 
 
+CUT_STRIDE = 5  # of bytes; every byte takes seven seconds
+FRAMINGS = {
+    "chunks": CHUNKED + chunk(*BODY) + END,
+    "length": with_length(JOINED),
+    "HTTP/1.0": EVENTS.replace(b"1.1", b"1.0") + b"\r\n" + JOINED,
+}
+
+
+@pytest.mark.parametrize("framing", FRAMINGS)
+@in_event_loop
+async def test_an_answer_that_is_cut_anywhere_is_whole_or_an_error(framing: str) -> None:
+    """Cut before the first token it is sent again, after the finish it is an answer."""
+    answer = FRAMINGS[framing]
+    server = RawUpstream(OK)
+    async with server.run(), open_raw(server) as engine:
+        outcomes = []
+        for size in range(0, len(answer), CUT_STRIDE):
+            server.answers[:] = [send_and_close(answer[:size]), make_answer(TEXT), OK]
+            steps: list[int] = []
+            try:
+                async for step in engine.generate(make_job()):
+                    steps += step.ids
+                outcome = "again" if server.answers == [OK] else "whole"
+                assert steps == IDS, size
+            except EngineFailed:
+                outcome = "error"
+                assert server.answers != [OK], "it is sent again after its first token"
+                assert steps == IDS[: len(steps)], size
+            if outcomes[-1:] != [outcome]:
+                outcomes.append(outcome)
+        assert outcomes == ["again", "error", "whole"]
+        assert engine.running_requests == 0
+
+
 ODD_BODIES = [
     b"",
     b"null",
