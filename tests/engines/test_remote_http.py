@@ -270,7 +270,7 @@ async def test_an_answer_that_is_cut_anywhere_is_whole_or_an_error(framing: str)
     answer = FRAMINGS[framing]
     server = RawUpstream(OK)
     async with server.run(), open_raw(server) as engine:
-        outcomes = []
+        outcomes: list[str] = []
         for size in range(0, len(answer), CUT_STRIDE):
             server.answers[:] = [send_and_close(answer[:size]), make_answer(TEXT), OK]
             steps: list[int] = []

@@ -253,14 +253,17 @@ def test_turns_are_deleted_with_their_source(url: str, deletion: str) -> None:
     run_scenario(url, scenario)
 
 
+AGE = 100_000  # seconds; the other rows may be as old as the test run
+
+
 @pytest.mark.parametrize("reason", ["age", "size"])
 def test_a_sweep_deletes_turns_with_their_source(url: str, reason: str) -> None:
     async def scenario(store: Store) -> None:
         await add_rows_with_turns(store)
         await update_response(store, "ann", "r", "completed", b"")
-        execute(url, "UPDATE responses SET touched = touched - 1000")
-        execute(url, "UPDATE completions SET created = created - 1000")
-        limits = StoreLimits(ttl=500)
+        execute(url, f"UPDATE responses SET touched = touched - {AGE}")  # noqa: S608
+        execute(url, f"UPDATE completions SET created = created - {AGE}")  # noqa: S608
+        limits = StoreLimits(ttl=AGE / 2)
         if reason == "size":  # exactly what is left then, so that nothing else is evicted
             left = sum_size_columns(url) - sum_row_sizes(url, "r", "chat")
             limits = StoreLimits(size=left)
