@@ -121,17 +121,18 @@ def cut_ids(tokenizer: ByteTokenizer, reply: Reply, text: str) -> list[list[int]
 
 def make_token_logprob(token: int | str, position: int, top: int) -> Logprob:
     """Make a logprob from the token and its position; the token is the first of its `top`."""
-    value = -(zlib.crc32(f"{position}:{token}".encode()) % 2000) / 1000
-
-    def make_entry(rank: int) -> Logprob:
+    value = -(zlib.crc32(b"%d:%b" % (position, str(token).encode())) % 2000) / 1000
+    entries = []  # built without helpers: a long prompt needs thousands on the event loop
+    for rank in range(top):
         logprob = value - rank / 2
         if isinstance(token, int):
-            return Logprob((token + 7 * rank) % 256 if rank else token, logprob)
-        other = OTHER_WORDS[(rank - 1) % len(OTHER_WORDS)] * (1 + rank // len(OTHER_WORDS))
-        return Logprob(-1, logprob, text=other if rank else token)
-
-    best = make_entry(0)
-    return msgspec.structs.replace(best, top=tuple(make_entry(rank) for rank in range(top)))
+            entries.append(Logprob((token + 7 * rank) % 256 if rank else token, logprob))
+        else:
+            other = OTHER_WORDS[(rank - 1) % len(OTHER_WORDS)] * (1 + rank // len(OTHER_WORDS))
+            entries.append(Logprob(-1, logprob, text=other if rank else token))
+    if isinstance(token, int):
+        return Logprob(token, value, top=tuple(entries))
+    return Logprob(-1, value, text=token, top=tuple(entries))
 
 
 def make_vector(text: str, size: int) -> list[float]:

@@ -274,11 +274,22 @@ def odd() -> Iterator[HostileServer]:
         yield server
 
 
+@pytest.fixture(scope="module")
+def odd_and_large() -> Iterator[HostileServer]:
+    """Serve steps of many megabytes, without a limit for the lag: each is read in one piece."""
+    engine = OddEngine({"large": ODD_STEPS["large"][0]})
+    with serve_scripted(engine) as running:
+        server = HostileServer(running)
+        yield server
+        server.client.close()
+
+
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("case", ODD_STEPS)
 def test_fault_29_odd_steps_are_an_answer_or_an_error(
-    odd: HostileServer, case: str, streamed: bool, count_cases: Callable[[int], None]
+    case: str, streamed: bool, count_cases: Callable[[int], None], request: pytest.FixtureRequest
 ) -> None:
+    odd: HostileServer = request.getfixturevalue("odd_and_large" if case == "large" else "odd")
     expected = ODD_STEPS[case][1]
     for path in STREAMS:
         response = odd.send(
