@@ -186,6 +186,7 @@ def test_requests_beside_an_owner_that_is_found_are_no_suspects() -> None:
                 calls[1].owner = "other"
             assert await trial.is_refused(JOB) == (number in (2, 3))
             trial.suspects.blame(calls)
+            trial.suspects.blame_owners()
         assert not await trial.is_refused(JOB)
 
     run_trial(use)
@@ -210,6 +211,7 @@ def test_owners_of_answers_that_have_tokens_are_not_counted() -> None:
             answer = make_call(1, "generate", Job(id="b", prompt=[9, number]), Steps())
             poison.owner, answer.owner = "poisoner", "busy"
             trial.suspects.blame([poison, answer])
+            trial.suspects.blame_owners()
         trial.suspects.owners.check("busy")
         with pytest.raises(TooManyCrashes):
             trial.suspects.owners.check("poisoner")

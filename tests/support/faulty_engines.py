@@ -102,10 +102,10 @@ class PromptedEngine(MinimalEngine):
     """Does what the words of a prompt say, one after the other.
 
     `step` yields a step, `wait:S` waits S seconds as a native thread would, `hang` waits for ever,
-    `block:S` blocks the event loop, `raise`, `memory`, `crash`, `segfault` and `exit` fail. `lock`
-    waits for the only slot of the engine, which the job then keeps. `until:PATH` waits for a file,
-    and `beside:N` until N jobs run. Words that start with `admit-` are meant for `admit`. Other
-    words do nothing.
+    `block:S` blocks the event loop, `raise`, `memory`, `crash`, `kill`, `segfault` and `exit` fail.
+    `lock` waits for the only slot of the engine, which the job then keeps. `until:PATH` waits for a
+    file, and `beside:N` until N jobs run. Words that start with `admit-` are meant for `admit`.
+    Other words do nothing.
     """
 
     capabilities = Capabilities(
@@ -165,6 +165,8 @@ class PromptedEngine(MinimalEngine):
                 raise MemoryError
             case "crash":
                 os.abort()
+            case "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
             case "segfault":
                 ctypes.string_at(0)
             case "exit":

@@ -103,20 +103,30 @@ def test_a_success_clears_a_suspect(
         may_end.unlink()
 
 
+KEYS = {name: {"authorization": f"Bearer {name}"} for name in ("anna", "bert")}
+
+
+def complete_as(server: SupervisedServer, key: str, prompt: str) -> httpx.Response:
+    body = {"model": "scripted", "prompt": prompt}
+    return server.client.post("/v1/completions", json=body, headers=KEYS[key])
+
+
 def test_an_owner_that_varies_the_request_is_paused_and_others_are_served() -> None:
-    keys = {name: {"authorization": f"Bearer {name}"} for name in ("anna", "bert")}
-    with serve_supervised(api_key=[*keys]) as server:
-
-        def complete(key: str, prompt: str) -> httpx.Response:
-            body = {"model": "scripted", "prompt": prompt}
-            return server.client.post("/v1/completions", json=body, headers=keys[key])
-
-        assert complete("bert", "step").status_code == 200
-        deadly = [complete("anna", f"crash {number}") for number in range(5)]
+    with serve_supervised(api_key=[*KEYS]) as server:
+        assert complete_as(server, "bert", "step").status_code == 200
+        deadly = [complete_as(server, "anna", f"crash {number}") for number in range(5)]
         assert [answer.status_code for answer in deadly] == [503, 503, 503, 429, 429]
         refused = deadly[-1]
         assert refused.json()["error"]["code"] == "too_many_crashes"
         assert 1 <= int(refused.headers["retry-after"]) <= 10
-        assert complete("anna", "step").status_code == 429
-        assert complete("bert", "step").status_code == 200
+        assert complete_as(server, "anna", "step").status_code == 429
+        assert complete_as(server, "bert", "step").status_code == 200
         assert server.engine.restarts == 3
+
+
+def test_nobody_is_paused_when_the_engine_is_killed() -> None:
+    with serve_supervised(api_key=[*KEYS]) as server:
+        assert complete_as(server, "bert", "step").status_code == 200
+        deadly = [complete_as(server, "anna", f"kill {number}") for number in range(4)]
+        assert [answer.status_code for answer in deadly] == [503] * 4
+        assert complete_as(server, "anna", "step").status_code == 200

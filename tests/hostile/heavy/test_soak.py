@@ -172,6 +172,7 @@ class RealLoad:
 
     def __init__(self, url: str) -> None:
         self.counts = {"answered": 0, "failed": 0, "lost": 0}
+        self.problems: list[str] = []
         self._url = url
         self._stopped = threading.Event()
         self._threads = [threading.Thread(target=self._work, args=(n,)) for n in range(2)]
@@ -196,7 +197,10 @@ class RealLoad:
                 except httpx.TransportError:
                     self.counts["lost"] += 1
                     continue
-                self.counts[self._classify(path, response, streamed)] += 1
+                outcome = self._classify(path, response, streamed)
+                self.counts[outcome] += 1
+                if outcome == "lost":
+                    self.problems.append(f"{response.status_code} {response.text[-500:]}")
 
     @staticmethod
     def _classify(path: str, response: httpx.Response, streamed: bool) -> str:
@@ -271,7 +275,7 @@ def test_soak(default_model: Path, tmp_path: Path, add_figures: Callable[..., No
     report(figures, load)
     add_figures("soak", **figures)
     assert load.outcomes["lost"] == load.outcomes["wrong"] == 0, load.problems[:5]
-    assert real_load.counts["lost"] == 0
+    assert real_load.counts["lost"] == 0, real_load.problems[:5]
     assert load.outcomes["answered"] > SECONDS
     assert not any(leaks.values()), leaks
     if SECONDS >= 600:  # before that, caches and pools of threads still fill

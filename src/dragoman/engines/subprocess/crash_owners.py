@@ -2,7 +2,9 @@
 
 A request that crashes the engine twice is refused (`suspects`), but its owner may change it. So the
 deaths of an engine are counted by owner, too. An owner is known by its cache scope; where no API
-key is required there is none, and nothing here applies.
+key is required there is none, and nothing here applies. A death by SIGKILL is not counted: an
+operator, the kernel or the watch for hangs has killed the engine, and whose requests it ran then
+says little.
 
 A request that crashes an engine mostly does so before its first token. So a death is counted
 against the owners of requests that had no token yet; if there was none, against all that were
@@ -29,7 +31,7 @@ from dragoman.types.bounded_cache import BoundedCache
 
 MAX_OWNER_DEATHS = 3
 MAX_OWNERS = 1024
-FIRST_PAUSE, MAX_PAUSE = 10.0, 1800.0  # seconds
+FIRST_PAUSE, MAX_PAUSE = 10.0, 120.0  # seconds
 REMEMBER_OWNER_SECONDS = 3600.0
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import signal
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from functools import partial
@@ -245,6 +246,8 @@ class SubprocessEngine:
             started_at = loop.time()
             await self._watch(connection)
             self._report_exit(connection)
+            if connection.process.returncode != -signal.SIGKILL:
+                self._suspects.blame_owners()
             self._schedule.reset_delay_after(loop.time() - started_at)
             while True:
                 await self._wait_for_restart()
@@ -342,6 +345,7 @@ class SubprocessEngine:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._timing.restart_wait):
                     await self._is_up.wait()
+        self._suspects.owners.check(get_cache_scope())  # whom the crash counts against is known now
         connection = self._connection
         if self.state == "ready" and connection is not None and connection.error is None:
             await self._sleep.wake(connection)

@@ -32,7 +32,6 @@ from dragoman.engines.subprocess.progress import CallContent, RunningCall
 from dragoman.errors import PoisonRequest
 from dragoman.types import Job
 from dragoman.types.bounded_cache import BoundedCache
-from dragoman.types.cache_scope import get_cache_scope
 
 MAX_DEATHS = 2
 MAX_SUSPECTS = 1024
@@ -89,6 +88,7 @@ class CrashSuspects:
         self._clock = clock
         self._suspects = BoundedCache[bytes, Suspect](max_entries=MAX_SUSPECTS)
         self._turn = asyncio.Lock()
+        self._starters = frozenset[str]()  # whom the last death may be counted against
         self.owners = CrashOwners(clock)
 
     def blame(self, calls: Iterable[RunningCall]) -> None:
@@ -111,7 +111,11 @@ class CrashSuspects:
                 earlier.beside & involved,
             )
             self._suspects.put(digest, suspect)
-        if culprit := self.owners.blame(starters or involved):
+        self._starters = frozenset(starters) or involved
+
+    def blame_owners(self) -> None:
+        """Count the last death against owners; call it once the death is known to be a crash."""
+        if culprit := self.owners.blame(self._starters):
             self._clear_others(culprit)
 
     def _clear_others(self, culprit: str) -> None:
@@ -124,12 +128,9 @@ class CrashSuspects:
     async def try_call(self, content: CallContent) -> AsyncGenerator[TrialOutcome, None]:
         """Run a call inside this block; a suspect waits for its turn or is refused.
 
-        So is every call of an owner that is paused.
-
         A suspect whose outcome is harmless is none any more.
         """
         outcome = TrialOutcome()
-        self.owners.check(get_cache_scope())
         digest = compute_digest(content) if len(self._suspects) else b""
         if not digest or self._find(digest) is None:
             yield outcome
