@@ -8,7 +8,14 @@ from collections.abc import Callable
 from random import Random
 from typing import TypeAlias
 
-from dragoman.output.spec import GAP, JsonObjects, NamedObject, TaggedArguments, ToolFormat
+from dragoman.output.spec import (
+    GAP,
+    JsonObjects,
+    NamedObject,
+    PythonCalls,
+    TaggedArguments,
+    ToolFormat,
+)
 from tests.support.answers import WrittenCall
 
 ENDS_OF_TURN = ("<|im_end|>", "</s>", "<|eot_id|>", "<|end_of_text|>")
@@ -147,6 +154,19 @@ def edit_json(change: Callable[[str, Random], str]) -> Damage:
     return run
 
 
+def edit_object(change: Callable[[str, str], str]) -> Damage:
+    """Change the object of a call between markers; `change` also gets its name."""
+
+    def run(call: WrittenCall, tool_format: ToolFormat, _: Random) -> str:
+        body = tool_format.bodies[0]
+        is_object = isinstance(body, JsonObjects) and not (body.keyed or body.python)
+        if not is_object or not call.opening or not call.body.startswith("{"):
+            return call.text
+        return call.opening + change(call.body, call.name) + call.closing
+
+    return run
+
+
 def replace_one(pattern: str, *replacements: str) -> Callable[[str, Random], str]:
     """Replace one match of a pattern in a text."""
 
@@ -163,6 +183,14 @@ def replace_one(pattern: str, *replacements: str) -> Callable[[str, Random], str
 def misspell(marker: str) -> str:
     middle = len(marker) // 2
     return marker[:middle] + marker[middle + 1 :]
+
+
+def add_comment(call: WrittenCall, tool_format: ToolFormat, random: Random) -> str:
+    """Add a comment before an argument, where arguments are JSON or Python."""
+    if isinstance(tool_format.bodies[0], PythonCalls):
+        return edit(r", (?=\w+=)", ", # why\n")(call, tool_format, random)
+    comment = replace_one(r'(?<=[,{])(?=\s*")', "// why\\n", " /* why */ ", "# why\\n")
+    return edit_json(comment)(call, tool_format, random)
 
 
 DAMAGES: dict[str, Damage] = {
@@ -196,7 +224,25 @@ DAMAGES: dict[str, Damage] = {
     "line ends of Windows": lambda call, *_: call.text.replace("\n", "\r\n"),
     "space": insert((" ", "\n", "  \n", "\t", "\ufeff", "\u200b", "\xa0")),
     "space in arguments": edit_json(replace_one(r"(?<=[,:]) ", "\xa0", "\ufeff", "\n\t")),
-    "comment": edit_json(replace_one(r'(?<=[,{])(?=\s*")', "// why\\n", " /* why */ ", "# why\\n")),
+    "comment": add_comment,
+    "colon of an object doubled": edit_object(lambda text, _: text.replace(":", "::", 1)),
+    "colon of an object wrong": edit_object(lambda text, _: text.replace(":", " =", 1)),
+    "brace of an object missing": edit_object(lambda text, _: text[1:]),
+    "name unquoted": edit_object(lambda text, name: text.replace(f'"{name}"', name, 1)),
+    "quote of the name missing": edit_object(lambda text, name: text.replace(f'{name}"', name, 1)),
+    "arrows": edit_json(lambda text, _: text.replace('":', '" =>')),
+    "separators of full width": edit_json(
+        lambda text, _: text.replace('":', '"\uff1a').replace('",', '"\uff0c')
+    ),
+    "curly quotes around all": edit_json(
+        lambda text, _: re.sub(r'"([^"]*)"', "\u201c\\1\u201d", text)
+    ),
+    "three quotes": edit(r"(?<=[:=])(\s*)([\"'])([A-Z][\w ]+)[\"']", r"\1\2\2\2\3\2\2\2"),
+    "arguments in quotes": edit_json(lambda text, _: f'"{text}"'),
+    "address unquoted": edit_json(
+        replace_one(r'(?<=: )"([A-Z]\w+)"(?=[,}])', r"http://\1.org/12:30")
+    ),
+    "call in the arguments": edit_json(replace_one(r'(?<=: )"([A-Z]\w+)"(?=[,}])', r"f(\1)")),
     "colon of JSON doubled": edit_json(replace_one(r'(?<="):', "::", ": :")),
     "comma of JSON added": edit_json(replace_one(r'(?<=[\w"\]}])(?=[}\]])', ",", " , ")),
     "brace in arguments doubled": edit_json(replace_one(r"(?<=.)(?:{|}(?=[,\]]))", r"\g<0>\g<0>")),
@@ -228,6 +274,10 @@ REPAIRED = {"none", "close doubled", "space in arguments", "comment", "colon of 
 REPAIRED |= {"comma of JSON added", "arguments in a string", "arguments in two strings"}
 REPAIRED |= {"arguments in a list", "arguments in a fence", "arguments in Python"}
 REPAIRED |= {"open doubled", "end of turn after a call", "end of turn in the arguments"}
+REPAIRED |= {"colon of an object doubled", "colon of an object wrong"}
+REPAIRED |= {"brace of an object missing", "name unquoted", "quote of the name missing"}
+REPAIRED |= {"arrows", "separators of full width", "curly quotes around all", "three quotes"}
+REPAIRED |= {"arguments in quotes"}
 REPAIRED |= {"space before the name", "line ends of Windows"}
 REPAIRED |= {"commas are semicolons", "words unquoted", "opening quote missing", "curly quotes"}
 REPAIRED |= {"closing tag with space", "closing tag of another name", "closing tag missing"}

@@ -11,12 +11,19 @@ from functools import lru_cache
 
 from dragoman.output.arguments.argument_types import ArgumentTypes
 from dragoman.output.arguments.cast import cast, load_value, to_json
-from dragoman.output.arguments.damage import ODD_SPACES, TURN_ENDS, skip_odd_space
+from dragoman.output.arguments.damage import (
+    COLONS,
+    COMMAS,
+    ODD_SPACES,
+    TURN_ENDS,
+    read_bare_key,
+    skip_odd_space,
+    skip_stray_quote,
+)
 from dragoman.output.arguments.end_markers import is_at_end
 from dragoman.output.arguments.free_text import read_free_text
 from dragoman.output.arguments.json_strings import LONE_SURROGATE, dump_json
 from dragoman.output.arguments.literal import ValueReader
-from dragoman.output.arguments.strings import read_word
 from dragoman.output.calls import CallRecorder
 from dragoman.output.spec import JsonObjects, NamedObject
 from dragoman.output.text_buffer import (
@@ -96,7 +103,7 @@ def collect_value(buffer: TextBuffer, calls: CallRecorder) -> ReadSteps[str]:
 def read_objects(buffer: TextBuffer, body: JsonObjects, calls: CallRecorder) -> ReadSteps[None]:
     """Read one object, or a list of objects."""
     char = yield from next_char(buffer)
-    if char == "{":
+    if char == "{" or (char == '"' and calls.is_certain):  # the brace may be missing
         yield from read_call_object(buffer, body, calls)
         return
     if char != "[":
@@ -194,13 +201,13 @@ def read_members(
     buffer: TextBuffer, body: JsonObjects, calls: CallRecorder, fields: _CallFields
 ) -> ReadSteps[None]:
     """Read the members of an object, from its opening to its closing brace."""
-    buffer.pos += 1
+    buffer.pos += buffer.text[buffer.pos] == "{"
     while True:
         char = yield from next_char(buffer)
         if char == "}":
             buffer.pos += 1
             return
-        if char in ",;":
+        if char in COMMAS:
             buffer.pos += 1
             continue
         if char == "{" and fields.is_empty:
@@ -209,11 +216,14 @@ def read_members(
         if char in ODD_SPACES and (yield from skip_odd_space(buffer, "}")):
             continue
         key = yield from read_member_key(buffer, body, calls, char)
-        char = yield from next_char(buffer)
-        if char != ":":
+        colon = yield from next_char(buffer)
+        if colon not in (COLONS if calls.is_certain else ":"):
             raise Mismatch
         buffer.pos += 1
-        yield from skip_space(buffer)
+        char = yield from next_char(buffer)
+        if char == colon or colon + char == "=>":
+            buffer.pos += 1  # it is doubled, or an arrow
+            yield from skip_space(buffer)
         yield from read_member(buffer, body, calls, fields, key)
 
 
@@ -226,7 +236,7 @@ def read_member_key(
         if isinstance(key, str):
             return key
     elif calls.is_certain:
-        word = yield from read_word(buffer, calls.ends, calls.ends.word)
+        word = yield from read_bare_key(buffer, calls.ends)
         if word in (*body.name, *body.arguments, *body.id):
             return word
     raise Mismatch
@@ -243,12 +253,8 @@ def read_member(
         fields.is_nested = True
         yield from read_members(buffer, body, calls, fields)  # {"function": {"name": ..., ...}}
     elif key in body.name and (fields.name is None or fields.is_renamed_by(key)):
-        if char not in ("'", '"'):
-            raise Mismatch
-        name = load_value((yield from collect_value(buffer, calls)))
-        if not isinstance(name, str) or not name.strip() or LONE_SURROGATE.search(name):
-            raise Mismatch
-        fields.name, fields.name_key = name.strip(), key
+        fields.name = yield from read_name(buffer, calls, is_quoted=char in ("'", '"'))
+        fields.name_key = key
     elif key in body.arguments and not fields.is_emitted and fields.early_arguments is None:
         yield from read_arguments(buffer, body, calls, fields)
     else:
@@ -262,15 +268,31 @@ def read_member(
             fields.has_other_members = True
 
 
+def read_name(buffer: TextBuffer, calls: CallRecorder, *, is_quoted: bool) -> ReadSteps[str]:
+    """Read the name of a call; without quotes, only a declared one after a marker."""
+    if not is_quoted and not calls.is_certain:
+        raise Mismatch
+    value = load_value((yield from collect_value(buffer, calls)))
+    if not isinstance(value, str) or LONE_SURROGATE.search(value):
+        raise Mismatch
+    name = value.strip().removesuffix(",")  # which is part of it if its quote is missing
+    if not name or not (is_quoted or name in calls.tools.names):
+        raise Mismatch
+    return name
+
+
 def read_arguments(
     buffer: TextBuffer, body: JsonObjects, calls: CallRecorder, fields: _CallFields
 ) -> ReadSteps[None]:
     """Read arguments given as an object, or as another value that contains one."""
+    quote = yield from skip_stray_quote(buffer)
     if (yield from peek_char(buffer)) == "{" and fields.name is not None:
         calls.open_call(fields.name, fields.id)
         fields.is_emitted = True
         call_keys = () if body.keyed else (*body.name, *body.arguments, *body.id, "type")
         yield from read_arguments_value(buffer, calls, call_keys=call_keys)
+        if quote:
+            yield from read_marker(buffer, get_markers(quote))
         return
     fields.early_arguments = arguments = load_arguments((yield from collect_value(buffer, calls)))
     if fields.name is not None:
@@ -331,9 +353,12 @@ def read_named_arguments(
     calls.open_call(name, call_id)
     yield from skip_space(buffer)
     is_fenced = (yield from read_marker(buffer, get_markers(*body.fence, *FENCES))) >= 0
+    quote = yield from skip_stray_quote(buffer)
     char = yield from next_char(buffer)
     if char == "{":
         yield from read_arguments_value(buffer, calls, body)
+        if quote:
+            yield from read_marker(buffer, get_markers(quote))
     elif char in WRAPPER_STARTS:
         calls.write_arguments(load_arguments((yield from collect_value(buffer, calls))))
     else:

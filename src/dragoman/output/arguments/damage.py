@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from dragoman.output.arguments.end_markers import MAX_LOOKAHEAD, EndMarkers, MarkerFinder
 from dragoman.output.arguments.json_strings import escape, quote
@@ -26,6 +27,8 @@ from dragoman.output.text_buffer import (
 MAX_KEY = 64  # characters of a key that may stand in a list that was not closed
 MAX_SPACE = 32  # characters of white space after a quote
 CLOSERS = frozenset(",}]")  # characters that mostly follow a string
+COMMAS = ",;\uff0c\uff1b"  # characters between values, also those of full width
+COLONS = ":=\uff1a"  # characters after a key
 _DOUBLED_CLOSING = {quote: re.compile(rf"{quote}\s{{0,{MAX_SPACE}}}[,}}\])]") for quote in "\"'"}
 # text that shows what damaged text before it means, and the same for a part of that text
 MEMBER = (  # a comma, a key and a colon
@@ -52,6 +55,11 @@ MORE_KEY = (  # more words of a key without quotes
     re.compile(r"(?P<words> {1,4}\w[\w.\- ]{0,64}?)[\"']?\s{0,16}:"),
     re.compile(r" {1,4}(?:\Z|\w[\w.\- ]{0,64}(?:\Z|[\"']?\s{0,16}\Z))"),
 )
+OBJECT_IN_QUOTES = (  # a quote, and an object whose quotes are not escaped
+    re.compile(r"([\"'])\s{0,16}\{\s{0,16}\1\w"),
+    re.compile(r"([\"'])\s{0,16}(?:\Z|\{\s{0,16}(?:\Z|\1\Z))"),
+)
+WORD_AFTER_COLON = (re.compile(r":[\w/]"), re.compile(r":?\Z"))
 LIST_END = (re.compile(r"\s{0,16}\]"), re.compile(r"\s{0,16}\Z"))
 COMMENT = (  # up to the end of the line, or between its markers
     re.compile(r"(?://|# )[^\n<]{0,256}\n|/\*[^*<]{0,256}\*/"),
@@ -65,6 +73,7 @@ ODD_SPACES = COMMENT_STARTS | {char for char in map(chr, range(0x3001)) if char.
 ODD_SPACES = (ODD_SPACES | {*INVISIBLE} | TURN_ENDS.first_chars) - {*" \t\r\n"}
 WRONG_CLOSE = "</"  # starts a closing tag, perhaps of another name
 WRONG_TAG = re.compile(r"</[^<>\n]{0,48}(>)?\s{0,16}")
+StringReader: TypeAlias = Callable[[TextBuffer, EndMarkers, str, Output], ReadSteps[None]]
 _NEXT = re.compile(rf"\s{{0,{MAX_SPACE}}}(\S)?")
 
 
@@ -110,6 +119,17 @@ def skip_odd_space(buffer: TextBuffer, stack: Sequence[str]) -> ReadSteps[bool]:
     return True
 
 
+def read_bare_word(
+    buffer: TextBuffer, ends: EndMarkers, pattern: re.Pattern[str]
+) -> ReadSteps[str]:
+    """Read a word without quotes; a colon may be part of it, as in `12:30` and `http://`."""
+    word = yield from read_word(buffer, ends, pattern)
+    while word and (yield from is_before(buffer, WORD_AFTER_COLON)):
+        buffer.pos += 1
+        word += ":" + (yield from read_word(buffer, ends, pattern))
+    return word.strip()
+
+
 def read_bare_key(buffer: TextBuffer, ends: EndMarkers) -> ReadSteps[str]:
     """Read a key without quotes, or with a closing quote alone; a colon follows several words."""
     key = yield from read_word(buffer, ends, ends.word)
@@ -122,7 +142,7 @@ def read_bare_key(buffer: TextBuffer, ends: EndMarkers) -> ReadSteps[str]:
         buffer.pos = match.end("words")
     if buffer.has_more and buffer.text[buffer.pos] in "\"'":
         buffer.pos += 1
-    return key
+    return strip_quotes(key)
 
 
 def read_unquoted(buffer: TextBuffer) -> ReadSteps[str]:
@@ -180,15 +200,49 @@ def _is_inside_string(buffer: TextBuffer) -> ReadSteps[bool]:
     return not (yield from is_before(buffer, KEY_AFTER_QUOTE))
 
 
-def skip_doubled_opening(buffer: TextBuffer, quote: str) -> ReadSteps[None]:
-    """Skip a second opening quote: one that text follows, so that the string is not empty."""
-    while len(buffer.text) - buffer.pos < 2 and not buffer.has_ended:
-        if buffer.has_more and buffer.text[buffer.pos] != quote:
-            return
+def choose_reader(
+    buffer: TextBuffer, quote: str, read: StringReader = read_quoted
+) -> ReadSteps[StringReader]:
+    """Skip quotes after the first one of a string; return its reader: three quotes have their own.
+
+    A second quote is doubled if text follows it, so that the string is not empty.
+    """
+    while True:
+        text = buffer.text[buffer.pos : buffer.pos + 3]
+        quotes = len(text) - len(text.lstrip(quote)) if text[:1] == quote else 0
+        if quotes < len(text) or len(text) == 3 or buffer.has_ended:
+            break
         yield
-    following = buffer.text[buffer.pos + 1 : buffer.pos + 2]
-    if buffer.text[buffer.pos : buffer.pos + 1] == quote and following.isalnum():
+    if quotes == 1 and text[1:2].isalnum():
         buffer.pos += 1
+    if quotes < 2 or not text[2:] or text[2] in ",}])":
+        return read
+    buffer.pos += 2
+    return read_triple_quoted
+
+
+def read_triple_quoted(
+    buffer: TextBuffer, ends: EndMarkers, quote: str, out: Output
+) -> ReadSteps[None]:
+    """Read a string up to three quotes."""
+    while True:
+        yield from read_quoted(buffer, ends, quote, out)
+        while len(buffer.text) - buffer.pos < 2 and not buffer.has_ended:
+            yield
+        if buffer.text.startswith(quote * 2, buffer.pos):
+            buffer.pos += 2
+            return
+        out(escape(quote))
+
+
+def skip_stray_quote(buffer: TextBuffer) -> ReadSteps[str]:
+    """Skip a quote before an object, which is no string; return it, or nothing."""
+    if not (yield from is_before(buffer, OBJECT_IN_QUOTES)):
+        return ""
+    match = OBJECT_IN_QUOTES[0].match(buffer.text, buffer.pos)
+    assert match is not None  # noqa: S101
+    buffer.pos = buffer.text.index("{", buffer.pos)
+    return match[1]
 
 
 def skip_doubled_closing(buffer: TextBuffer, quote: str) -> ReadSteps[None]:

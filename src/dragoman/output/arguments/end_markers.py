@@ -210,7 +210,7 @@ def can_end_value(buffer: TextBuffer, end: int) -> bool | None:
     char = None if match is None else match[1]
     if char is None:
         return True if buffer.has_ended else None
-    return char in ",}]):;"
+    return char in ",}]):;\uff0c\uff1a\uff1b"
 
 
 Finder: TypeAlias = QuoteFinder | MarkerFinder

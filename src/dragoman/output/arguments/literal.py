@@ -16,17 +16,20 @@ from collections.abc import Sequence
 
 from dragoman.output.arguments.argument_types import ANY_ARGUMENTS, ArgumentTypes
 from dragoman.output.arguments.damage import (
+    COLONS,
+    COMMAS,
     LIST_END,
     MEMBER,
     ODD_SPACES,
     ElementText,
+    choose_reader,
     find_next_key,
     is_before,
     read_bare_key,
+    read_bare_word,
     read_string,
     read_unquoted,
     skip_doubled_closing,
-    skip_doubled_opening,
     skip_odd_space,
     strip_quotes,
 )
@@ -41,7 +44,7 @@ from dragoman.output.arguments.end_markers import (
 )
 from dragoman.output.arguments.json_strings import escape, quote, word_to_json
 from dragoman.output.arguments.parameter_types import STRING
-from dragoman.output.arguments.strings import Output, read_quoted, read_until_marker, read_word
+from dragoman.output.arguments.strings import Output, read_until_marker
 from dragoman.output.text_buffer import (
     MarkerSet,
     Mismatch,
@@ -125,7 +128,7 @@ class ValueReader:
             char = yield from self._next_char()
             if char in "}])":
                 yield from self._close_container(char)
-            elif char in ",;":
+            elif char in COMMAS:
                 self._buffer.pos += 1
                 self._pending = ","
             elif self.stack[-1] == "}":
@@ -251,10 +254,10 @@ class ValueReader:
             yield from self._read_value()
             return
         self._buffer.pos += 1
-        yield from skip_doubled_opening(self._buffer, char)
+        read = yield from choose_reader(self._buffer, char)
         element = ElementText(self._start_string, self._out)
         try:
-            yield from read_quoted(self._buffer, self.ends, char, element.add)
+            yield from read(self._buffer, self.ends, char, element.add)
         except (UnexpectedEnd, Mismatch):
             element.flush()  # without text it is left out
             raise
@@ -290,9 +293,6 @@ class ValueReader:
 
     def _read_member(self) -> ReadSteps[None]:
         """Read a key and its value, or one element of a Python set."""
-        if self.stack[-1] != "}":
-            yield from self._read_value()
-            return
         is_first = bool(self._pending_braces)
         lead = self._pending.replace(",", "") if is_first else self._pending
         if not is_first and "," not in lead:
@@ -300,12 +300,12 @@ class ValueReader:
         self._pending = self._bare_key = ""
         key = yield from self._read_key()
         char = yield from self._next_char()
-        if char in ":=" or (self.colon_optional and char not in ",}"):
-            self._buffer.pos += char in ":="
+        if char in COLONS or (self.colon_optional and char not in ",}"):
+            self._buffer.pos += char in COLONS
             self._pending = f"{lead}{key}:"
-            following = (yield from self._next_char()) if char in ":=" else ""
-            if following == char:
-                self._buffer.pos += 1  # it is doubled
+            following = (yield from self._next_char()) if char in COLONS else ""
+            if following == char or char + following == "=>":
+                self._buffer.pos += 1  # it is doubled, or an arrow
                 following = yield from self._next_char()
             if following and following in ",}])":
                 self._pending = ""  # a key without a value is left out
@@ -329,8 +329,8 @@ class ValueReader:
         if char in "\"'":
             buffer.pos += 1
             parts: list[str] = ['"']
-            yield from skip_doubled_opening(buffer, char)
-            yield from read_quoted(buffer, self.ends, char, parts.append)
+            read = yield from choose_reader(buffer, char)
+            yield from read(buffer, self.ends, char, parts.append)
             yield from skip_doubled_closing(buffer, char)
             return "".join([*parts, '"'])
         markers = self._string_markers
@@ -343,13 +343,13 @@ class ValueReader:
 
     def _read_string(self, quote: str) -> ReadSteps[None]:
         buffer = self._buffer
-        yield from skip_doubled_opening(buffer, quote)
+        read = yield from choose_reader(buffer, quote, read_string)
         if (yield from peek_char(buffer)) in self.ends.string_chars and (
             yield from ends_string(buffer, self.ends, CLOSING_QUOTES[quote])
         ):
             raise Mismatch  # a key without a value is left out
         self._start_string()
-        yield from read_string(buffer, self.ends, quote, self._out)
+        yield from read(buffer, self.ends, quote, self._out)
         self.stack.pop()
         self._out('"')
         yield from skip_doubled_closing(self._buffer, quote)
@@ -383,15 +383,15 @@ class ValueReader:
 
     def _read_bare_word(self) -> ReadSteps[None]:
         pattern = self.ends.unquoted if self._unquoted else self.ends.word
-        text = (yield from read_word(self._buffer, self.ends, pattern)).strip()
+        text = yield from read_bare_word(self._buffer, self.ends, pattern)
         word = strip_quotes(text, self._string_markers)
         if not word:
             if (self.stack or self._pending_braces) and not self._buffer.has_more:
                 raise UnexpectedEnd
             raise Mismatch  # a character without meaning here
         following = self._buffer.text[self._buffer.pos : self._buffer.pos + 1]
-        if following in ('"', "'"):
-            raise Mismatch  # a prefix such as that of `b"..."`: no value of JSON
+        if following and following in "\"'(":
+            raise Mismatch  # no value of JSON: `b"..."`, `f(1)`
         if self.keys and not self.stack and following == "=":
             glued = (key for key in self.keys if word.endswith(key) and word != key)
             self.glued_key = next(glued, "")

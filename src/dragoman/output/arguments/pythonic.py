@@ -17,7 +17,13 @@ from dragoman.output.arguments.call_body import (
     read_object_list,
 )
 from dragoman.output.arguments.cast import cast
-from dragoman.output.arguments.damage import strip_quotes
+from dragoman.output.arguments.damage import (
+    ODD_SPACES,
+    choose_reader,
+    read_triple_quoted,
+    skip_odd_space,
+    strip_quotes,
+)
 from dragoman.output.arguments.end_markers import CLOSING_QUOTES, ends_string, is_at_end
 from dragoman.output.arguments.json_strings import escape, quote, read_escape
 from dragoman.output.arguments.literal import ValueReader
@@ -167,6 +173,8 @@ class KeywordArguments:
             char = yield from next_char(buffer)
             if char in ends.first_chars and (yield from is_at_end(buffer, ends)):
                 raise Mismatch
+            if char in ODD_SPACES and (yield from skip_odd_space(buffer, ")")):
+                continue
             if char == ")" and not next_key:
                 buffer.pos += 1
                 self._emit("}")
@@ -253,6 +261,9 @@ class KeywordArguments:
     def _read_string_body(self, quote: str, out: Output) -> ReadSteps[None]:
         """Read a string up to the first quote after which the call can continue."""
         buffer, ends = self._buffer, self._calls.ends
+        if (yield from choose_reader(buffer, quote)) is read_triple_quoted:
+            yield from read_triple_quoted(buffer, ends, quote, out)
+            return
         parentheses = 0  # that are open in the string
         while True:
             match = ends.string_breaks[quote].search(buffer.text, buffer.pos)
