@@ -141,6 +141,21 @@ def test_a_call_with_one_error_is_not_allowed(name: str) -> None:
             assert strict.find_error(text, forced=False) is None, f"{problem}: {text}"
 
 
+OBJECT = '{"name": "f", "arguments": {"wrong": 1}}'
+
+
+@pytest.mark.parametrize("follower", [OBJECT, f"[{OBJECT}]", "[f(wrong=1)]"])
+@pytest.mark.parametrize("name", NAMES)
+def test_text_after_a_call_is_no_unconstrained_call(name: str, follower: str) -> None:
+    pair = FormatPair(name, {"f": EXAMPLES.get(name, make_object("a", a=ANY_NUMBER))}, "none")
+    source, example = pair.compile(), get_tool_formats()[name].example
+    assert match_grammar(source, example)[0]
+    for separator in ("", "\n", ", ", "; ", "}", " Then "):
+        text = f"{example}{separator}{follower}"
+        if match_grammar(source, text)[0]:
+            assert pair.find_error(text, forced=False) is None, text
+
+
 # values that could be read as another type
 
 FRAMES = {

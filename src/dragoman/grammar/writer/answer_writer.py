@@ -67,9 +67,9 @@ class AnswerWriter:
         """
         lark, parallel = self.lark, self._calls is None or self._calls.max_calls != 1
         calls, others = self._write_segments()
-        text = self._write_plain_text()
-        last = join_alternatives([text, *(self._write_unclosed_ends() if may_stay_open else ())])
         trailing = self._write_trailing_markers()
+        ends = [self._write_plain_text(), *self._write_unclosed_sections()]
+        last = join_alternatives([*ends, *(self._write_unclosed_ends() if may_stay_open else ())])
         if self._calls is not None and self._calls.unmarked_start is not None:
             answer = self._write_unmarked_calls(
                 self._calls.unmarked_start, calls, others, last, None if parallel else trailing
@@ -216,6 +216,23 @@ class AnswerWriter:
             if meaning not in ACTIVE_MEANINGS and self._starts_with_special_token(marker):
                 others.append(f"{text} {self.lark.write_marker(marker)}")
         return calls, others
+
+    def _write_unclosed_sections(self) -> list[str]:
+        """Write the ways to end an answer with calls whose closing marker is missing."""
+        tools, space = self._rules.tools, self.lark.add_optional_space()
+        if self._calls is None or tools is None:
+            return []
+        wrapper = self._reasoning.answer_wrapper
+        markers = [*tools.ignored_after_call, *self._list_ignored_markers(), *wrapper.close]
+        trailing = ""
+        if markers:
+            trailing = f"({space} {self.lark.write_any_marker(markers)}){UP_TO_THREE}"
+        ends = []
+        for opening in self._calls.openings:
+            if opening.unclosed_rest:
+                rest = f"{opening.unclosed_rest} {trailing} {space}"
+                ends += self._write_up_to_markers((opening.marker,), rest)
+        return ends
 
     def _write_reasoning_starts(self, rest: str) -> list[str]:
         """Write text up to reasoning, its opening marker, and `rest`.

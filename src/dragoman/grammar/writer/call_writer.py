@@ -17,7 +17,14 @@ from dragoman.grammar.lark_builder import LarkBuilder, join_alternatives, repeat
 from dragoman.grammar.regex.escape import escape_regex, marker_to_regex
 from dragoman.grammar.writer.call_body_writer import CallBodyWriter, UnmarkedCallStart
 from dragoman.grammar.writer.tool_names import ParsedTool, check_name, list_argument_objects
-from dragoman.output.spec import GAP, JsonObjects, NamedObject, TaggedArguments, ToolFormat
+from dragoman.output.spec import (
+    GAP,
+    JsonObjects,
+    NamedObject,
+    PythonCalls,
+    TaggedArguments,
+    ToolFormat,
+)
 
 MAX_NAME_LENGTH = 100  # of a name that is compared with free text character by character
 AMBIGUOUS_MARKER = re.compile(r"`{3}\w*\s*|\w+")  # markers that are frequent in ordinary text
@@ -25,10 +32,15 @@ AMBIGUOUS_MARKER = re.compile(r"`{3}\w*\s*|\w+")  # markers that are frequent in
 
 @dataclass(frozen=True)
 class CallOpening:
-    """A marker that begins calls in free text."""
+    """A marker that begins calls in free text.
+
+    The parser may take a bracket after a section for another call if no closing marker stands
+    between. So calls without it end an answer, or text follows that cannot begin a call.
+    """
 
     marker: str
     rest: str  # the expression of everything from the marker to the end of the calls
+    unclosed_rest: str = ""  # the same at the end of an answer, if no closing marker is needed
 
 
 class CallWriter:
@@ -97,7 +109,7 @@ class CallWriter:
         """The markers that begin calls in free text."""
         layout = self._format
         openings = [
-            CallOpening(marker, self._write_section(self._tools, self.max_calls))
+            self._write_section_opening(marker)
             for marker in layout.section.open
             if not _is_ambiguous(marker, layout)
         ]
@@ -105,6 +117,36 @@ class CallWriter:
             call = self._write_call(self._tools, self.max_calls)
             openings += [CallOpening(marker, call) for marker in layout.call.open]
         return openings
+
+    def _write_section_opening(self, marker: str) -> CallOpening:
+        """Write a section that begins in free text."""
+        closings = self._format.section.close
+        if not self._may_continue or self._is_always_closed(closings) or self.max_calls == 1:
+            return CallOpening(marker, self._write_section(self._tools, self.max_calls))
+        lark, space = self.lark, self.lark.add_optional_space()
+        content = self._write_section_content(self._tools, self.max_calls)
+        next_section = f"{space} {lark.write_marker(marker)} {content}"
+        unclosed = lark.add_rule(f"{content} ({next_section})*", "unclosed")
+        ends = [lark.write_any_marker(closings)] if closings else []
+        ends.append(lark.add_terminal(f"/{self._text_start_regex}/", "START"))
+        closed = lark.add_rule(f"{unclosed} {space} {join_alternatives(ends)}", "section")
+        return CallOpening(marker, closed, unclosed)
+
+    @property
+    def _text_start_regex(self) -> str:
+        """A character after which text is text: it begins neither a call nor a marker."""
+        layout = self._format
+        markers = (*layout.section.open, *layout.section.close, *layout.call.open)
+        first = "".join(marker.lstrip()[0] for marker in markers)
+        return rf"[^\s,;{{}}<`\[\]{escape_regex(first)}]"
+
+    @property
+    def _may_continue(self) -> bool:
+        """Whether the parser may find another call after the calls of a section."""
+        bodies = self._format.bodies
+        return any(isinstance(body, JsonObjects | PythonCalls) for body in bodies) and (
+            not self._format.call.open or len(bodies) > 1
+        )
 
     @cached_property
     def unmarked_start(self) -> UnmarkedCallStart | None:
@@ -131,7 +173,9 @@ class CallWriter:
             keys = "|".join(map(escape_regex, body.arguments))
             names = "|".join(map(escape_regex, body.name))
             regexes.append(rf"\{{\s*[\"'](?:{keys})[\"']\s*:")
-            regexes.append(rf"'(?:{names})'\s*:\s*['\"](?:{self._join_names()})")
+            # in formats of objects, a name in double quotes begins the grammar of a call
+            quote = "'" if self._bodies.object_bodies else r"['\"]"
+            regexes.append(rf"{quote}(?:{names}){quote}\s*:\s*['\"](?:{self._join_names()})")
         return regexes
 
     def list_ambiguous_regexes(self) -> list[str]:
@@ -151,10 +195,10 @@ class CallWriter:
 
     @property
     def first_call_regex(self) -> str | None:
-        """The start of an answer that begins with a call without a marker."""
+        """What the parser takes for a call without a marker at the start of an answer."""
         if not self._format.unmarked_at_start:
             return None
-        return rf"\s*(?:{self._join_names()})\s*\{{"
+        return rf"\s*(?:{self._join_names()})\s*[{{\[\"']"
 
     def write_unmarked_first_call(self) -> str | None:
         """Write a call without a marker at the start of an answer; its first brace decides."""
@@ -190,6 +234,12 @@ class CallWriter:
 
     def _write_section(self, tools: Sequence[ParsedTool], max_calls: int | None) -> str:
         """Write the rest of a section, after its opening marker."""
+        close = self._write_close(self._format.section.close)
+        content = self._write_section_content(tools, max_calls)
+        return self.lark.add_rule(f"{content} {close}", "section")
+
+    def _write_section_content(self, tools: Sequence[ParsedTool], max_calls: int | None) -> str:
+        """Write the calls of a section."""
         lark, layout, bodies = self.lark, self._format, self._bodies
         space = lark.add_optional_space()
         options = []
@@ -201,8 +251,7 @@ class CallWriter:
             options += [bodies.write_body(body, tools, max_calls) for body in bodies.other_bodies]
         if bodies.object_bodies:
             options.append(bodies.write_objects(tools, max_calls))
-        close = self._write_close(layout.section.close)
-        return lark.add_rule(f"{space} {join_alternatives(options)} {close}", "section")
+        return f"{space} {join_alternatives(options)}"
 
     def _write_call(self, tools: Sequence[ParsedTool], max_calls: int | None) -> str:
         """Write the rest of a call, after its opening marker."""
@@ -219,9 +268,12 @@ class CallWriter:
         if not markers:
             return ""
         close = f"{self.lark.add_optional_space()} {self.lark.write_any_marker(markers)}"
+        return close if self._is_always_closed(markers) else f"({close})?"
+
+    def _is_always_closed(self, markers: tuple[str, ...]) -> bool:
+        """Whether the format's example has one of these closing markers."""
         example = self._format.example[1:]  # a marker may be both the opening and the closing one
-        is_required = any(marker.replace(GAP, "") in example for marker in markers)
-        return close if is_required else f"({close})?"
+        return any(marker.replace(GAP, "") in example for marker in markers)
 
     def _write_unmarked(self) -> str:
         """Write calls that begin without a marker."""
