@@ -60,12 +60,21 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 @pytest.fixture(scope="session")
-def default_model() -> Path:
-    """Return the file of the default model, downloaded if it is not in the user's cache."""
+def default_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the file of the default model, downloaded if it is not in the user's cache.
+
+    It is linked into a models directory of its own: the user may have other models and aliases.
+    """
     progress = ProgressBar(sys.stderr)
     path = pull(DEFAULT_ALIASES[0], config.load({}).models_path, progress)
     progress.close()
-    return path
+    link = tmp_path_factory.mktemp("models") / path.parent.name / path.name
+    link.parent.mkdir()
+    try:
+        link.hardlink_to(path)
+    except OSError:  # another file system
+        link.symlink_to(path)
+    return link
 
 
 @pytest.fixture(autouse=True)

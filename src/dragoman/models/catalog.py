@@ -124,7 +124,6 @@ class ModelCatalog:
         self._index: list[NameIndex] = []
         self._sources: list[ModelSource] = []
         self._main_names: frozenset[str] = frozenset()
-        self._headers = BoundedCache[FileStamp, ModelSource](max_entries=MAX_FILES)
         self._lock = threading.Lock()
 
     def list_main_names(self, source: ModelSource) -> tuple[str, ...]:
@@ -227,14 +226,7 @@ class ModelCatalog:
         return _make_distinct(models, root)
 
     def _describe(self, path: Path) -> ModelSource:
-        """Describe a file from its header, which is cached until the file changes."""
-        stamp = read_stamp(path)
-        source = self._headers.get(stamp)
-        if source is None:
-            source = describe_directory(path) if path.is_dir() else describe_gguf(path)
-            real_path = os.path.realpath(path)
-            source = msgspec.structs.replace(source, real_path=real_path, stamp=stamp)
-            self._headers.put(stamp, source)
+        source = describe_file(path)
         return msgspec.structs.replace(source, options=self.base.restrict_to(source.kind))
 
     def _index_scanned(self, sources: list[ModelSource]) -> list[NameIndex]:
@@ -258,6 +250,24 @@ class ModelCatalog:
             add_names(tiers[5], source, source.architecture or "")
         return tiers
 
+
+def describe_file(path: Path) -> ModelSource:
+    """Describe a file or directory. What was read is cached until the file changes."""
+    stamp = read_stamp(path)
+    with _described_lock:
+        source = _described.get(stamp)
+    if source is None:
+        source = describe_directory(path) if path.is_dir() else describe_gguf(path)
+        real_path = os.path.realpath(path)
+        source = msgspec.structs.replace(source, real_path=real_path, stamp=stamp)
+        with _described_lock:
+            _described.put(stamp, source)
+    return source
+
+
+# One for all catalogs of the process: a header may be some megabytes.
+_described = BoundedCache[FileStamp, ModelSource](max_entries=MAX_FILES)
+_described_lock = threading.Lock()
 
 NOT_A_MODEL = "The file is not a complete model."
 MISSING = "The file cannot be opened."

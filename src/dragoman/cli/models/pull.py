@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dragoman.cli.console.ask import ask
 from dragoman.cli.console.errors import CommandFailed
@@ -13,10 +14,10 @@ from dragoman.cli.console.flags import COMMON, add_flags, add_usage
 from dragoman.cli.console.model_manager import open_manager
 from dragoman.config import Settings
 from dragoman.models.hub_download import is_hub_name, translate_hub_name
-from dragoman.models.pull import (
-    DEFAULT_ALIASES,
-    ProgressBar,
-)
+from dragoman.models.pull import DEFAULT_ALIASES, ProgressBar
+
+if TYPE_CHECKING:
+    from dragoman.models.catalog import ModelSource
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,21 +56,23 @@ def choose_model(name: str | None, settings: Settings) -> str:
         return name or ""  # all models of that server
     name = translate_hub_name(name or settings.default_model or next(iter(settings.models), ""))
     if not name:
-        is_installed(DEFAULT_ALIASES[0], settings)  # finds mistakes before a long download
-        download(DEFAULT_ALIASES[0], settings)
+        source = find_source(DEFAULT_ALIASES[0], settings)
+        if source is None or source.broken is not None:
+            download(DEFAULT_ALIASES[0], settings)
         return DEFAULT_ALIASES[0]
     is_default = name.strip().casefold() in DEFAULT_ALIASES
-    if not (is_default or is_hub_name(name)) or is_installed(name, settings):
+    if not (is_default or is_hub_name(name)) or find_source(name, settings) is not None:
         return name
     if is_default or settings.pull or confirm_download(name):
         return str(download(name, settings))
     return name
 
 
-def is_installed(name: str, settings: Settings) -> bool:
+def find_source(name: str, settings: Settings) -> ModelSource | None:
+    """Find an installed model. Mistakes in the settings are found before a long download."""
     from dragoman.runtime import open_catalog
 
-    return open_catalog(settings).resolve(name, paths=True) is not None
+    return open_catalog(settings).resolve(name, paths=True)
 
 
 def confirm_download(name: str) -> bool:

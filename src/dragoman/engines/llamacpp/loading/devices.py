@@ -11,6 +11,8 @@ import json
 import logging
 import subprocess
 import sys
+from concurrent.futures import Future
+from threading import Thread
 from types import ModuleType
 
 from dragoman.engines.llamacpp.loading.memory_plan import Machine
@@ -28,8 +30,19 @@ def list_gpu_memory(lib: ModuleType) -> list[int]:
 
 
 @functools.cache
+def start_gpu_probe() -> Future[int]:
+    """Start to look for GPUs, beside whatever the caller does until it needs the result."""
+    found: Future[int] = Future()
+    Thread(target=lambda: found.set_result(_find_gpu_memory()), daemon=True).start()
+    return found
+
+
 def probe_gpu_memory() -> int:
-    """Return the free bytes of all GPUs, as a process of its own finds them."""
+    """Return the free bytes of all GPUs, as they were when this process first asked."""
+    return start_gpu_probe().result()
+
+
+def _find_gpu_memory() -> int:
     command = [sys.executable, "-m", "dragoman.engines.llamacpp.loading.devices"]
     try:
         result = subprocess.run(command, capture_output=True, timeout=PROBE_TIMEOUT, check=True)
