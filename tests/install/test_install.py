@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.support.doc_blocks import read_blocks
+from tests.support.doc_blocks.blocks import read_blocks
 from tests.support.paths import ROOT
 from tests.support.repository import copy_repository
 from tests.support.server_process import read_until

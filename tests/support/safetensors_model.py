@@ -85,6 +85,13 @@ def write_directory(source: Path, folder: Path) -> Path:
     return folder
 
 
+def write_tokenizer(source: Path, folder: Path) -> Path:
+    """Write the tokenizer of a GGUF file as it is on Hugging Face, without the weights."""
+    folder.mkdir(parents=True)
+    _write_tokenizer(LlamaFile(source), folder)
+    return folder
+
+
 def write_float_gguf(source: Path, path: Path) -> Path:
     """Write the same model with 32-bit floats."""
     file = LlamaFile(source)
