@@ -102,6 +102,7 @@ class Workspace:
             (shims / name).chmod(0o755)
         local = self._get_machine(LOOPBACK)
         self.home, self.directory = local
+        self.block_seconds = BLOCK_SECONDS
         self.environment = {
             "HOME": str(self.home),
             "PATH": f"{shims}:/usr/bin:/bin",
@@ -260,7 +261,7 @@ class Workspace:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=BLOCK_SECONDS,
+            timeout=self.block_seconds,
             check=False,
         )
         assert result.returncode == 0, f"{block.page}:{block.line}\n{text}\n{result.stdout}"
