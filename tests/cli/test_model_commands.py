@@ -441,6 +441,15 @@ def test_create_reads_a_modelfile_and_flags(run: Run, root: Path) -> None:
     assert (root / "coder.gguf").exists()
 
 
+def test_create_reads_the_modelfile_of_the_directory(
+    run: Run, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(root.parent)
+    (root.parent / "Modelfile").write_text("FROM coder\n")
+    assert run("create", "poet").out == "poet is created from coder.\n"
+    assert run("create", "scribe", "--from", "writer").out == "scribe is created from writer.\n"
+
+
 def test_create_copies_files_into_the_models_directory(run: Run, root: Path) -> None:
     file = write_model_file(root.parent / "mine.gguf", general_license="own")
     made = run("create", "mine", "--from", str(file))

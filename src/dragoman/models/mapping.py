@@ -223,14 +223,13 @@ def _parse_entry(value: object, directory: Path) -> tuple[Path, ModelOptions]:
     if not isinstance(value, dict):
         raise ValueError("expected a path or a mapping of options")
     fields = dict(value)
-    path = Path()
-    if "upstream" not in fields:
-        path = _parse_path(fields.pop("path", None), directory)
-    elif "path" in fields:
+    if "upstream" in fields and "path" in fields:
         raise ValueError("`path` and `upstream` exclude each other")
+    value = fields.pop("path", None)
     if "defaults" in fields:  # an older name
         fields["sampling"] = fields.pop("defaults")
     options = parse_options(ModelOptions, fields, others=("path",))
+    path = Path() if "upstream" in fields else _parse_path(value, directory)
     check_names(options.format, options.reasoning_format)
     check_options(options)
     options = resolve_engine_paths(options, directory)
