@@ -270,6 +270,13 @@ def test_stop_without_a_key_asks_for_the_admin_key(run: Run) -> None:
     )
 
 
+def test_rm_names_what_it_would_delete(run: Run) -> None:
+    run("cp", "coder", "one")
+    assert "and the name one?" in run("rm", "coder").err
+    run("cp", "coder", "two")
+    assert "and the names one, two?" in run("rm", "coder").err
+
+
 def test_rm_deletes_files_and_empty_directories(run: Run, root: Path) -> None:
     asked = run("rm", "large")
     assert (asked.code, "Confirm it with -y" in asked.err) == (1, True)

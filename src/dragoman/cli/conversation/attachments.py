@@ -20,10 +20,11 @@ MEDIA_TYPES = {
     ".bmp": "image/bmp",
 }
 _SUFFIXES = "|".join(suffix.removeprefix(".") for suffix in MEDIA_TYPES)
-# A path in quotes may contain spaces, else spaces in it are escaped, as terminals paste it.
+# A path in quotes may contain spaces, else spaces in it are escaped, as terminals paste it. It
+# begins where a word does: a long text without spaces is searched once, not from each character.
 IMAGE_PATH = re.compile(
     rf"""(?P<quote>["'])(?P<quoted>[^"'\n]+\.(?:{_SUFFIXES}))(?P=quote)"""
-    rf"""|(?P<bare>(?:\\.|[^\s"'\\])+\.(?:{_SUFFIXES}))(?!\w|\.\w)""",
+    rf"""|(?<![^\s"'])(?P<bare>(?:\\.|[^\s"'\\])+\.(?:{_SUFFIXES}))(?!\w|\.\w)""",
     re.IGNORECASE,
 )
 MAX_BYTES = 20 << 20
