@@ -73,7 +73,7 @@ class UpstreamOptions(EngineOptions, frozen=True, kw_only=True):
             help="send grammars to that server; a llama-server built without LLAMA_LLGUIDANCE "
             "exits when it receives one",
             group=GROUP,
-            default="on if a test grammar works; off for llama-server, which is not tested",
+            default="on if a test grammar works; off for llama.cpp, which is not tested",
         ),
     ] = None
     upstream_timeout: Annotated[
