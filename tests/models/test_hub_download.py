@@ -84,10 +84,11 @@ def test_full_disk_is_one_line(tmp_path: Path) -> None:
     models.mkdir()
     with serve_hub({"m.gguf": DATA + bytes(1 << 20)}) as hub:
         command = shlex.join([*DRAGOMAN, "pull", "hf:owner/repo/m.gguf"])
-        variables = hub | {"HF_HOME": str(tmp_path / "hf"), "DRAGOMAN_MODELS_DIR": str(models)}
+        settings = hub | {"HF_HOME": str(tmp_path / "hf"), "DRAGOMAN_MODELS_DIR": str(models)}
         result = run_unshared(
             "mount",
-            *("env", "-u", "https_proxy", *(f"{name}={value}" for name, value in variables.items())),
+            *("env", "-u", "https_proxy"),
+            *(f"{name}={value}" for name, value in settings.items()),
             *("sh", "-c", f"mount -t tmpfs -o size=256k none {models} && exec {command}"),
         )
     assert result.returncode == 1

@@ -291,7 +291,7 @@ def test_urls_may_end_as_clients_write_them(suffix: str) -> None:
         (
             {"/v1/models": list_models("a", owner="llamacpp"), "/props": (503, {})},
             Unavailable,
-            "loads its model",
+            "is loading its model",
         ),
     ],
 )
