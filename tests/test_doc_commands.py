@@ -1,4 +1,4 @@
-"""Every block of commands in README and docs/ works as pasted; `support/doc_blocks.py` says how."""
+"""Every block of commands in README and docs/ works as pasted; `support/doc_blocks` says how."""
 
 from __future__ import annotations
 
@@ -6,29 +6,26 @@ import json
 import re
 import shutil
 import subprocess
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 import yaml
 
 from dragoman.cli.main import parse_arguments
-from tests.support.doc_blocks import (
-    ADDRESS,
-    IN_TERMINAL,
-    SERVES_PAGE,
-    SETTINGS_FILES,
-    UPSTREAM,
-    DocBlock,
-    Workspace,
-    read_blocks,
-)
+from tests.support.doc_blocks.blocks import IN_TERMINAL, DocBlock, read_blocks
+from tests.support.doc_blocks.workspace import ADDRESS, UPSTREAM, Workspace
 from tests.support.paths import ROOT
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
 BLOCKS = {str(page.relative_to(ROOT)): read_blocks(page) for page in PAGES}
 # languages whose blocks are commands, and those whose blocks are only shown
 RUN, SHOWN = {"sh", "python"}, {"json", "yaml", "text", "lark", "nginx", "caddyfile", "ini"}
+# files of settings by their names, and the flag of `dragoman config` that reads them
+SETTINGS_FILES = {
+    "dragoman.yaml": "--config",
+    "models.yaml": "--models-file",
+    "preset.yaml": "--sampling-preset",
+}
 # why a block is not run as it is written, and which test does the same where it can
 NOT_RUN = re.compile(r"not run: [^;]+; (?P<test>tests/\S+) \w.+|run by make (?P<target>[\w-]+)")
 TARGETS = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
@@ -57,8 +54,11 @@ def test_blocks_are_well_formed(page: str) -> None:
         assert block.language in RUN | SHOWN, f"{where}: name a language of {sorted(RUN | SHOWN)}"
         if block.marker and block.language in RUN:
             not_run = NOT_RUN.fullmatch(block.marker)
-            is_known = block.marker in (IN_TERMINAL, SERVES_PAGE)
+            address = block.served_address
+            is_known = block.marker == IN_TERMINAL or address is not None
             assert block.file or is_known or not_run, f"{where}: {block.marker}"
+            if address is not None:
+                assert address.endswith(f":{block.port}"), f"{where}: not the port of the command"
             if not_run and not_run["target"]:
                 assert not_run["target"] in TARGETS, where
             elif not_run:
@@ -92,11 +92,10 @@ def check_shell(block: DocBlock) -> None:
 )
 def test_commands_work_as_pasted(page: str, default_model: Path, tmp_path: Path) -> None:
     blocks = BLOCKS[page]
-    workspace = Workspace(tmp_path, default_model, blocks)
-    with ExitStack() as stack:
-        if any(needs_server(block) for block in blocks if is_run(block)):
-            commands = [list(block.commands) for block in blocks if block.marker == SERVES_PAGE]
-            stack.enter_context(workspace.serve(commands[0][0] if commands else ["serve"]))
+    own_server = any(block.served_address == ADDRESS for block in blocks)
+    with Workspace(tmp_path, default_model, blocks) as workspace:
+        if not own_server and any(needs_server(block) for block in blocks if is_run(block)):
+            workspace.serve(["serve"])
         for block in blocks:
             if block.file is not None:
                 path = workspace.directory / block.file
@@ -105,6 +104,8 @@ def test_commands_work_as_pasted(page: str, default_model: Path, tmp_path: Path)
                 if is_settings_file(block):
                     command = f"dragoman config {SETTINGS_FILES[path.name]} {path}"
                     workspace.run(block._replace(language="sh", text=command))
-            elif is_run(block) and block.marker != SERVES_PAGE:
+            elif block.served_address is not None:
+                workspace.start(block)
+            elif is_run(block):
                 workspace.run(block)
-    shutil.rmtree(workspace.home)  # downloaded models are large
+    shutil.rmtree(tmp_path)  # downloaded models are large

@@ -10,7 +10,8 @@ import pytest
 from dragoman.testing import ScriptedEngine
 from tests.agents.sandbox import GREETING, AgentSandbox
 from tests.agents.test_claude_code import QUIET
-from tests.support.doc_blocks import ADDRESS, read_blocks
+from tests.support.doc_blocks.blocks import read_blocks
+from tests.support.doc_blocks.workspace import ADDRESS
 from tests.support.paths import ROOT
 from tests.support.serving import serve_scripted
 

@@ -63,7 +63,10 @@ def pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (r"Look at my\ photo.JPG.", ["my photo.JPG"]),
         ("What is in missing.png, notes.txt or a.pngx?", []),
         ("nothing at all", []),
+        ("x" * 2_000_000 + " a.png", ["a.png"]),  # as quick as a text with spaces
+        ("\\x" * 500_000 + ".png", []),
     ],
+    ids=lambda value: str(value)[:30],
 )
 def test_images_are_found_by_path(pictures: Path, text: str, names: list[str]) -> None:
     assert [path.name for path in find_images(text)] == names

@@ -69,7 +69,7 @@ def test_the_entry_of_a_key_has_its_digest_and_its_owner(
 @pytest.mark.parametrize(
     ("arguments", "text", "problem"),
     [
-        (("hash", "bob"), "", "Write the key to standard input."),
+        (("hash", "bob"), "", "Send the key on standard input."),
         (("hash", "b b"), "key", "`name` must be at most 64"),
         (("make", "bob"), "", "invalid choice"),
     ],

@@ -230,7 +230,10 @@ FILES = [
         "dragoman.yaml:3: model `m`: there is",
     ),
     ("models: {m: {path: 3}}", "dragoman.yaml:1: model `m`: `path`: the path is missing"),
-    ("models: {m: nowhere.gguf}", "model `m`: nowhere.gguf: The file cannot be opened."),
+    (
+        "models: {m: nowhere.gguf}",
+        "model `m`: nowhere.gguf: The file cannot be opened: No such file or directory.",
+    ),
     ("models: {m: {path: models/good.gguf, chat_template: x}}", "there is no file '{tmp}/x'"),
     ("server: {default_model: nowhere}", "There is no model 'nowhere'"),
 ]

@@ -270,6 +270,13 @@ def test_stop_without_a_key_asks_for_the_admin_key(run: Run) -> None:
     )
 
 
+def test_rm_names_what_it_would_delete(run: Run) -> None:
+    run("cp", "coder", "one")
+    assert "and the name one?" in run("rm", "coder").err
+    run("cp", "coder", "two")
+    assert "and the names one, two?" in run("rm", "coder").err
+
+
 def test_rm_deletes_files_and_empty_directories(run: Run, root: Path) -> None:
     asked = run("rm", "large")
     assert (asked.code, "Confirm it with -y" in asked.err) == (1, True)
@@ -439,6 +446,15 @@ def test_create_reads_a_modelfile_and_flags(run: Run, root: Path) -> None:
     assert {"coder", "poet", "poet:loud"} <= set(names)
     assert run("rm", "-y", "poet:loud", "poet").code == 0
     assert (root / "coder.gguf").exists()
+
+
+def test_create_reads_the_modelfile_of_the_directory(
+    run: Run, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(root.parent)
+    (root.parent / "Modelfile").write_text("FROM coder\n")
+    assert run("create", "poet").out == "poet is created from coder.\n"
+    assert run("create", "scribe", "--from", "writer").out == "scribe is created from writer.\n"
 
 
 def test_create_copies_files_into_the_models_directory(run: Run, root: Path) -> None:

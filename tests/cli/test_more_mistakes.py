@@ -114,7 +114,7 @@ COMMANDS = [
     # files that are no models
     ("serve zero.gguf", "zero.gguf: The file is not a GGUF file."),
     ("serve short.gguf", "short.gguf: The file is not a GGUF file."),
-    ("serve page.gguf", "page.gguf: The file is not a GGUF file."),
+    ("serve page.gguf", "page.gguf: The file is not a GGUF file, but a web page: download the"),
     ("serve pointer.gguf", "The file is not a GGUF file, but a pointer: run `git lfs pull`."),
     ("serve newer.gguf", "GGUF version 99 is not supported; 2 and 3 are."),
     ("serve swapped.gguf", "The file has the wrong byte order."),

@@ -20,7 +20,7 @@ import pytest
 
 from tests.deploy.docker_daemon import DockerDaemon, start_daemon, wait_until
 from tests.deploy.test_image import KEY, find_free_port
-from tests.support.doc_blocks import read_blocks
+from tests.support.doc_blocks.blocks import read_blocks
 from tests.support.paths import ROOT
 from tests.support.repository import copy_repository
 from tests.support.server_process import read_until

@@ -20,7 +20,11 @@ from dragoman.models.catalog import ModelCatalog
 from dragoman.models.registry import ModelRegistry
 from tests.support.fake_models import FakeEngine, FakeLoader, write_models
 from tests.support.model_files import write_model_file
+from tests.support.server_process import read_until, run_server
 from tests.support.serving import RunningServer, make_chat, run_app, serve_scripted
+from tests.support.upstream_servers import Answer, list_models, make_chat_frames, run_table
+
+CHAT = "/v1/chat/completions"
 
 
 @contextmanager
@@ -68,6 +72,21 @@ def test_readiness_follows_the_startup_model_alone(tmp_path: Path) -> None:
         body = {"model": "a"}
         assert httpx.post(f"{server.url}/admin/models/unload", json=body).status_code == 200
         assert get_ready(server) == (200, "ready")  # it is loaded again on demand
+
+
+def test_a_startup_model_that_is_unloaded_before_anybody_asks_is_loaded_on_demand(
+    tmp_path: Path,
+) -> None:
+    routes: dict[str, Answer] = {"/v1/models": list_models("gpt"), CHAT: make_chat_frames()}
+    options = ("--models-dir", str(tmp_path), "--store", "sqlite://")
+    with (
+        run_table(routes) as upstream,
+        run_server("--upstream", upstream.url, *options) as (process, url),
+    ):
+        read_until(process, "Serving gpt")
+        unload = httpx.post(f"{url}/admin/models/unload", json={"model": "gpt"})
+        assert unload.status_code == 200
+        assert httpx.get(f"{url}/health/ready").status_code == 200
 
 
 def test_without_a_startup_model_the_default_one_decides(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """The install lines of the README work in an empty home, and the server that they install answers.
 
+So do the lines of docs/gpu.md that replace the engine by a build from another package index. A
+server on loopback takes the place of that index; it has the wheel that the ordinary index has.
 `make test-install` runs this for every Python from 3.11 on that is found here: on the path, under
 `~/.pyenv/versions`, and in the list `PYTHONS` of the environment.
 """
@@ -10,13 +12,15 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.support.doc_blocks import read_blocks
+from tests.install.package_index import PackageIndex, serve_index
+from tests.support.doc_blocks.blocks import read_blocks
 from tests.support.paths import ROOT
 from tests.support.repository import copy_repository
 from tests.support.server_process import read_until
@@ -60,7 +64,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.mark.parametrize("version", PYTHONS)
 @pytest.mark.parametrize("tool", ["pip", "uv", "pipx"])
-def test_install_lines_of_the_readme_work(
+def test_install_lines_work(
     tool: str, version: str, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = home / "bin"
@@ -77,8 +81,58 @@ def test_install_lines_of_the_readme_work(
         command = Path(".venv/bin/dragoman").absolute()
     monkeypatch.chdir(home)  # the server starts anywhere
     assert count_answer_tokens(command) in range(1, 6)
+    if tool != "pipx":
+        replace_engine(tool, command, home, monkeypatch)
+        assert count_answer_tokens(command) in range(1, 6)
     if tool == "pip":
         install_extras(command.parent, monkeypatch)
+
+
+def replace_engine(tool: str, command: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace the engine as docs/gpu.md says, and serve a file with it where the page does."""
+    [block] = [text for text in read_install_blocks("docs/gpu.md") if names_tool(text, tool)]
+    folder = command.resolve().parent
+    [model] = home.glob(".cache/dragoman/models/*/*.gguf")
+    (home / "model.gguf").symlink_to(model)
+    wheels = home / "wheels"
+    download = ["download", "--no-deps", "--dest", str(wheels), read_engine_version(folder)]
+    if tool == "pip":
+        subprocess.run([str(folder / "pip"), *download], check=True)
+    else:
+        python = f"--python-version={read_version(folder)}"
+        only = ["--only-binary=:all:", python]
+        subprocess.run([sys.executable, "-m", "pip", *download, *only], check=True)
+    shims = home / "shims"
+    shims.mkdir()
+    serve = f"{sys.executable} -m tests.support.doc_blocks.answered_command"
+    paths = os.pathsep.join(sys.path)
+    (shims / "dragoman").write_text(
+        f'#!/bin/sh\nPYTHONPATH="{paths}" exec {serve} env -u PYTHONPATH {command} "$@"\n'
+    )
+    (shims / "dragoman").chmod(0o755)
+    [url] = re.findall(r"https://\S+", block)
+    index = PackageIndex(url, wheels, home)
+    with serve_index(index) as variables:
+        # no other index is asked
+        environment = os.environ | variables | {"PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": ""}
+        environment["PATH"] = f"{shims}:{folder}:{environment['PATH']}"
+        subprocess.run(["bash", "-ec", block], env=environment, check=True)
+    assert any(path.endswith(".whl") for path in index.requests), index.requests
+
+
+def read_engine_version(folder: Path) -> str:
+    """Return the requirement of the engine as it is installed."""
+    program = "from importlib.metadata import version; print(version('xllamacpp'))"
+    return f"xllamacpp=={run_python(folder, program)}"
+
+
+def read_version(folder: Path) -> str:
+    return run_python(folder, "import platform; print(platform.python_version())")
+
+
+def run_python(folder: Path, program: str) -> str:
+    command = [str(folder / "python"), "-c", program]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def install_extras(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

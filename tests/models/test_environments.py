@@ -177,6 +177,8 @@ def test_mistakes_are_one_line(
 def test_the_list_shows_what_is_installed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    empty = run_command(capsys, "engine", "list", "--engines-dir", str(tmp_path))
+    assert empty.out.startswith("No engine is installed. `dragoman engine install vllm`")
     python = tmp_path / "vllm" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.symlink_to(sys.executable)

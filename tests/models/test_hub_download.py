@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from tests.support.loopback_services import serve_hub
 from tests.support.model_files import make_gguf
+from tests.support.name_spaces import can_unshare, run_unshared
 from tests.support.server_process import DRAGOMAN
 from tests.support.upstream_servers import run_worker, write_tokenizer
 
@@ -74,6 +76,25 @@ def test_hub_that_cannot_be_reached_is_one_line(tmp_path: Path) -> None:
     assert result.returncode == 1
     assert len(result.stderr.splitlines()) == 1, result.stderr
     assert "Hugging Face cannot be reached" in result.stderr
+
+
+@pytest.mark.skipif(not can_unshare("mount"), reason="needs a mount name space")
+def test_full_disk_is_one_line(tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    models.mkdir()
+    with serve_hub({"m.gguf": DATA + bytes(1 << 20)}) as hub:
+        command = shlex.join([*DRAGOMAN, "pull", "hf:owner/repo/m.gguf"])
+        settings = hub | {"HF_HOME": str(tmp_path / "hf"), "DRAGOMAN_MODELS_DIR": str(models)}
+        result = run_unshared(
+            "mount",
+            *("env", "-u", "https_proxy"),
+            *(f"{name}={value}" for name, value in settings.items()),
+            *("sh", "-c", f"mount -t tmpfs -o size=256k none {models} && exec {command}"),
+        )
+    assert result.returncode == 1
+    *progress, error = result.stderr.splitlines()
+    assert error == "dragoman: There is no space left on the disk."
+    assert all(line.startswith("downloading ") for line in progress), progress
 
 
 def test_tokenizer_of_an_upstream_model_is_downloaded(tmp_path: Path) -> None:

@@ -64,6 +64,9 @@ def test_modelfile_is_read_like_ollama_reads_it() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
+        ("FORM base", r"line 1: there is no instruction FORM\. Did you mean FROM\?"),
+        ("FROM base\nPARAMETR top_k 1", r"line 2: .* Did you mean PARAMETER\?"),
+        ("FROM", r"line 1: FROM needs a value\."),
         ("SYSTEM x", "FROM"),
         ("FROM a\nWISH b", "line 2"),
         ('FROM a\nSYSTEM """b', "closing"),

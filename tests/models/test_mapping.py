@@ -83,7 +83,7 @@ def test_mapping_wins_over_scanned_files(root: Path, tmp_path: Path) -> None:
         ("{context: 3}", "path is missing"),
         ("{path: 3}", "path is missing"),
         ("{path: m.gguf, contxt: 3}", "there is no option `contxt`. Did you mean `context`?"),
-        ("{paht: m.gguf}", "path is missing"),
+        ("{paht: m.gguf}", "there is no option `paht`. Did you mean `path`?"),
         ("{path: m.gguf, temprature: 1}", "there is no option `temprature`"),
         ("{path: m.gguf, slots: 0}", "`slots`: must be at least 1, got 0"),
         ("{path: m.gguf, context: -1}", "`context`: must be 0 or more, got -1"),
@@ -158,6 +158,8 @@ def test_units_of_options(root: Path) -> None:
     [
         (b"\xff\xfe\x00", "invalid YAML"),
         (b"a: m.gguf\nb: [", ":2: invalid YAML"),
+        (b"a: {pth: m.gguf}", ":1: model `a`: there is no option `pth`. Did you mean `path`?"),
+        (b"a: {context: 4k}", ":1: model `a`: `path`: the path is missing or not text"),
         (b"- list", "expected a mapping"),
         (b"text", "expected a mapping"),
         (b"!!python/object/apply:os.system [true]", "invalid YAML"),
@@ -221,4 +223,4 @@ def test_unreadable_mapping_file_is_an_error(root: Path) -> None:
 def test_missing_mapped_file_is_broken(root: Path) -> None:
     source = make_catalog(root, "gone: gone.gguf").find("gone")
     assert source is not None
-    assert source.broken == "The file cannot be opened."
+    assert source.broken == "The file cannot be opened: No such file or directory."

@@ -23,6 +23,7 @@ from dragoman.models.upstream.server_info import ServerInfo, shorten_name
 from dragoman.models.upstream.tokenizer_files import find_tokenizer, open_place
 from dragoman.models.upstream.versions import list_ignored_fields, parse_version
 from dragoman.types import Capabilities
+from tests.support.upstream_routes import INVALID, make_lm_studio_routes, make_ollama_routes
 from tests.support.upstream_servers import (
     TEMPLATE,
     Answer,
@@ -32,7 +33,6 @@ from tests.support.upstream_servers import (
     write_tokenizer,
 )
 
-INVALID = (400, {"error": {"message": "Field required"}})
 PROPS = {
     "default_generation_settings": {"n_ctx": 2048},
     "total_slots": 3,
@@ -151,24 +151,7 @@ SERVERS: dict[str, tuple[dict[str, Answer], dict[str, Any]]] = {
         {"kind": "sglang", "version": "0.4.9", "tokenizer_places": ("Qwen/Qwen3",)},
     ),
     "Ollama": (
-        {
-            "/v1/models": list_models("qwen3:4b", owner="library"),
-            "/api/version": (200, {"version": "0.24.1"}),
-            "/api/ps": (200, {"models": [{"name": "qwen3:4b", "context_length": 4096}]}),
-            "/api/show": (
-                200,
-                {
-                    "capabilities": ["completion", "tools", "thinking"],
-                    "details": {"parameter_size": "4.0B", "quantization_level": "Q4_K_M"},
-                    "model_info": {
-                        "general.architecture": "qwen3",
-                        "qwen3.context_length": 40960,
-                    },
-                },
-            ),
-            "/v1/completions": INVALID,
-            "/v1/chat/completions": INVALID,
-        },
+        make_ollama_routes("qwen3:4b"),
         {
             "kind": "openai",
             "name": "Ollama",
@@ -190,26 +173,7 @@ SERVERS: dict[str, tuple[dict[str, Answer], dict[str, Any]]] = {
         {"name": "Ollama", "context": 8192, "trained_context": None},
     ),
     "LM Studio": (
-        {
-            "/v1/models": list_models("qwen", owner="organization_owner"),
-            "/api/v0/models": (
-                200,
-                {
-                    "data": [
-                        {
-                            "id": "qwen",
-                            "type": "llm",
-                            "state": "loaded",
-                            "max_context_length": 32768,
-                            "loaded_context_length": 4096,
-                        }
-                    ]
-                },
-            ),
-            "/api/version": (200, {"error": "Unexpected endpoint or method. (GET /api/version)"}),
-            "/v1/completions": INVALID,
-            "/v1/chat/completions": INVALID,
-        },
+        make_lm_studio_routes("qwen"),
         {
             "kind": "openai",
             "name": "LM Studio",
@@ -327,7 +291,7 @@ def test_urls_may_end_as_clients_write_them(suffix: str) -> None:
         (
             {"/v1/models": list_models("a", owner="llamacpp"), "/props": (503, {})},
             Unavailable,
-            "loads its model",
+            "is loading its model",
         ),
     ],
 )

@@ -135,6 +135,23 @@ def test_unknown_fields_are_ignored_unless_the_server_is_strict() -> None:
 
 
 @pytest.mark.parametrize(
+    ("raw", "problem"),
+    [
+        (b"", "The body is empty; send a JSON object."),
+        (b" \n", "The body is empty; send a JSON object."),
+        (b'{"model": "m" "messages": []}', "expected ',' or '}' at byte 14."),
+        (b"{'model': 'm'}", "object keys must be strings at byte 1."),
+        (b'{"model": "m", "messages": [', "it ends too early."),
+    ],
+)
+def test_invalid_json_is_explained(raw: bytes, problem: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        chat.decode_request(raw)
+    assert caught.value.code == "invalid_json"
+    assert caught.value.message.endswith(problem)
+
+
+@pytest.mark.parametrize(
     "raw",
     [
         b'{"model":"m","messages":[{"role":"user","content":"hi","odd":"\xff"}]}',

@@ -39,7 +39,7 @@ class Authority:
         self.file.write_bytes(self._root.public_bytes(PEM))
 
     def issue(self, name: str, *, days: float = 90, password: str = "") -> CertificateFiles:
-        """Issue a certificate for localhost, or for a client, that is valid for some days."""
+        """Issue a certificate for localhost, and for a host or a client of this name."""
         key = ec.generate_private_key(ec.SECP256R1())
         issuer = self._middle.subject.rfc4514_string().removeprefix("CN=")
         certificate = self._sign(key, name, issuer, days=days, is_authority=False)
@@ -79,7 +79,9 @@ class Authority:
             address = ipaddress.ip_address("127.0.0.1")
             usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
             builder = builder.add_extension(
-                x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(address)]),
+                x509.SubjectAlternativeName(
+                    [x509.DNSName("localhost"), x509.DNSName(name), x509.IPAddress(address)]
+                ),
                 critical=False,
             ).add_extension(x509.ExtendedKeyUsage(usages), critical=False)
         signer = self._key if is_authority else self._middle_key

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from tests.support.paths import ROOT
 
@@ -43,7 +44,8 @@ def run_llama_server(model: Path, slots: int = 2, context: int = 8192) -> Iterat
         process.stdout.close()
 
 
-def serve(model: str, slots: int, context: int) -> None:
+def start(model: str, slots: int, context: int) -> Any:
+    """Start a server in this process, and return it with its address (`listening_address`)."""
     import xllamacpp
 
     params = xllamacpp.CommonParams()
@@ -51,10 +53,10 @@ def serve(model: str, slots: int, context: int) -> None:
     params.hostnames, params.port = ["127.0.0.1"], 0
     params.n_parallel, params.n_ctx = slots, context
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1  # tests use all cores
-    server = xllamacpp.Server(params)
-    print(server.listening_address, flush=True)
-    sys.stdin.read()
+    return xllamacpp.Server(params)
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    server = start(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    print(server.listening_address, flush=True)
+    sys.stdin.read()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -12,11 +13,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 COMMIT = "0" * 40
+REPO_PATH = re.compile(r"/api/models/(?P<name>[^/]+/[^/?]+)(?P<rest>.*)")
 HUB_ERRORS = {"missing": (404, "RepoNotFound"), "gated": (403, "GatedRepo")}
 
 
 class HubHandler(BaseHTTPRequestHandler):
-    """Answers as huggingface.co does for `owner/repo`, as far as the library asks."""
+    """Answers as huggingface.co does, as far as the library asks; all repositories are alike."""
 
     protocol_version = "HTTP/1.1"
 
@@ -30,20 +32,21 @@ class HubHandler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def do_GET(self) -> None:
-        for repo, (status, code) in HUB_ERRORS.items():
-            if f"owner/{repo}" in self.path:
+        for wrong, (status, code) in HUB_ERRORS.items():
+            if f"owner/{wrong}" in self.path:
                 self.answer(b"", status, {"X-Error-Code": code, "X-Error-Message": code})
                 return
         name = self.path.rpartition("/")[2]
-        if self.path.startswith("/api/models/owner/repo/tree/"):
+        repo = REPO_PATH.match(self.path)
+        if repo and repo["rest"].startswith("/tree/"):
             tree = [
                 {"type": "file", "path": file, "size": len(data), "oid": f"{zlib.crc32(data):x}"}
                 for file, data in self.files.items()
             ]
             self.answer(json.dumps(tree).encode(), 200, {"Content-Type": "application/json"})
-        elif self.path.startswith("/api/models/owner/repo"):
+        elif repo:
             files = [{"rfilename": file} for file in self.files]
-            body = {"id": "owner/repo", "sha": COMMIT, "siblings": files}
+            body = {"id": repo["name"], "sha": COMMIT, "siblings": files}
             self.answer(json.dumps(body).encode(), 200, {"Content-Type": "application/json"})
         elif name in self.files:
             etag = f'"{zlib.crc32(self.files[name]):x}"'

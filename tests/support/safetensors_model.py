@@ -22,6 +22,16 @@ from numpy.typing import NDArray
 from tests.support.gguf_files import finish_file
 
 Floats = NDArray[np.float32]
+# of a model that up to eight workers can divide
+SMALL_SIZES = {
+    "hidden_size": 128,
+    "intermediate_size": 512,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "max_position_embeddings": 40960,
+}
 CONTROL = 3  # type of a token in a GGUF file
 # names of the tensors of a layer in a GGUF file -> names in a Llama checkpoint
 LAYER_NAMES = {
@@ -82,6 +92,43 @@ def write_directory(source: Path, folder: Path) -> Path:
         {f"{name}_token_id": token for name, token in ids.items()},
     )
     _write_tokenizer(file, folder)
+    return folder
+
+
+def write_tokenizer(source: Path, folder: Path) -> Path:
+    """Write the tokenizer of a GGUF file as it is on Hugging Face, without the weights."""
+    folder.mkdir(parents=True)
+    _write_tokenizer(LlamaFile(source), folder)
+    return folder
+
+
+def write_small_directory(source: Path, folder: Path) -> Path:
+    """Write a small model with random weights, the tokenizer of a GGUF file, and eight heads."""
+    file = LlamaFile(source)
+    write_tokenizer(source, folder)
+    config = _make_config(file, is_tied=True) | SMALL_SIZES
+    _write_json(folder / "config.json", config)
+    width, inner = config["hidden_size"], config["intermediate_size"]
+    heads = config["num_attention_heads"] * config["head_dim"]
+    shapes: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens.weight": (config["vocab_size"], width),
+        "model.norm.weight": (width,),
+    }
+    for layer in range(config["num_hidden_layers"]):
+        sizes: dict[str, tuple[int, ...]] = {
+            "input_layernorm": (width,),
+            "post_attention_layernorm": (width,),
+            "self_attn.o_proj": (width, heads),
+            "mlp.down_proj": (width, inner),
+        }
+        sizes |= {f"self_attn.{name}_proj": (heads, width) for name in "qkv"}
+        sizes |= {f"mlp.{name}_proj": (inner, width) for name in ("gate", "up")}
+        shapes |= {f"model.layers.{layer}.{name}.weight": size for name, size in sizes.items()}
+    random = np.random.default_rng(0)
+    tensors = {
+        name: random.normal(0, 0.1, shape).astype(np.float32) for name, shape in shapes.items()
+    }
+    write_tensors(folder / "model.safetensors", tensors)
     return folder
 
 

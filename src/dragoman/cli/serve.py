@@ -105,6 +105,7 @@ async def serve_models(configuration: Configuration, model: str, sockets: Listen
     async def preload() -> None:
         try:
             entry = await load_startup_model(models, settings, may_wait=may_wait)
+            app.readiness.end_startup(entry.id)
             server.tune_process()
             print(f"Serving {entry.id}. Press Ctrl-C to stop.", flush=True)
             notify_service_manager("READY=1")

@@ -24,10 +24,10 @@ class LoggingSettings(SharedOptions, frozen=True, kw_only=True):
     audit_log: Annotated[
         str,
         Setting(
-            help="file for what administrators do and who is refused, one JSON object per line",
+            help="file for administrators' actions and refused requests, one JSON object per line",
             group="logging",
             metavar="PATH",
-            default="what administrators do is in the log",
+            default="administrators' actions are in the ordinary log",
             is_path=True,
         ),
     ] = ""
@@ -50,8 +50,8 @@ class LoggingSettings(SharedOptions, frozen=True, kw_only=True):
     debug_header: Annotated[
         bool,
         Setting(
-            help="answer the header x-dragoman-debug, which shows prompt and raw output, for "
-            "everyone and not only for admin keys",
+            help="honour the header x-dragoman-debug, which returns prompt and raw output, for"
+            " every key, not only for admin keys",
             group="logging",
         ),
     ] = False

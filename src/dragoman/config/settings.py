@@ -124,7 +124,7 @@ class Settings(StateSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
         Setting(help="additional name for MODEL", group="models", metavar="NAME"),
     ] = ()
     any_model: Annotated[
-        bool, Setting(help="answer requests for unknown models with MODEL", group="models")
+        bool, Setting(help="use MODEL for requests that name an unknown model", group="models")
     ] = False
     engine: Annotated[
         str,
@@ -161,8 +161,8 @@ class Settings(StateSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     upstream_key: Annotated[
         str,
         Setting(
-            help="API key of servers that have no key file of their own; better set it in the "
-            "environment",
+            help="API key of servers without a key file of their own; set it in the "
+            "environment rather than on the command line",
             group="upstream",
             metavar="KEY",
             is_secret=True,
@@ -289,7 +289,8 @@ class Settings(StateSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     request_timeout: Annotated[
         float,
         Setting(
-            help="how long a request may take in all; clients lower it with `x-request-timeout`",
+            help="how long a request may take in total; a client can lower it with `x-request-"
+            "timeout`",
             group="timeouts",
             unit="seconds",
             minimum=0.001,

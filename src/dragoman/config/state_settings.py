@@ -44,8 +44,8 @@ class StateSettings(MediaSettings, frozen=True, kw_only=True):
     recall: Annotated[
         bool,
         Setting(
-            help="put the tokens that the model wrote back into replayed conversations, instead of "
-            "the client's version of earlier turns",
+            help="replace the client's copy of earlier answers with the tokens that the model "
+            "generated",
             group="stored responses",
         ),
     ] = True

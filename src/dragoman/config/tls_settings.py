@@ -14,8 +14,8 @@ class TlsSettings(LoggingSettings, frozen=True, kw_only=True):
     tls_cert: Annotated[
         str,
         Setting(
-            help="certificate to serve HTTPS with, in PEM format, followed by those that signed "
-            "it; read again when it changes",
+            help="certificate to serve HTTPS with, in PEM format, followed by its intermediate"
+            " certificates; read again when it changes",
             group="TLS",
             metavar="PATH",
             is_path=True,
@@ -43,7 +43,7 @@ class TlsSettings(LoggingSettings, frozen=True, kw_only=True):
     ca_file: Annotated[
         str,
         Setting(
-            help="authorities that a command trusts to sign the certificate of a server",
+            help="certificate authorities that commands trust",
             group="client",
             metavar="PATH",
             default="those of the system",

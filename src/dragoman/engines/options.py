@@ -61,7 +61,7 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     slots: Annotated[
         Count | None,
         Setting(
-            help="choices that are generated at the same time, each with a whole context",
+            help="choices generated at the same time, each with a full context of its own",
             group=ENGINE,
             default="4, or fewer if they need more than half of the memory",
             aliases=("-np", "--parallel"),
@@ -88,7 +88,7 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     batch: Annotated[
         Count | None,
         Setting(
-            help="prompt tokens between two checks for cancelled requests",
+            help="prompt tokens in a batch; between batches, cancelled requests are dropped",
             group=ENGINE,
             default="128, with a GPU 2048",
             aliases=("-b", "--batch-size"),
@@ -151,7 +151,7 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     cache_ram: Annotated[
         CountOrZero | None,
         Setting(
-            help="MiB of memory for prompts that are no longer in a slot",
+            help="memory in MiB for cached prompts whose slot another request has taken",
             group=MEMORY,
             metavar="MIB",
             default="512, at most an eighth of the memory",
@@ -171,8 +171,8 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     shared_cache: Annotated[
         bool | None,
         Setting(
-            help="let all API keys reuse the cached prompts of each other, which tells them what "
-            "others have sent",
+            help="share cached prompts among all API keys; a key can then find out what others"
+            " have sent",
             group=MEMORY,
             default="off",
         ),
@@ -188,7 +188,8 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     swa_full: Annotated[
         bool | None,
         Setting(
-            help="keep the whole context of layers with a sliding window, to reuse more of prompts",
+            help="keep the full context of layers with a sliding window, so that more of a "
+            "cached prompt can be reused",
             group=MEMORY,
             default="off",
         ),

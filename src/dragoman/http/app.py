@@ -205,7 +205,7 @@ class App:
         runtime.audit.record("reload", {"settings": list(changes.applied)})
         log.info("settings reloaded; changed: %s", ", ".join(changes.applied) or "none")
         if changes.need_restart:
-            log.warning("these need a restart: %s", ", ".join(changes.need_restart))
+            log.warning("these settings need a restart: %s", ", ".join(changes.need_restart))
 
     def _apply_settings(self) -> None:
         """Hand live settings to those who do not read them where they use them."""

@@ -24,11 +24,13 @@ from msgspec import Struct
 from dragoman.errors import MethodNotAllowed, NotFound
 from dragoman.http.asgi import DEFAULT_DIALECT, WEBSOCKET, Access, RequestContext
 from dragoman.keys.scopes import RouteName
+from dragoman.options.values import suggest
 from dragoman.protocols.dialect import Dialect
 from dragoman.telemetry.log_format import escape_text
 
 Handler: TypeAlias = Callable[[RequestContext], Awaitable[None]]
 MAX_SEGMENTS = 64
+MAX_SUGGESTED = 100  # characters of a path that is compared with ours
 BASE = re.compile(r"(?:/v1|/openai|/api(?=/v1/))+(?=/)")  # of other servers, or doubled
 _PARAMETER = re.compile(r"\{(\w+)(?:\.\.\.)?\}")
 
@@ -213,12 +215,14 @@ class Router:
             request.is_concurrent = route.is_concurrent
 
     def _suggest_path(self, path: str) -> str:
-        """Return a question that names a path of ours if only the base URL is wrong, or ""."""
+        """Return a question that names the path of ours with another base, or a similar one."""
         rest = BASE.sub("", path).rstrip("/")
         for known in (f"/v1{rest}", rest):
             if known in self._exact:
                 return f" Did you mean {known}?"
-        return ""
+        if len(path) > MAX_SUGGESTED:
+            return ""
+        return suggest(path, self._exact, min_similarity=0.85).replace("`", "")
 
     async def dispatch(self, request: RequestContext) -> None:
         match = self.find(request.path)

@@ -270,7 +270,6 @@ _described = BoundedCache[FileStamp, ModelSource](max_entries=MAX_FILES)
 _described_lock = threading.Lock()
 
 NOT_A_MODEL = "The file is not a complete model."
-MISSING = "The file cannot be opened."
 SAFETENSORS = "The file is one of a model of safetensors: name its directory."
 NOT_UTF8 = "The path of the file is not UTF-8: rename it."
 
@@ -281,8 +280,6 @@ def describe_gguf(path: Path) -> ModelSource:
     created = changed // 10**9
     name = os.fsencode(path.stem).decode(errors="replace")  # ids are sent as JSON
     broken = ModelSource(id=name, path=path, created=created, size=max(0, length))
-    if length < 0:
-        return msgspec.structs.replace(broken, broken=MISSING)
     if os.fsencode(path) != str(path).encode(errors="replace"):
         return msgspec.structs.replace(broken, broken=NOT_UTF8)
     if path.suffix == ".safetensors":

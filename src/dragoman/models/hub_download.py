@@ -10,6 +10,7 @@ import contextlib
 import errno
 import logging
 import re
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -184,6 +185,7 @@ def open_hub() -> TokenizerHub:
 
     if not log.isEnabledFor(logging.DEBUG):  # its errors are reported here
         logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+        warnings.filterwarnings("ignore", module="huggingface_hub")
     return cast("TokenizerHub", huggingface_hub)
 
 

@@ -53,10 +53,10 @@ class ModelOptions(
         str | None, Setting(help="Jinja file to use instead of the model's own chat template")
     ] = None
     format: Annotated[
-        str | None, Setting(help="tool call format, where detection is not right")
+        str | None, Setting(help="tool call format, if the detected one is wrong")
     ] = None
     reasoning_format: Annotated[
-        str | None, Setting(help="reasoning format, where detection is not right")
+        str | None, Setting(help="reasoning format, if the detected one is wrong")
     ] = None
     keep_alive: Annotated[
         float | None,
@@ -68,7 +68,8 @@ class ModelOptions(
         ),
     ] = None
     embeddings: Annotated[
-        bool | None, Setting(help="serve embeddings, where the file does not say it")
+        bool | None,
+        Setting(help="serve embeddings, even if the file does not say that the model embeds"),
     ] = None
     pin: Annotated[bool | None, Setting(help="never unload the model to make room")] = None
     default_lora: Annotated[
@@ -78,10 +79,10 @@ class ModelOptions(
         tuple[ExampleMessage, ...],
         Setting(help="messages (`role`, `content`) before those of each conversation"),
     ] = ()
-    license: Annotated[str | None, Setting(help="text of the license, for those who ask")] = None
-    parent: Annotated[
-        str | None, Setting(help="model that it was created from, which stays listed beside it")
-    ] = None
+    license: Annotated[str | None, Setting(help="text of the license, as /api/show returns it")] = (
+        None
+    )
+    parent: Annotated[str | None, Setting(help="model that it was created from")] = None
 
     def restrict_to(self, kind: str) -> ModelOptions:
         """Return the server's options for a model of a kind, without what is for other kinds.
@@ -223,14 +224,13 @@ def _parse_entry(value: object, directory: Path) -> tuple[Path, ModelOptions]:
     if not isinstance(value, dict):
         raise ValueError("expected a path or a mapping of options")
     fields = dict(value)
-    path = Path()
-    if "upstream" not in fields:
-        path = _parse_path(fields.pop("path", None), directory)
-    elif "path" in fields:
+    if "upstream" in fields and "path" in fields:
         raise ValueError("`path` and `upstream` exclude each other")
+    value = fields.pop("path", None)
     if "defaults" in fields:  # an older name
         fields["sampling"] = fields.pop("defaults")
     options = parse_options(ModelOptions, fields, others=("path",))
+    path = Path() if "upstream" in fields else _parse_path(value, directory)
     check_names(options.format, options.reasoning_format)
     check_options(options)
     options = resolve_engine_paths(options, directory)

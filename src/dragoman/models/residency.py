@@ -141,7 +141,7 @@ class Residency:
         while limit and used + needed > limit:
             if not closing and not idle:
                 raise Unavailable(
-                    "There is no memory for this model while the others are in use.",
+                    "There is not enough memory for this model while others are in use.",
                     retry_after=5,
                 )
             evicted.append((closing or idle).pop(0))

@@ -34,7 +34,8 @@ class SharedOptions(UpstreamOptions, frozen=True, kw_only=True):
     system: Annotated[
         str | PresetValue | None,
         Setting(
-            help="system prompt of conversations that have none; if forced, of all, before theirs",
+            help="system prompt for conversations without one; if forced, it precedes that of "
+            "every conversation",
             group=GROUP,
             metavar="TEXT",
         ),
@@ -49,7 +50,7 @@ class SharedOptions(UpstreamOptions, frozen=True, kw_only=True):
     ] = ()
     stop: Annotated[
         str | list[str] | PresetValue | None,
-        Setting(help="stop string of requests that have none", group=GROUP, metavar="TEXT"),
+        Setting(help="stop string for requests without one", group=GROUP, metavar="TEXT"),
     ] = None
     template_vars: Annotated[
         dict[str, Json],
@@ -80,8 +81,8 @@ class SharedOptions(UpstreamOptions, frozen=True, kw_only=True):
     max_tool_calls: Annotated[
         MaxCalls | None,
         Setting(
-            help="maximum number of tool calls in an answer that must be calls; in other answers, "
-            "of the same call",
+            help="maximum number of tool calls in an answer that must consist of calls; in "
+            "other answers, how often one call may be repeated",
             group=GROUP,
             default=str(DEFAULT_MAX_TOOL_CALLS),
         ),

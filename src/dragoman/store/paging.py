@@ -23,7 +23,7 @@ def list_page(
         created_query = select(table.c.created).where(visible, table.c.id == page.after)
         created = connection.execute(created_query).scalar()
         if created is None:
-            raise BadRequest("There is nothing with this id in the list.", param="after")
+            raise BadRequest("No item of the list has this id.", param="after")
         age, position = tuple_(table.c.created, table.c.id), tuple_(created, page.after)
         query = query.where(age < position if page.newest_first else age > position)
     order = [table.c.created, table.c.id]

@@ -161,7 +161,7 @@ def test_a_broken_file_and_settings_that_need_a_restart_are_logged(tmp_path: Pat
             "server": {"any_model": True},
             "logging": {"level": "debug"},
         }
-        reload(json.dumps(content), "these need a restart: any_model")
+        reload(json.dumps(content), "these settings need a restart: any_model")
         assert "changed: log_level" in log.read_text()
         content["limits"] = {"body_limit": 100}
         reload(json.dumps(content), "changed: body_limit")

@@ -325,10 +325,7 @@ MAX_GROWTH = 8
 NOTICED = 0.02  # seconds of CPU time; less cannot be compared
 METHODS = {"search", "match", "fullmatch", "sub", "findall", "finditer", "split"}
 # Patterns for texts of the operator alone.
-OPERATORS_TEXT = {
-    "dragoman.cli.conversation.attachments.IMAGE_PATH",
-    "dragoman.options.units.DURATION_PART",
-}
+OPERATORS_TEXT = {"dragoman.options.units.DURATION_PART"}
 
 
 @cache

@@ -20,20 +20,27 @@ MEDIA_TYPES = {
     ".bmp": "image/bmp",
 }
 _SUFFIXES = "|".join(suffix.removeprefix(".") for suffix in MEDIA_TYPES)
-# A path in quotes may contain spaces, else spaces in it are escaped, as terminals paste it.
-IMAGE_PATH = re.compile(
+# A path in quotes may contain spaces, else spaces in it are escaped, as terminals paste it. A word
+# is matched as a whole, and then searched once: other patterns are slow for long words.
+WORD = re.compile(
     rf"""(?P<quote>["'])(?P<quoted>[^"'\n]+\.(?:{_SUFFIXES}))(?P=quote)"""
-    rf"""|(?P<bare>(?:\\.|[^\s"'\\])+\.(?:{_SUFFIXES}))(?!\w|\.\w)""",
+    r"""|(?P<word>(?:\\.|[^\s"'\\])+)""",
     re.IGNORECASE,
 )
+IMAGE_PATH = re.compile(rf"(?P<path>.+\.(?:{_SUFFIXES}))(?!\w|\.\w)", re.IGNORECASE)
 MAX_BYTES = 20 << 20
 
 
 def find_images(text: str) -> list[Path]:
     """Return the files that a message names, if they exist and are images."""
     paths = []
-    for match in IMAGE_PATH.finditer(text):
-        name = match["quoted"] or re.sub(r"\\(.)", r"\1", match["bare"])
+    for match in WORD.finditer(text):
+        name = match["quoted"]
+        if name is None:
+            bare = IMAGE_PATH.match(match["word"])
+            if bare is None:
+                continue
+            name = re.sub(r"\\(.)", r"\1", bare["path"])
         path = os.path.expanduser(name)
         if os.path.isfile(path):  # unlike the method of Path, it takes a name of any length
             paths.append(Path(path))

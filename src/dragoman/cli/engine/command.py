@@ -45,6 +45,9 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
             (name, record.version, record.device, str(root / name))
             for name, record in environments.list_installed(root).items()
         ]
+        if not rows:
+            print("No engine is installed. `dragoman engine install vllm` installs vLLM.")
+            return
         print_table(("NAME", "VERSION", "DEVICE", "PATH"), rows)
         return
     if not arguments.engine_name:

@@ -53,7 +53,7 @@ def read_key() -> str:
     """Read a key without showing it."""
     text = getpass.getpass("Key: ") if sys.stdin.isatty() else sys.stdin.readline()
     if not text.strip():
-        raise CommandFailed("Write the key to standard input.")
+        raise CommandFailed("Send the key on standard input.")
     return text.strip()
 
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from dragoman.models.management.recipe import Recipe
     from dragoman.models.management.service import ModelManager
 
+DEFAULT_FILE = "Modelfile"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_usage(
@@ -34,7 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ),
     )
     parser.add_argument("name", metavar="NAME", help="name of the new model")
-    parser.add_argument("-f", "--file", metavar="PATH", help="Modelfile, or - for standard input")
+    parser.add_argument(
+        "-f",
+        "--file",
+        metavar="PATH",
+        help="Modelfile, or - for standard input (default: ./Modelfile, without --from)",
+    )
     parser.add_argument(
         "--from", dest="source", metavar="MODEL", help="model or GGUF file to start from"
     )
@@ -68,11 +75,14 @@ def read_arguments(arguments: argparse.Namespace) -> Modelfile:
     """Return the Modelfile with what the flags say instead."""
     from dragoman.models.management.modelfile import Modelfile, add_parameter, parse_modelfile
 
-    base = arguments.file and Path(arguments.file).parent
-    if arguments.file == "-":
+    file = arguments.file
+    if file is None and not arguments.source and Path(DEFAULT_FILE).is_file():
+        file = DEFAULT_FILE
+    base = Path(file or "").parent
+    if file == "-":
         modelfile = parse_modelfile(sys.stdin.read())
-    elif arguments.file:
-        modelfile = parse_modelfile(Path(arguments.file).read_text(encoding="utf-8-sig"))
+    elif file:
+        modelfile = parse_modelfile(Path(file).read_text(encoding="utf-8-sig"))
         modelfile.adapters = [str(base / path) for path in modelfile.adapters]
         if (base / modelfile.source).is_file():
             modelfile.source = str(base / modelfile.source)

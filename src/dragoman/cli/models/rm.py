@@ -58,7 +58,8 @@ def remove(manager: ModelManager, name: str, settings: Settings, *, is_confirmed
             print_text(f"Removed the name {key}; {rest} is still there.")
         return
     check_not_loaded(source, settings)
-    also = f" and the names {', '.join(deletion.names)}" if deletion.names else ""
+    noun = "name" if len(deletion.names) == 1 else "names"
+    also = f" and the {noun} {', '.join(deletion.names)}" if deletion.names else ""
     if confirm(f"Delete {source.path} ({format_size(deletion.size)}){also}?", is_confirmed):
         manager.delete(name, with_names=True)
         print_text(f"Deleted {source.id}{also}.")

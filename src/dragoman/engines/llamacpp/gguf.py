@@ -225,6 +225,10 @@ class _HeaderReader:
         start = self.read_bytes(min(self.size, 4))
         if start == LFS_START:
             raise ModelBroken("The file is not a GGUF file, but a pointer: run `git lfs pull`.")
+        if start.lstrip().startswith(b"<"):
+            raise ModelBroken(
+                "The file is not a GGUF file, but a web page: download the file that it links to."
+            )
         if start != b"GGUF":
             raise ModelBroken("The file is not a GGUF file.")
         version = self.read_u32()

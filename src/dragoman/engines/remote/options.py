@@ -60,7 +60,7 @@ class UpstreamOptions(EngineOptions, frozen=True, kw_only=True):
     upstream_ca: Annotated[
         str | None,
         Setting(
-            help="authorities that may sign the certificate of that server",
+            help="certificate authorities that are trusted for that server",
             group=GROUP,
             metavar="PATH",
             default="those of the system",
@@ -70,10 +70,10 @@ class UpstreamOptions(EngineOptions, frozen=True, kw_only=True):
     upstream_grammars: Annotated[
         bool | None,
         Setting(
-            help="send grammars to that server; a llama-server that was built without "
-            "LLAMA_LLGUIDANCE ends when it gets one",
+            help="send grammars to that server; a llama-server built without LLAMA_LLGUIDANCE "
+            "exits when it receives one",
             group=GROUP,
-            default="on if a trial succeeds; off for llama.cpp, which is not tried",
+            default="on if a test grammar works; off for llama.cpp, which is not tested",
         ),
     ] = None
     upstream_timeout: Annotated[

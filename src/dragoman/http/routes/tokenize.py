@@ -195,5 +195,5 @@ def check_listable(rendered: RenderedPrompt) -> None:
 
 def get_tokenizer(model: Model) -> AnyTokenizer:
     if model.tokenizer is None:
-        raise Unsupported("This model has no tokenizer in the server.", param="model")
+        raise Unsupported("The server does not have this model's tokenizer.", param="model")
     return model.tokenizer

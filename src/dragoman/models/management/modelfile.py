@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from dragoman.errors import BadRequest
+from dragoman.options.values import suggest
 from dragoman.presets import ExampleMessage
 from dragoman.types import Json
 
@@ -28,6 +29,7 @@ MAX_LENGTH = 1 << 20  # characters
 LISTED = ("stop",)  # parameters that may be there several times
 _LINE = re.compile(r"(?P<keyword>[A-Za-z]+)[ \t]+(?P<value>\S.*)")
 KEYWORDS = ("FROM", "ADAPTER", "TEMPLATE", "SYSTEM", "LICENSE", "PARAMETER", "MESSAGE", "REQUIRES")
+EXPECTED = f"expected one of {', '.join(KEYWORDS)} and a value."
 
 
 class Modelfile(Struct, kw_only=True):
@@ -66,9 +68,7 @@ def _split(text: str) -> Iterator[tuple[int, str, str]]:
         match = _LINE.fullmatch(line.strip())
         keyword = match["keyword"].upper() if match else ""
         if match is None or keyword not in KEYWORDS:
-            raise BadRequest(
-                f"Modelfile, line {number}: expected one of {', '.join(KEYWORDS)} and a value."
-            )
+            raise BadRequest(f"Modelfile, line {number}: {_explain_line(line)}")
         head, quotes, value = match["value"].partition(QUOTES)
         if not quotes:
             yield number, keyword, _unquote(head.strip())
@@ -79,6 +79,15 @@ def _split(text: str) -> Iterator[tuple[int, str, str]]:
                 raise BadRequest(f"Modelfile, line {number}: the closing {QUOTES} is missing.")
             value += "\n" + following[1]
         yield number, keyword, head + value.rstrip().removesuffix(QUOTES)
+
+
+def _explain_line(line: str) -> str:
+    """Say what is wrong with a line that is no instruction."""
+    keyword = line.split()[0]
+    if keyword.upper() in KEYWORDS:
+        return f"{keyword.upper()} needs a value."
+    hint = suggest(keyword, KEYWORDS).replace("`", "")
+    return f"there is no instruction {keyword}.{hint}" if hint else EXPECTED
 
 
 def _add(parsed: Modelfile, keyword: str, value: str) -> None:

@@ -29,7 +29,7 @@ def read_info(client: ProbeClient, row: ModelRow) -> ServerInfo:
     query = "?" + urlencode({"model": row.id}) if row.others else ""
     props = client.get(f"/props{query}")
     if props.status == 503:
-        raise Unavailable("The upstream server loads its model.", retry_after=RETRY_AFTER)
+        raise Unavailable("The upstream server is loading its model.", retry_after=RETRY_AFTER)
     fields, meta = props.fields, get_object(row.fields, "meta")
     settings = get_object(fields, "default_generation_settings")
     listed = client.get(f"/lora-adapters{query}")

@@ -71,6 +71,8 @@ TEXT_FIELDS = frozenset(
 )
 _EXPECTED = re.compile(r"^Expected `(?P<expected>[^`]+)`, got `(?P<got>[^`]+)`")
 _BOUND = re.compile(r"^Expected `(?P<kind>\w+)` (?P<rule>of length )?(?P<op>[<>=]+) (?P<limit>\S+)")
+_MALFORMED = re.compile(r"JSON is malformed: (?P<problem>.+) \(byte (?P<byte>\d+)\)")
+TRUNCATED = "Input data was truncated"
 _MISSING = re.compile(r"^Object missing required field `(?P<name>[^`]+)`")
 _PATH = re.compile(r" - at `(?:key` in `)?\$(?P<path>[^`]*)`$")
 _TYPE_NAMES = {
@@ -110,8 +112,19 @@ def decode_body(body: bytes, kind: type[StructT], strict: bool = False) -> Struc
         return decoded
     except msgspec.ValidationError as error:
         raise _reword(str(error)) from None
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        raise InvalidJson("The body is not valid JSON.") from None
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise InvalidJson(_describe_invalid_json(body, error)) from None
+
+
+def _describe_invalid_json(body: bytes, error: Exception) -> str:
+    """Say why a body is not JSON, and where."""
+    if not body.strip():
+        return "The body is empty; send a JSON object."
+    if match := _MALFORMED.fullmatch(str(error)):
+        return f"The body is not valid JSON: {match['problem']} at byte {match['byte']}."
+    if str(error) == TRUNCATED:
+        return "The body is not valid JSON: it ends too early."
+    return "The body is not valid JSON."
 
 
 def _report_unknown_fields(fields: RawFields, kind: type[Struct], strict: bool) -> None:

@@ -97,7 +97,7 @@ class Maintenance:
         counts = await self.sweep()
         if counts != SweepCounts():
             log.info(
-                "swept the store: %d responses failed, %d rows expired, %d rows evicted",
+                "cleaned up the store: %d responses failed, %d rows expired, %d rows evicted",
                 counts.failed,
                 counts.expired,
                 counts.evicted,

@@ -179,6 +179,8 @@ class ScriptedWorker:
                 request.send_json(self.describe_props())
             case "/version" if self.kind == "vllm":
                 request.send_json({"version": "0.32.0"})
+            case "/model_info" | "/get_model_info" if self.kind == "sglang":
+                request.send_json({"model_path": self.model, "tokenizer_path": self.model})
             case "/server_info" | "/get_server_info" if self.kind == "sglang":
                 request.send_json(
                     {

@@ -119,6 +119,6 @@ def _check_parts(header: gguf.GgufHeader, width: int | None) -> Iterator[str]:
             "clip.projector_type"
         )
         if kind is None:
-            raise ModelBroken("It does not say its `clip.projector_type`.")
+            raise ModelBroken("Its `clip.projector_type` is missing.")
         check_rules(header, part, kind, width)
         yield kind

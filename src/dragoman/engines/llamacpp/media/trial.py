@@ -54,7 +54,9 @@ async def _open(
     plain = await tokenize(client, "a")
     whole = await tokenize(client, "a", add_special=True)
     if not plain or whole[-len(plain) :] != plain:
-        raise ModelBroken("Its tokenizer ends every prompt, which media prompts must not have.")
+        raise ModelBroken(
+            "Its tokenizer adds an end token to every prompt, which prompts with media cannot have."
+        )
     pieces = vocabulary.pieces or []
     rules = TextRules(
         tuple(whole[: -len(plain)]), b"".join(pieces[token] for token in plain) == b" a"

@@ -31,6 +31,10 @@ class Readiness:
         """Must be loaded before the server is ready; "" is the default model, once it is known."""
         self._main_model: str | None = None  # the start-up model, once it was loaded
 
+    def end_startup(self, model: str) -> None:
+        """Note that the start-up model was loaded; unloaded later, it is loaded on demand."""
+        self._main_model, self.startup_model = model, None
+
     def find_problem(self) -> DragomanError | None:
         """Why requests cannot be served now, if they cannot."""
         if self._responder.drain_seconds is not None:
@@ -44,7 +48,7 @@ class Readiness:
                 return Unavailable(entry.error, retry_after=1)
             if entry.state != "ready":
                 return ModelLoading(f"The model `{entry.id}` is loading.", retry_after=1)
-            self._main_model, self.startup_model = entry.id, None
+            self.end_startup(entry.id)
         main = self._main_model or self._registry.default_name
         for state in self._metrics.get_model_states():
             if state.model == main and not state.is_up:

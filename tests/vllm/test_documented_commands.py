@@ -1,0 +1,40 @@
+"""The commands of docs/gpu.md and docs/deploying.md that need vLLM, as they are written.
+
+A process on the CPU takes the place of each GPU, and a small model with random weights that of each
+directory the pages name. `make test-vllm` has installed the engine, so `dragoman engine install`
+finds it complete.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support.doc_blocks.blocks import DocBlock, read_blocks
+from tests.support.doc_blocks.workspace import Workspace
+from tests.support.paths import ROOT
+from tests.support.safetensors_model import write_small_directory
+from tests.support.vllm_model import ENGINES, VARIABLES
+
+BLOCKS = [
+    block
+    for page in ("gpu.md", "deploying.md")
+    for block in read_blocks(ROOT / "docs" / page)
+    if block.marker == "run by make test-vllm"
+]
+DIRECTORY = re.compile(r"dragoman serve \./(\S+)")
+START_SECONDS = 900  # eight workers on two cores
+# GiB of KV cache for each worker, instead of a share of the machine's memory
+CACHE = {"VLLM_CPU_KVCACHE_SPACE": "1", "DRAGOMAN_HANG_TIMEOUT": "300"}
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: f"{block.page}:{block.line}")
+def test_commands_work_as_pasted(block: DocBlock, default_model: Path, tmp_path: Path) -> None:
+    with Workspace(tmp_path, default_model, [block]) as workspace:
+        for name in DIRECTORY.findall(block.text):
+            write_small_directory(default_model, workspace.directory / name)
+        workspace.environment |= VARIABLES | CACHE | {"DRAGOMAN_ENGINES_DIR": str(ENGINES)}
+        workspace.block_seconds = START_SECONDS
+        assert '"completion_tokens":1,' in workspace.run(block)
