@@ -122,6 +122,75 @@ ANSWERS: dict[str, tuple[list[dict[str, Any]], str, tuple[Any, ...]]] = {
         "tool_calls",
         ("", "", [("look", "{}")], "tool_calls"),
     ),
+    "calls with the same index whose parts alternate": (
+        [
+            call_part(0, id="x", name="look", arguments='{"a"'),
+            call_part(0, id="y", name="look", arguments='{"b"'),
+            call_part(0, id="x", arguments=": 1}"),
+            call_part(0, id="y", name="look", arguments=": 2}"),
+        ],
+        "tool_calls",
+        ("", "", [("look", '{"a": 1}'), ("look", '{"b": 2}')], "tool_calls"),
+    ),
+    "calls without an index whose parts alternate": (
+        [
+            call_part(None, id="x", name="look", arguments='{"a"'),
+            call_part(None, id="y", name="look", arguments='{"b"'),
+            call_part(None, id="x", arguments=": 1}"),
+            call_part(None, id="y", arguments=": 2}"),
+        ],
+        "tool_calls",
+        ("", "", [("look", '{"a": 1}'), ("look", '{"b": 2}')], "tool_calls"),
+    ),
+    "calls with the same id": (
+        [
+            call_part(0, id="x", name="look", arguments='{"a": 1}'),
+            call_part(1, id="x", name="look", arguments="{}"),
+        ],
+        "tool_calls",
+        ("", "", [("look", '{"a": 1}'), ("look", "{}")], "tool_calls"),
+    ),
+    "a call whose name comes later": (
+        [
+            call_part(0, id="x", arguments=""),
+            call_part(0, id="x", name="look"),
+            call_part(0, arguments="{}"),
+        ],
+        "tool_use",
+        ("", "", [("look", "{}")], "tool_calls"),
+    ),
+    "a call in the older form": (
+        [
+            {"content": None, "function_call": {"name": "look", "arguments": ""}},
+            {"function_call": {"arguments": '{"a"'}},
+            {"function_call": {"name": "look", "arguments": ": 1}"}},
+        ],
+        "function_call",
+        ("", "", [("look", '{"a": 1}')], "tool_calls"),
+    ),
+    "a call in both forms": (
+        [
+            {"function_call": {"name": "look", "arguments": "{}"}}
+            | call_part(0, id="x", name="look", arguments="{}")
+        ],
+        "tool_calls",
+        ("", "", [("look", "{}")], "tool_calls"),
+    ),
+    "parts of Mistral": (
+        [
+            {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "H"}]}]},
+            {"content": [{"type": "thinking", "thinking": "m.", "signature": None}]},
+            {"content": [{"type": "text", "text": "Ye"}, {"type": "text", "text": "s."}]},
+            {"content": []},
+        ],
+        "stop",
+        ("Yes.", "Hm.", [], "stop"),
+    ),
+    "half of a character": (
+        [{"content": "\ud83d"}, {"content": '\udc00\\"\n'}, {"reasoning": "\ud83d\ude00\ud83d"}],
+        "stop",
+        ('\ufffd\ufffd\\"\n', "\U0001f600\ufffd", [], "stop"),
+    ),
     "odd characters": (
         [{"content": '\u2028\n{"}\u0085'}, {"content": "\U0001f600"}],
         "stop",

@@ -20,18 +20,19 @@ from dragoman.types import Capabilities, Job, Json, Step, StepFinish
 SAMPLING_FIELDS = frozenset(
     {"temperature", "top_p", "presence_penalty", "frequency_penalty", "seed", "max_tokens"}
 )
+# the reasons of OpenAI, and those of other servers that mean the same
+STOP_REASONS = (
+    "stop eos eos_token stop_token stop_sequence end end_turn done complete completed finished "
+    "tool_call tool_calls tool-calls tool_use function_call "
+    "content_filter safety recitation sensitive refusal repetition"
+)
+LENGTH_REASONS = (
+    "length max_tokens max_length max_new_tokens max_output_tokens model_length token_limit "
+    "context_length model_context_window_exceeded"
+)
 FINISHES: dict[str, StepFinish] = {
-    "stop": "stop",
-    "eos": "stop",
-    "tool_calls": "stop",
-    "function_call": "stop",
-    "content_filter": "stop",
-    "eos_token": "stop",
-    "stop_sequence": "stop",
-    "end_turn": "stop",
-    "length": "length",
-    "max_tokens": "length",
-    "model_length": "length",
+    **dict.fromkeys(STOP_REASONS.split(), "stop"),
+    **dict.fromkeys(LENGTH_REASONS.split(), "length"),
 }
 
 
