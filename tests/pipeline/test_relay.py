@@ -364,6 +364,41 @@ def test_openai_and_anthropic_clients(servers: Pair) -> None:
     assert final.content[-1].input == {"a": 1}
 
 
+MESSAGE = {
+    "role": "assistant",
+    "content": "Look.\n",
+    "reasoning_content": "Hm.",
+    "tool_calls": call_part(None, id="x", name="look", arguments="{}")["tool_calls"],
+}
+WHOLE = {
+    "choices": [{"index": 0, "message": MESSAGE, "finish_reason": "tool_calls"}],
+    "usage": {"prompt_tokens": 3, "completion_tokens": 5},
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (200, WHOLE),
+        [WHOLE, "[DONE]"],
+        [
+            {"choices": [{"delta": MESSAGE}]},
+            {"choices": [{"delta": {}, "message": MESSAGE, "finish_reason": "tool_calls"}]},
+            {"choices": [], "usage": WHOLE["usage"]},
+        ],
+    ],
+    ids=["no stream", "in one frame", "repeated at the end"],
+)
+def test_servers_may_send_whole_messages(answer: Any, stream: bool, servers: Pair) -> None:
+    servers[0].routes[PATH] = answer
+    found = request_answer(servers[1], make_body(tools=TOOLS), streamed=stream)
+    assert (found.content, found.reasoning) == ("Look.\n", "Hm.")
+    assert (found.calls, found.finish) == ([("look", "{}")], "tool_calls")
+    assert found.usage["prompt_tokens"] == 3
+    assert found.usage["completion_tokens"] == 5
+
+
 @pytest.mark.parametrize(
     "frames",
     [

@@ -29,7 +29,7 @@ from dragoman.engines.remote.failures import (
 )
 from dragoman.engines.remote.http.client import MAX_ERROR_BODY
 from dragoman.engines.remote.http.connection import UpstreamConnection
-from dragoman.engines.remote.http.frames import DONE, END, FrameSplitter
+from dragoman.engines.remote.http.frames import DONE, END, MAX_FRAME, FrameSplitter
 from dragoman.engines.remote.protocols.api import FrameReader
 from dragoman.engines.step_queue import StepQueue
 from dragoman.errors import DragomanError
@@ -58,9 +58,10 @@ class ResponseStream:
         self._splitter = FrameSplitter()
         self._connection: UpstreamConnection | None = None
         self._status = 0
-        self._is_stream = False  # the response is one of frames, not an error
+        self._is_stream = False  # the response is one of frames
+        self._is_whole = False  # it is one JSON text: an error, or an answer that is not streamed
         self._headers: Mapping[bytes, bytes] = {}
-        self._error_body = bytearray()
+        self._body = bytearray()
         self._backlog = 0
 
     @property
@@ -79,15 +80,15 @@ class ResponseStream:
         problem = find_head_problem(headers) if status == 200 else None
         if problem is None:
             return
-        if get_content_type(headers).startswith(JSON):
-            self._is_stream = False  # it may say what is wrong
+        if get_content_type(headers).startswith(JSON) and not is_encoded(headers):
+            self._is_stream, self._is_whole = False, True
         else:
             self._end_with(InvalidFrame(problem))
 
     def take_data(self, data: bytes) -> None:
         if not self._is_stream:
-            if len(self._error_body) < MAX_ERROR_BODY:
-                self._error_body += data
+            if len(self._body) < (MAX_FRAME if self._is_whole else MAX_ERROR_BODY):
+                self._body += data
             return
         try:
             frames = self._splitter.feed(data)
@@ -126,13 +127,28 @@ class ResponseStream:
     def end(self) -> None:
         is_stream, self._is_stream = self._is_stream, False
         if self._status != 200:
-            self._set_error(StatusFailure(self._status, bytes(self._error_body), self._headers))
+            self._set_error(StatusFailure(self._status, bytes(self._body), self._headers))
         elif not is_stream:
-            self._set_error(make_body_error(bytes(self._error_body)))
+            self._end_whole(bytes(self._body))
         elif not self._reader.is_complete:
             self.fail(ConnectionFailure("closed", "the response ended before its choices"))
         elif not self.done.done():
             self.done.set_result(None)
+
+    def _end_whole(self, body: bytes) -> None:
+        """Read a body that is no stream, as if it were the only frame of one."""
+        if self.done.done():
+            return
+        try:
+            steps = [*self._reader.read(body), *self._reader.read(DONE)]
+        except Exception:  # whatever a server sends, it fails this request alone
+            self._set_error(make_body_error(body))
+            return
+        if self._reader.is_complete:
+            self._put_last(steps)
+            self.done.set_result(None)
+        else:
+            self._set_error(make_body_error(body))
 
     def fail(self, failure: ConnectionFailure) -> None:
         if not self.done.done():
@@ -198,13 +214,17 @@ class ResponseStream:
 
 def find_head_problem(headers: Mapping[bytes, bytes]) -> str | None:
     """Say why a response is no stream of events: the page of a proxy, or compressed."""
-    encoding = headers.get(b"content-encoding", b"").strip().lower()
-    if encoding not in (b"", b"identity"):
+    if is_encoded(headers):
+        encoding = headers[b"content-encoding"]
         return f"the response is encoded: {encoding.decode(errors='replace')}"
     kind = get_content_type(headers) or EVENT_STREAM
     if not kind.startswith(EVENT_STREAM):
         return f"the response is no stream of events but {kind.decode(errors='replace')}"
     return None
+
+
+def is_encoded(headers: Mapping[bytes, bytes]) -> bool:
+    return headers.get(b"content-encoding", b"").strip().lower() not in (b"", b"identity")
 
 
 def get_content_type(headers: Mapping[bytes, bytes]) -> bytes:

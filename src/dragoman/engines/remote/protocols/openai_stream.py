@@ -54,6 +54,7 @@ class TextUsage(Struct):
 class TextChoice(Struct):
     text: str | None = None
     delta: msgspec.Raw = NOTHING  # of a chat
+    message: msgspec.Raw = NOTHING  # of a chat that is not streamed
     finish_reason: str | None = None
 
 
@@ -97,6 +98,8 @@ class TextReader:
         return self._end() if has_usage and self._finish is not None else []
 
     def _read_choice(self, choice: TextChoice) -> list[Step]:
+        if not self._frames and bytes(choice.delta) in EMPTY:  # others repeat all at the end
+            choice.delta = choice.message
         text = self._get_text(choice)
         if choice.finish_reason:  # some servers send an empty one with each frame
             self._finish = FINISHES.get(choice.finish_reason.lower())
