@@ -140,9 +140,9 @@ def split_content(content: str | list[ContentPart] | None) -> tuple[str, str]:
     """Return the text and the reasoning of a content."""
     if isinstance(content, list):
         texts = "".join(part.text or "" for part in content)
-        thoughts = [
+        reasoning = [
             part.thinking if isinstance(part.thinking, str) else split_content(part.thinking)[0]
             for part in content
         ]
-        return texts, "".join(filter(None, thoughts))
+        return texts, "".join(filter(None, reasoning))
     return content or "", ""
