@@ -80,6 +80,14 @@ VALID: dict[str, Answer] = {
     "parameters of the type": [
         with_length(JOINED).replace(b"event-stream", b"event-stream; charset=utf-8")
     ],
+    "type of plain text": [with_length(JOINED).replace(b"event-stream", b"plain")],
+    "type of a page": [with_length(b": hello\n\n" + JOINED).replace(b"event-stream", b"html")],
+    "type of JSON, byte by byte": [
+        bytes([byte])
+        for byte in with_length(b"\xef\xbb\xbf\nevent: token\n" + JOINED).replace(
+            b"text/event-stream", b"application/json"
+        )
+    ],
     "no type": [with_length(JOINED).replace(b"content-type: text/event-stream\r\n", b"")],
     "carriage returns": [with_length(JOINED.replace(b"\n", b"\r\n"))],
     "only carriage returns": [with_length(JOINED.replace(b"\n", b"\r"))],
@@ -122,6 +130,10 @@ HTML = b"<html><body><h1>Please log in</h1></body></html>"
 INVALID: dict[str, Sequence[bytes]] = {
     "gzip": [with_length(gzip.compress(JOINED), b"content-encoding: gzip")],
     "page of a proxy": [with_length(HTML).replace(b"text/event-stream", b"text/html")],
+    "page that begins with a stream's word": [
+        with_length(b"database error\n\n" + JOINED).replace(b"event-stream", b"plain")
+    ],
+    "page without content": [with_length(b"").replace(b"event-stream", b"html")],
     "whole answer without a choice": [make_whole(b'{"choices":[]}')],
     "whole answer that has not finished": [make_whole(make_frame(IDS)[6:-2])],
     "whole answer in gzip": [

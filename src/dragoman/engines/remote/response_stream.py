@@ -29,7 +29,7 @@ from dragoman.engines.remote.failures import (
 )
 from dragoman.engines.remote.http.client import MAX_ERROR_BODY
 from dragoman.engines.remote.http.connection import UpstreamConnection
-from dragoman.engines.remote.http.frames import DONE, END, MAX_FRAME, FrameSplitter
+from dragoman.engines.remote.http.frames import BYTE_ORDER_MARK, DONE, END, MAX_FRAME, FrameSplitter
 from dragoman.engines.remote.protocols.api import FrameReader
 from dragoman.engines.step_queue import StepQueue
 from dragoman.errors import DragomanError
@@ -38,7 +38,9 @@ from dragoman.types import Step
 MAX_BACKLOG = 1 << 20  # bytes of frames whose steps wait for their reader
 MAX_TICK = 1.0  # seconds
 TICKS_PER_TIMEOUT = 20
-EVENT_STREAM, JSON = b"text/event-stream", b"application/json"
+EVENT_STREAM = b"text/event-stream"
+FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")  # with which a stream of events begins
+FIRST_BYTES = 64  # of a body, which tell what it is
 REST_SECONDS = 0.05  # for the rest of a response whose choices have all finished
 
 
@@ -59,7 +61,6 @@ class ResponseStream:
         self._connection: UpstreamConnection | None = None
         self._status = 0
         self._is_stream = False  # the response is one of frames
-        self._is_whole = False  # it is one JSON text: an error, or an answer that is not streamed
         self._headers: Mapping[bytes, bytes] = {}
         self._body = bytearray()
         self._backlog = 0
@@ -76,19 +77,16 @@ class ResponseStream:
 
     def take_head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
         self._status, self._headers = status, headers
-        self._is_stream = status == 200
-        problem = find_head_problem(headers) if status == 200 else None
-        if problem is None:
-            return
-        if get_content_type(headers).startswith(JSON) and not is_encoded(headers):
-            self._is_stream, self._is_whole = False, True
+        encoding = headers.get(b"content-encoding", b"").strip().lower()
+        if status == 200 and encoding not in (b"", b"identity"):
+            text = encoding.decode(errors="replace")
+            self._end_with(InvalidFrame(f"the response is encoded: {text}"))
         else:
-            self._end_with(InvalidFrame(problem))
+            self._is_stream = status == 200 and get_content_type(headers).startswith(EVENT_STREAM)
 
     def take_data(self, data: bytes) -> None:
         if not self._is_stream:
-            if len(self._body) < (MAX_FRAME if self._is_whole else MAX_ERROR_BODY):
-                self._body += data
+            self._take_other(data)
             return
         try:
             frames = self._splitter.feed(data)
@@ -104,6 +102,21 @@ class ResponseStream:
             self.has_steps = True
             if self._queue.put(steps):
                 self._limit_backlog(len(data))
+
+    def _take_other(self, data: bytes) -> None:
+        """Take a part of a body of another type; its beginning tells whether it is a stream."""
+        body, is_beginning = self._body, len(self._body) < FIRST_BYTES
+        if len(body) < (MAX_FRAME if self._status == 200 else MAX_ERROR_BODY):
+            body += data
+        if self._status != 200 or not is_beginning or self.done.done():
+            return
+        start = bytes(body[:FIRST_BYTES]).removeprefix(BYTE_ORDER_MARK).lstrip()
+        if start.startswith(FIELDS):
+            self._is_stream, self._body = True, bytearray()
+            self.take_data(bytes(body))
+        elif not start.startswith(b"{") and not any(field.startswith(start) for field in FIELDS):
+            kind = get_content_type(self._headers).decode(errors="replace")
+            self._end_with(InvalidFrame(f"the response is no stream of events but {kind}"))
 
     def _read_all(self, frames: list[bytes]) -> list[Step]:
         return [step for frame in frames for step in self._reader.read(frame)]
@@ -212,23 +225,8 @@ class ResponseStream:
             connection.abort()
 
 
-def find_head_problem(headers: Mapping[bytes, bytes]) -> str | None:
-    """Say why a response is no stream of events: the page of a proxy, or compressed."""
-    if is_encoded(headers):
-        encoding = headers[b"content-encoding"]
-        return f"the response is encoded: {encoding.decode(errors='replace')}"
-    kind = get_content_type(headers) or EVENT_STREAM
-    if not kind.startswith(EVENT_STREAM):
-        return f"the response is no stream of events but {kind.decode(errors='replace')}"
-    return None
-
-
-def is_encoded(headers: Mapping[bytes, bytes]) -> bool:
-    return headers.get(b"content-encoding", b"").strip().lower() not in (b"", b"identity")
-
-
 def get_content_type(headers: Mapping[bytes, bytes]) -> bytes:
-    return headers.get(b"content-type", b"").strip().lower()
+    return headers.get(b"content-type", EVENT_STREAM).strip().lower()
 
 
 def make_body_error(body: bytes) -> UpstreamFailure:
