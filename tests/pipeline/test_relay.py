@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import anthropic
@@ -374,6 +375,16 @@ WHOLE = {
     "choices": [{"index": 0, "message": MESSAGE, "finish_reason": "tool_calls"}],
     "usage": {"prompt_tokens": 3, "completion_tokens": 5},
 }
+
+
+@pytest.mark.parametrize(
+    "models", [None, (200, [{"id": "gpt"}, {"id": "other"}])], ids=["none", "the list alone"]
+)
+def test_servers_may_list_their_models_in_another_way(models: Any, tmp_path: Path) -> None:
+    listing = {} if models is None else {"/v1/models": models}
+    routes = listing | {PATH: make_chat_frames({"content": "Hello."})}
+    with run_table(routes) as upstream, serve_upstream(upstream.url, tmp_path, "gpt") as server:
+        assert request_answer(server, make_body()).content == "Hello."
 
 
 @pytest.mark.parametrize("stream", [False, True])
