@@ -120,6 +120,11 @@ VALID: dict[str, Answer] = {
     ],
     "long line": make_padded(8 << 20),
     "whole answer": [make_whole(make_frame(IDS, "stop")[6:-2])],
+    "whole answer without a type": [
+        make_whole(make_frame(IDS, "stop")[6:-2]).replace(
+            b"content-type: application/json\r\n", b""
+        )
+    ],
     "whole answer with an empty line": [make_whole(b"\n\n" + make_frame(IDS, "stop")[6:])],
 }
 VALID["another response at once"] = [

@@ -116,7 +116,7 @@ class ResponseStream:
             self.take_data(bytes(body))
         elif not start.startswith(b"{") and not any(field.startswith(start) for field in FIELDS):
             kind = get_content_type(self._headers).decode(errors="replace")
-            self._end_with(InvalidFrame(f"the response is no stream of events but {kind}"))
+            self._end_with(InvalidFrame(f"the response is no stream of events: {kind}"))
 
     def _read_all(self, frames: list[bytes]) -> list[Step]:
         return [step for frame in frames for step in self._reader.read(frame)]
@@ -226,7 +226,7 @@ class ResponseStream:
 
 
 def get_content_type(headers: Mapping[bytes, bytes]) -> bytes:
-    return headers.get(b"content-type", EVENT_STREAM).strip().lower()
+    return headers.get(b"content-type", b"").strip().lower()
 
 
 def make_body_error(body: bytes) -> UpstreamFailure:
