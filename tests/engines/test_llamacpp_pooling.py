@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import math
 import random
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from dragoman.engines.llamacpp.gguf import read_header
@@ -162,15 +164,24 @@ def test_heads_are_read_from_files(
     assert head.positive == (1 if shape.labels else 0)
 
 
-VECTORS = b'{"data": [{"embedding": [1, null], "index": 1}, {"embedding": [2.5, 3], "index": 0}]}'
-
-
-def test_only_the_values_that_a_head_computes_must_be_numbers() -> None:
-    assert decode_vectors(VECTORS, 1) == [[2.5], [1.0]]
-    assert decode_vectors(VECTORS.replace(b"null", b"4"), None) == [[2.5, 3.0], [1.0, 4.0]]
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_only_the_values_that_a_head_computes_must_be_numbers(bad: float) -> None:
+    body = make_native_vectors({1: [1.0, bad], 0: [2.5, 3.0]})
+    assert decode_vectors(body, 1) == [[2.5], [1.0]]
+    whole = make_native_vectors({1: [1.0, 4.0], 0: [2.5, 3.0]})
+    assert decode_vectors(whole, None) == [[2.5, 3.0], [1.0, 4.0]]
     for count in (2, None):
         with pytest.raises(EngineFailed):
-            decode_vectors(VECTORS, count)
+            decode_vectors(body, count)
+
+
+def make_native_vectors(vectors: dict[int, list[float]]) -> bytes:
+    """Return vectors by their index, as the native server sends them."""
+    data = [
+        {"embedding": struct.pack(f"<{len(vector)}f", *vector), "index": index}
+        for index, vector in vectors.items()
+    ]
+    return msgspec.json.encode({"data": data})
 
 
 # batches

@@ -53,6 +53,11 @@ def with_length(body: bytes, *headers: bytes) -> bytes:
     return EVENTS + lines + b"content-length: %d\r\n\r\n" % len(body) + body
 
 
+def make_whole(body: bytes) -> bytes:
+    """Return an answer that is not streamed."""
+    return with_length(body).replace(b"text/event-stream", b"application/json")
+
+
 def make_padded(size: int) -> list[bytes]:
     """Return an answer whose first frame is very long."""
     first = make_frame(IDS[:1], text="y" * size)
@@ -74,6 +79,14 @@ VALID: dict[str, Answer] = {
     "identity": [with_length(JOINED, b"content-encoding: identity")],
     "parameters of the type": [
         with_length(JOINED).replace(b"event-stream", b"event-stream; charset=utf-8")
+    ],
+    "type of plain text": [with_length(JOINED).replace(b"event-stream", b"plain")],
+    "type of a page": [with_length(b": hello\n\n" + JOINED).replace(b"event-stream", b"html")],
+    "type of JSON, byte by byte": [
+        bytes([byte])
+        for byte in with_length(b"\xef\xbb\xbf\nevent: token\n" + JOINED).replace(
+            b"text/event-stream", b"application/json"
+        )
     ],
     "no type": [with_length(JOINED).replace(b"content-type: text/event-stream\r\n", b"")],
     "carriage returns": [with_length(JOINED.replace(b"\n", b"\r\n"))],
@@ -106,6 +119,13 @@ VALID: dict[str, Answer] = {
         CHUNKED + chunk(*BODY, make_frame([1], "stop"), b"data: nonsense\n\n", DONE) + END
     ],
     "long line": make_padded(8 << 20),
+    "whole answer": [make_whole(make_frame(IDS, "stop")[6:-2])],
+    "whole answer without a type": [
+        make_whole(make_frame(IDS, "stop")[6:-2]).replace(
+            b"content-type: application/json\r\n", b""
+        )
+    ],
+    "whole answer with an empty line": [make_whole(b"\n\n" + make_frame(IDS, "stop")[6:])],
 }
 VALID["another response at once"] = [
     CHUNKED + chunk(*BODY) + END + CHUNKED + chunk(make_frame([1])) + END
@@ -115,8 +135,14 @@ HTML = b"<html><body><h1>Please log in</h1></body></html>"
 INVALID: dict[str, Sequence[bytes]] = {
     "gzip": [with_length(gzip.compress(JOINED), b"content-encoding: gzip")],
     "page of a proxy": [with_length(HTML).replace(b"text/event-stream", b"text/html")],
-    "whole answer": [
-        with_length(b'{"choices":[]}').replace(b"text/event-stream", b"application/json")
+    "page that begins with a stream's word": [
+        with_length(b"database error\n\n" + JOINED).replace(b"event-stream", b"plain")
+    ],
+    "page without content": [with_length(b"").replace(b"event-stream", b"html")],
+    "whole answer without a choice": [make_whole(b'{"choices":[]}')],
+    "whole answer that has not finished": [make_whole(make_frame(IDS)[6:-2])],
+    "whole answer in gzip": [
+        make_whole(make_frame(IDS)[6:-2]).replace(b"\r\n", b"\r\ncontent-encoding: gzip\r\n", 1)
     ],
     "invalid UTF-8": [CHUNKED + chunk(make_frame([1], text="TEXT").replace(b"TEXT", b"\xff\xfe"))],
     "invalid JSON": [CHUNKED + chunk(b"data: {\n\n")],

@@ -361,10 +361,31 @@ def test_a_wrong_usage_costs_no_text(usage: Json, tokens: int, choices: Json) ->
 
 @pytest.mark.parametrize(
     ("reason", "finish"),
-    [("stop", "stop"), ("eos_token", "stop"), ("end_turn", "stop"), ("max_tokens", "length")],
+    [
+        ("stop", "stop"),
+        ("eos_token", "stop"),
+        ("end_turn", "stop"),
+        ("COMPLETE", "stop"),
+        ("tool_use", "stop"),
+        ("SAFETY", "stop"),
+        ("max_tokens", "length"),
+        ("MAX_TOKENS", "length"),
+        ("model_context_window_exceeded", "length"),
+    ],
 )
 def test_reasons_of_other_servers_end_an_answer(reason: str, finish: str) -> None:
     last = {"choices": [{"text": "b", "finish_reason": reason}]}
     steps = read_text(FIRST, last, last | {"choices": [{"text": "", "finish_reason": reason}]})
     assert [step.text for step in steps] == ["a", "b", ""]
     assert steps[-1].finish == finish
+
+
+def test_half_characters_cost_no_text() -> None:
+    """Servers whose strings are UTF-16 cut inside characters; an escaped backslash is none."""
+    frames = [
+        rb'{"choices":[{"text":"a\ud83d"}]}',
+        rb'{"choices":[{"text":"\uDE00b\\ud83d\ud83d\ude00\u00e9"}]}',
+        rb'{"choices":[{"text":"","finish_reason":"stop"}]}',
+    ]
+    steps = read_text(*frames)
+    assert "".join(step.text or "" for step in steps) == "a\ufffd\ufffdb\\ud83d\U0001f600é"

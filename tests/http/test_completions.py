@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import math
+import random
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import httpx
@@ -15,6 +16,7 @@ import pytest
 from openai import OpenAI
 
 from dragoman.testing import Reply, ScriptedEngine
+from dragoman.types import Adapter
 from tests.support.serving import RunningServer, parse_events, serve_scripted
 
 
@@ -208,6 +210,45 @@ def test_embeddings_with_the_openai_sdk(client: OpenAI, server: RunningServer) -
     assert client.embeddings.create(model="scripted", input="hello", encoding_format="float").data[
         0
     ].embedding == pytest.approx(vector)
+
+
+class EmbeddingRecorder(ScriptedEngine):
+    """Records the inputs that it embeds; `lost` of each call's vectors are missing."""
+
+    def __init__(self, lost: int = 0) -> None:
+        super().__init__("x", tokens=True)
+        self.inputs: list[str] = []
+        self._lost = lost
+
+    async def embed(
+        self, inputs: Sequence[list[int] | str], adapters: Sequence[Adapter] = ()
+    ) -> list[list[float]]:
+        self.inputs += [bytes(ids).decode() for ids in inputs if isinstance(ids, list)]
+        vectors = await super().embed(inputs, adapters)
+        return vectors[: len(vectors) - self._lost]
+
+
+def test_equal_inputs_are_embedded_once() -> None:
+    draw = random.Random(7)
+    texts = [f"text {draw.randrange(90)}" for _ in range(300)]  # of several slices
+    engine = EmbeddingRecorder()
+    with serve_scripted(engine) as server:
+        whole = post(server, "/v1/embeddings", input=texts).json()
+        assert engine.inputs == list(dict.fromkeys(texts))
+        alone = {
+            text: post(server, "/v1/embeddings", input=text).json()["data"][0]["embedding"]
+            for text in set(texts)
+        }
+    assert [entry["index"] for entry in whole["data"]] == list(range(300))
+    assert [entry["embedding"] for entry in whole["data"]] == [alone[text] for text in texts]
+    assert whole["usage"]["prompt_tokens"] == sum(map(len, texts))
+
+
+def test_an_engine_that_loses_vectors_fails_the_request() -> None:
+    with serve_scripted(EmbeddingRecorder(lost=1)) as server:
+        response = post(server, "/v1/embeddings", input=["one", "two"])
+        assert response.status_code == 500
+        assert "vectors" in response.json()["error"]["message"]
 
 
 def test_embeddings_of_token_ids(client: OpenAI) -> None:

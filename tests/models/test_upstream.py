@@ -302,6 +302,25 @@ def test_says_why_a_server_cannot_be_used(
         find_info(server.url)
 
 
+def test_a_server_without_a_list_serves_the_model_that_is_named() -> None:
+    chat = {"/v1/chat/completions": (400, {"error": "no messages"})}
+    with run_table(chat) as server:
+        info = find_info(server.url, "org/model")
+        assert (info.model, info.apis) == ("org/model", ("chat",))
+        with pytest.raises(ModelBroken, match="no model server at this address"):
+            find_info(server.url)
+    with run_table({}) as server, pytest.raises(ModelBroken, match="neither /v1/completions nor"):
+        find_info(server.url, "org/model")
+
+
+def test_a_list_may_be_sent_alone() -> None:
+    listed = [{"id": "a", "context_length": 4096}, {"id": "b"}, "text", {"id": 5}]
+    chat = {"/v1/chat/completions": (400, {"error": "no messages"})}
+    with run_table(chat | {"/v1/models": (200, listed)}) as server:
+        info = find_info(server.url)
+        assert (info.model, info.other_models, info.context) == ("a", ("b",), 4096)
+
+
 def test_says_that_nothing_runs_there() -> None:
     with run_table({}) as server:
         url = server.url

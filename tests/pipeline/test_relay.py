@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import anthropic
@@ -121,6 +122,75 @@ ANSWERS: dict[str, tuple[list[dict[str, Any]], str, tuple[Any, ...]]] = {
         [call_part(0, name="look", arguments="{}")],
         "tool_calls",
         ("", "", [("look", "{}")], "tool_calls"),
+    ),
+    "calls with the same index whose parts alternate": (
+        [
+            call_part(0, id="x", name="look", arguments='{"a"'),
+            call_part(0, id="y", name="look", arguments='{"b"'),
+            call_part(0, id="x", arguments=": 1}"),
+            call_part(0, id="y", name="look", arguments=": 2}"),
+        ],
+        "tool_calls",
+        ("", "", [("look", '{"a": 1}'), ("look", '{"b": 2}')], "tool_calls"),
+    ),
+    "calls without an index whose parts alternate": (
+        [
+            call_part(None, id="x", name="look", arguments='{"a"'),
+            call_part(None, id="y", name="look", arguments='{"b"'),
+            call_part(None, id="x", arguments=": 1}"),
+            call_part(None, id="y", arguments=": 2}"),
+        ],
+        "tool_calls",
+        ("", "", [("look", '{"a": 1}'), ("look", '{"b": 2}')], "tool_calls"),
+    ),
+    "calls with the same id": (
+        [
+            call_part(0, id="x", name="look", arguments='{"a": 1}'),
+            call_part(1, id="x", name="look", arguments="{}"),
+        ],
+        "tool_calls",
+        ("", "", [("look", '{"a": 1}'), ("look", "{}")], "tool_calls"),
+    ),
+    "a call whose name comes later": (
+        [
+            call_part(0, id="x", arguments=""),
+            call_part(0, id="x", name="look"),
+            call_part(0, arguments="{}"),
+        ],
+        "tool_use",
+        ("", "", [("look", "{}")], "tool_calls"),
+    ),
+    "a call in the older form": (
+        [
+            {"content": None, "function_call": {"name": "look", "arguments": ""}},
+            {"function_call": {"arguments": '{"a"'}},
+            {"function_call": {"name": "look", "arguments": ": 1}"}},
+        ],
+        "function_call",
+        ("", "", [("look", '{"a": 1}')], "tool_calls"),
+    ),
+    "a call in both forms": (
+        [
+            {"function_call": {"name": "look", "arguments": "{}"}}
+            | call_part(0, id="x", name="look", arguments="{}")
+        ],
+        "tool_calls",
+        ("", "", [("look", "{}")], "tool_calls"),
+    ),
+    "parts of Mistral": (
+        [
+            {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "H"}]}]},
+            {"content": [{"type": "thinking", "thinking": "m.", "signature": None}]},
+            {"content": [{"type": "text", "text": "Ye"}, {"type": "text", "text": "s."}]},
+            {"content": []},
+        ],
+        "stop",
+        ("Yes.", "Hm.", [], "stop"),
+    ),
+    "half of a character": (
+        [{"content": "\ud83d"}, {"content": '\udc00\\"\n'}, {"reasoning": "\ud83d\ude00\ud83d"}],
+        "stop",
+        ('\ufffd\ufffd\\"\n', "\U0001f600\ufffd", [], "stop"),
     ),
     "odd characters": (
         [{"content": '\u2028\n{"}\u0085'}, {"content": "\U0001f600"}],
@@ -293,6 +363,51 @@ def test_openai_and_anthropic_clients(servers: Pair) -> None:
     assert final.stop_reason == "tool_use"
     assert final.content[-1].type == "tool_use"
     assert final.content[-1].input == {"a": 1}
+
+
+MESSAGE = {
+    "role": "assistant",
+    "content": "Look.\n",
+    "reasoning_content": "Hm.",
+    "tool_calls": call_part(None, id="x", name="look", arguments="{}")["tool_calls"],
+}
+WHOLE = {
+    "choices": [{"index": 0, "message": MESSAGE, "finish_reason": "tool_calls"}],
+    "usage": {"prompt_tokens": 3, "completion_tokens": 5},
+}
+
+
+@pytest.mark.parametrize(
+    "models", [None, (200, [{"id": "gpt"}, {"id": "other"}])], ids=["none", "the list alone"]
+)
+def test_servers_may_list_their_models_in_another_way(models: Any, tmp_path: Path) -> None:
+    listing = {} if models is None else {"/v1/models": models}
+    routes = listing | {PATH: make_chat_frames({"content": "Hello."})}
+    with run_table(routes) as upstream, serve_upstream(upstream.url, tmp_path, "gpt") as server:
+        assert request_answer(server, make_body()).content == "Hello."
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (200, WHOLE),
+        [WHOLE, "[DONE]"],
+        [
+            {"choices": [{"delta": MESSAGE}]},
+            {"choices": [{"delta": {}, "message": MESSAGE, "finish_reason": "tool_calls"}]},
+            {"choices": [], "usage": WHOLE["usage"]},
+        ],
+    ],
+    ids=["no stream", "in one frame", "repeated at the end"],
+)
+def test_servers_may_send_whole_messages(answer: Any, stream: bool, servers: Pair) -> None:
+    servers[0].routes[PATH] = answer
+    found = request_answer(servers[1], make_body(tools=TOOLS), streamed=stream)
+    assert (found.content, found.reasoning) == ("Look.\n", "Hm.")
+    assert (found.calls, found.finish) == ([("look", "{}")], "tool_calls")
+    assert found.usage["prompt_tokens"] == 3
+    assert found.usage["completion_tokens"] == 5
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,7 @@ class TableServer:
                 frame if isinstance(frame, str) else json.dumps(frame, ensure_ascii=False)
                 for frame in content
             ]
-            data = "".join(f"data: {part}\n\n" for part in parts).encode()
+            data = "".join(f"data: {part}\n\n" for part in parts).encode(errors="backslashreplace")
         else:
             data = json.dumps(content).encode()
         handler.send_response(status)

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from dragoman.options.declaration import OptionField, list_fields
 from dragoman.options.secrets import mask_password
+from dragoman.options.type_names import describe_invalid_value
 from dragoman.options.units import FOREVER, parse_bytes, parse_seconds, parse_tokens
 
 TRUE, FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
@@ -167,7 +168,7 @@ def _convert_item(field: OptionField, value: object) -> object:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        raise InvalidOption(str(error)) from None
+        raise InvalidOption(describe_invalid_value(str(error))) from None
 
 
 def _convert_text(field: OptionField, value: object) -> str:

@@ -80,7 +80,7 @@ async def _read_listing(
         if failure.status in MISSING_STATUSES:
             return {}
         raise
-    entries = answer.get("data") if isinstance(answer, dict) else None
+    entries = answer.get("data") if isinstance(answer, dict) else answer
     for entry in entries if isinstance(entries, list) else ():
         if isinstance(entry, dict) and (not model or entry.get("id") == model):
             return {name: entry[name] for name in LISTED_FIELDS if entry.get(name) is not None}

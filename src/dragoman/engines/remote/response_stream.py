@@ -29,7 +29,7 @@ from dragoman.engines.remote.failures import (
 )
 from dragoman.engines.remote.http.client import MAX_ERROR_BODY
 from dragoman.engines.remote.http.connection import UpstreamConnection
-from dragoman.engines.remote.http.frames import DONE, END, FrameSplitter
+from dragoman.engines.remote.http.frames import BYTE_ORDER_MARK, DONE, END, MAX_FRAME, FrameSplitter
 from dragoman.engines.remote.protocols.api import FrameReader
 from dragoman.engines.step_queue import StepQueue
 from dragoman.errors import DragomanError
@@ -38,7 +38,9 @@ from dragoman.types import Step
 MAX_BACKLOG = 1 << 20  # bytes of frames whose steps wait for their reader
 MAX_TICK = 1.0  # seconds
 TICKS_PER_TIMEOUT = 20
-EVENT_STREAM, JSON = b"text/event-stream", b"application/json"
+EVENT_STREAM = b"text/event-stream"
+FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")  # with which a stream of events begins
+FIRST_BYTES = 64  # of a body, which tell what it is
 REST_SECONDS = 0.05  # for the rest of a response whose choices have all finished
 
 
@@ -58,9 +60,9 @@ class ResponseStream:
         self._splitter = FrameSplitter()
         self._connection: UpstreamConnection | None = None
         self._status = 0
-        self._is_stream = False  # the response is one of frames, not an error
+        self._is_stream = False  # the response is one of frames
         self._headers: Mapping[bytes, bytes] = {}
-        self._error_body = bytearray()
+        self._body = bytearray()
         self._backlog = 0
 
     @property
@@ -75,19 +77,16 @@ class ResponseStream:
 
     def take_head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
         self._status, self._headers = status, headers
-        self._is_stream = status == 200
-        problem = find_head_problem(headers) if status == 200 else None
-        if problem is None:
-            return
-        if get_content_type(headers).startswith(JSON):
-            self._is_stream = False  # it may say what is wrong
+        encoding = headers.get(b"content-encoding", b"").strip().lower()
+        if status == 200 and encoding not in (b"", b"identity"):
+            text = encoding.decode(errors="replace")
+            self._end_with(InvalidFrame(f"the response is encoded: {text}"))
         else:
-            self._end_with(InvalidFrame(problem))
+            self._is_stream = status == 200 and get_content_type(headers).startswith(EVENT_STREAM)
 
     def take_data(self, data: bytes) -> None:
         if not self._is_stream:
-            if len(self._error_body) < MAX_ERROR_BODY:
-                self._error_body += data
+            self._take_other(data)
             return
         try:
             frames = self._splitter.feed(data)
@@ -103,6 +102,21 @@ class ResponseStream:
             self.has_steps = True
             if self._queue.put(steps):
                 self._limit_backlog(len(data))
+
+    def _take_other(self, data: bytes) -> None:
+        """Take a part of a body of another type; its beginning tells whether it is a stream."""
+        body, is_beginning = self._body, len(self._body) < FIRST_BYTES
+        if len(body) < (MAX_FRAME if self._status == 200 else MAX_ERROR_BODY):
+            body += data
+        if self._status != 200 or not is_beginning or self.done.done():
+            return
+        start = bytes(body[:FIRST_BYTES]).removeprefix(BYTE_ORDER_MARK).lstrip()
+        if start.startswith(FIELDS):
+            self._is_stream, self._body = True, bytearray()
+            self.take_data(bytes(body))
+        elif not start.startswith(b"{") and not any(field.startswith(start) for field in FIELDS):
+            kind = get_content_type(self._headers).decode(errors="replace")
+            self._end_with(InvalidFrame(f"the response is no stream of events: {kind}"))
 
     def _read_all(self, frames: list[bytes]) -> list[Step]:
         return [step for frame in frames for step in self._reader.read(frame)]
@@ -126,13 +140,28 @@ class ResponseStream:
     def end(self) -> None:
         is_stream, self._is_stream = self._is_stream, False
         if self._status != 200:
-            self._set_error(StatusFailure(self._status, bytes(self._error_body), self._headers))
+            self._set_error(StatusFailure(self._status, bytes(self._body), self._headers))
         elif not is_stream:
-            self._set_error(make_body_error(bytes(self._error_body)))
+            self._end_whole(bytes(self._body))
         elif not self._reader.is_complete:
             self.fail(ConnectionFailure("closed", "the response ended before its choices"))
         elif not self.done.done():
             self.done.set_result(None)
+
+    def _end_whole(self, body: bytes) -> None:
+        """Read a body that is no stream, as if it were the only frame of one."""
+        if self.done.done():
+            return
+        try:
+            steps = [*self._reader.read(body), *self._reader.read(DONE)]
+        except Exception:  # whatever a server sends, it fails this request alone
+            self._set_error(make_body_error(body))
+            return
+        if self._reader.is_complete:
+            self._put_last(steps)
+            self.done.set_result(None)
+        else:
+            self._set_error(make_body_error(body))
 
     def fail(self, failure: ConnectionFailure) -> None:
         if not self.done.done():
@@ -194,17 +223,6 @@ class ResponseStream:
             connection.detach(ResponseRest(connection))
         else:
             connection.abort()
-
-
-def find_head_problem(headers: Mapping[bytes, bytes]) -> str | None:
-    """Say why a response is no stream of events: the page of a proxy, or compressed."""
-    encoding = headers.get(b"content-encoding", b"").strip().lower()
-    if encoding not in (b"", b"identity"):
-        return f"the response is encoded: {encoding.decode(errors='replace')}"
-    kind = get_content_type(headers) or EVENT_STREAM
-    if not kind.startswith(EVENT_STREAM):
-        return f"the response is no stream of events but {kind.decode(errors='replace')}"
-    return None
 
 
 def get_content_type(headers: Mapping[bytes, bytes]) -> bytes:

@@ -1,8 +1,9 @@
 """Finds out which server runs at an address, and what it serves.
 
-All servers list their models at `/v1/models`, and three of them say there who they are
-(`owned_by`). The rest is asked at the paths that only one kind of server has. Nothing is generated
-here, and no request can change or stop a server.
+Almost all servers list their models at `/v1/models`, and three of them say there who they are
+(`owned_by`); one without a list can be used if its model is named. The rest is asked at the paths
+that only one kind of server has. Nothing is generated here, and no request can change or stop a
+server.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from dragoman.engines.remote.identity import MISSING_STATUSES
 from dragoman.errors import ModelBroken, ModelNotFound, Unavailable
 from dragoman.models.upstream import dragoman, llama_server, openai_compatible, sglang, vllm
 from dragoman.models.upstream.probe_client import RETRY_AFTER, ProbeAnswer, ProbeClient
 from dragoman.models.upstream.server_info import ModelRow, ServerInfo, get_text, shorten_name
 from dragoman.models.upstream.versions import list_ignored_fields
 from dragoman.options import suggest
+from dragoman.types import Json
 
 log = logging.getLogger("dragoman.upstream")
 
@@ -36,8 +39,8 @@ def identify(client: ProbeClient, model: str = "") -> ServerInfo:
     `ModelNotFound` if it is not a server that can be used.
     """
     answer = client.get("/v1/models")
-    rows = read_rows(answer)
-    row = choose_row(rows, model)
+    is_missing = bool(model) and answer.status in MISSING_STATUSES
+    row = ModelRow(model) if is_missing else choose_row(read_rows(answer), model)
     owner = find_owner(client, answer, row)
     info = READERS.get(owner, openai_compatible.read_info)(client, row)
     if info.protocol == "llama-server" and "token_ids" in list_ignored_fields(info):
@@ -69,14 +72,15 @@ def read_rows(answer: ProbeAnswer) -> list[ModelRow]:
             "The upstream server redirects to another address: give that one to --upstream."
         )
     data = answer.fields.get("data")
+    if answer.is_ok and isinstance(answer.body, list) and any(map(get_id, answer.body)):
+        data = answer.body  # some hosted APIs send the list alone
     if not isinstance(data, list):
         raise ModelBroken(
             f"There is no model server at this address: /v1/models answers {answer.status}. "
             "--upstream takes the address of llama-server, vLLM, SGLang or another "
             "OpenAI-compatible server, such as http://127.0.0.1:8080."
         )
-    entries = [entry for entry in data if isinstance(entry, dict) and get_text(entry, "id")]
-    rows = [ModelRow(entry["id"], entry) for entry in entries]
+    rows = [ModelRow(get_id(entry), entry) for entry in data if get_id(entry)]
     if not rows:
         raise Unavailable("The upstream server has no model yet.", retry_after=RETRY_AFTER)
     names = tuple(row.id for row in rows)
@@ -90,6 +94,11 @@ def read_rows(answer: ProbeAnswer) -> list[ModelRow]:
         )
         for row in rows
     ]
+
+
+def get_id(entry: Json) -> str:
+    """Return the name of an entry of `/v1/models`; "" if it is none."""
+    return get_text(entry, "id") if isinstance(entry, dict) else ""
 
 
 def choose_row(rows: list[ModelRow], model: str) -> ModelRow:

@@ -1,6 +1,7 @@
 """Embeds texts with a model whose engine can embed.
 
 Each slice of vectors is delivered as it comes, so that a long list is never in memory all at once.
+Inputs of a request that are equal are computed once.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import TypeAlias, cast
 
 from msgspec.structs import replace
 
-from dragoman.errors import ContextOverflow
+from dragoman.errors import ContextOverflow, EngineFailed
 from dragoman.events import Usage
 from dragoman.models.model import Model
 from dragoman.pipeline.plan import estimate_tokens
@@ -29,6 +30,7 @@ from dragoman.types.embedding import EmbeddingTask
 from dragoman.types.loop_share import LoopShare
 
 EncodedInput: TypeAlias = list[int] | str
+InputKey: TypeAlias = tuple[int, ...] | str
 DeliverVectors: TypeAlias = Callable[[Sequence[list[float]]], Awaitable[None]]
 
 
@@ -98,7 +100,42 @@ async def encode_first_tokens(
 async def embed_slice(inputs: list[EncodedInput], model: Model) -> list[list[float]]:
     """Return the vectors of inputs."""
     async with watch_call(model, "embed", count_tokens(inputs)):
-        return await cast(Embedder, model.engine).embed(inputs)
+        vectors = await cast(Embedder, model.engine).embed(inputs)
+    if len(vectors) != len(inputs):
+        raise EngineFailed("The engine returned another number of vectors than of inputs.")
+    return vectors
+
+
+class VectorList:
+    """The vectors of a request, in the order of its inputs; equal inputs share one."""
+
+    def __init__(self, prompts: Sequence[EncodedInput]) -> None:
+        self._keys = [make_key(prompt) for prompt in prompts]
+        self._last_uses = {key: place for place, key in enumerate(self._keys)}
+        self._vectors: dict[InputKey, list[float]] = {}  # computed, and not delivered for good
+        self._next = 0  # the input whose vector is delivered next
+        unique = dict(zip(self._keys, prompts, strict=True))
+        self.inputs = list(unique.values())  # to compute, in the order they first appear
+
+    def add(self, inputs: Sequence[EncodedInput], vectors: Sequence[list[float]]) -> None:
+        """Add the vectors of the next inputs."""
+        self._vectors.update(zip(map(make_key, inputs), vectors, strict=True))
+
+    def take_next(self) -> list[list[float]]:
+        """Return the vectors that come next; those of later inputs are kept."""
+        taken: list[list[float]] = []
+        for place in range(self._next, len(self._keys)):
+            key = self._keys[place]
+            if key not in self._vectors:
+                break
+            is_last = self._last_uses[key] == place
+            taken.append(self._vectors.pop(key) if is_last else self._vectors[key])
+        self._next += len(taken)
+        return taken
+
+
+def make_key(prompt: EncodedInput) -> InputKey:
+    return tuple(prompt) if isinstance(prompt, list) else prompt
 
 
 async def embed(
@@ -111,10 +148,13 @@ async def embed(
         with get_record().measure("render"):
             prompts = await encode_inputs(task.inputs, model, task.truncates)
 
+        vectors = VectorList(prompts)
+
         async def compute(inputs: list[EncodedInput]) -> None:
-            await deliver(await embed_slice(inputs, model))
+            vectors.add(inputs, await embed_slice(inputs, model))
+            await deliver(vectors.take_next())
 
         tokens = count_tokens(prompts)
         with queue_slices(lease, services, task.owner, tokens, "embed") as slices:
-            await slices.run(prompts, estimate_tokens, compute)
+            await slices.run(vectors.inputs, estimate_tokens, compute)
     return lease.model_name, Usage(prompt=tokens)

@@ -25,14 +25,22 @@ class CallDelta(Struct):
     function: CallFunction | None = None
 
 
-class RelayDelta(Struct):
-    """What a frame adds. Servers write reasoning under one of two names."""
+class ContentPart(Struct):
+    """A part of a content that is a list: a text, or reasoning, which is one or another list."""
 
-    content: str | None = None
+    text: str | None = None
+    thinking: str | list[ContentPart] | None = None
+
+
+class RelayDelta(Struct):
+    """What a frame adds. Servers write reasoning under one of two names, or among the parts."""
+
+    content: str | list[ContentPart] | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
     refusal: str | None = None
     tool_calls: list[CallDelta] | None = None
+    function_call: CallFunction | None = None  # the older form of a single call
 
 
 decode = msgspec.json.Decoder(RelayDelta).decode
@@ -47,6 +55,7 @@ class RelayReader(Reader):
         self._include_reasoning = include_reasoning
         self._calls: list[str | None] = []  # the ids that the server has given them
         self._numbers: dict[int, int] = {}  # the server's index -> the latest call with it
+        self._indices: list[set[int]] = []  # of each call
 
     def feed(self, step: Step) -> list[Delta]:
         if self._finished:
@@ -67,13 +76,17 @@ class RelayReader(Reader):
             delta = decode(line)
         except msgspec.DecodeError:
             raise EngineFailed("The upstream server returned an invalid answer.") from None
-        reasoning = delta.reasoning_content or delta.reasoning
+        content, thinking = split_content(delta.content)
+        reasoning = delta.reasoning_content or delta.reasoning or thinking
         if reasoning and self._include_reasoning:
             yield Delta(self._index, reasoning, "reasoning")
-        text = delta.content or delta.refusal
+        text = content or delta.refusal
         if text:
             yield Delta(self._index, text)
-        for call in delta.tool_calls or ():
+        calls = delta.tool_calls or []
+        if not calls and delta.function_call is not None:  # some servers send both forms
+            calls = [CallDelta(0, None, delta.function_call)]
+        for call in calls:
             yield from self._read_call(call)
 
     def _read_call(self, call: CallDelta) -> Iterator[Delta]:
@@ -82,15 +95,19 @@ class RelayReader(Reader):
         if number is None and function.name:
             number = len(self._calls)
             self._calls.append(call.id)
+            self._indices.append(set())
             self.call_names.append(function.name)
             unique_id = call.id or f"call_{self._job_id[-16:]}_{self._index}_{number}"
             if not call.id:
                 self.generated_call_ids.add(unique_id)
             yield Delta(self._index, function.name, "tool_name", number, id=unique_id)
         if number is None:
+            if not function.arguments:  # the beginning of a call whose name comes later
+                return
             raise EngineFailed("The upstream server returned an invalid answer.")
         if call.index is not None:
             self._numbers[call.index] = number
+            self._indices[number].add(call.index)
         arguments = function.arguments
         if isinstance(arguments, dict):
             arguments = msgspec.json.encode(arguments).decode()
@@ -102,9 +119,30 @@ class RelayReader(Reader):
 
         Some servers send calls without an index, each as a whole, or all with the same index.
         """
+        calls = self._calls
         if call.index is None:
-            return None if function.name or not self._calls else len(self._calls) - 1
+            if function.name or not calls:
+                return None
+            return calls.index(call.id) if call.id and call.id in calls else len(calls) - 1
         number = self._numbers.get(call.index)
-        if number is not None and function.name and call.id and call.id != self._calls[number]:
-            return None
-        return number
+        if number is None or not call.id or call.id == calls[number]:
+            return number
+        if call.id in calls and self._has_index(calls.index(call.id), call.index):
+            return calls.index(call.id)
+        return None if function.name else number
+
+    def _has_index(self, number: int, index: int) -> bool:
+        """Whether the server has given this index to a call."""
+        return index in self._indices[number]
+
+
+def split_content(content: str | list[ContentPart] | None) -> tuple[str, str]:
+    """Return the text and the reasoning of a content."""
+    if isinstance(content, list):
+        texts = "".join(part.text or "" for part in content)
+        reasoning = [
+            part.thinking if isinstance(part.thinking, str) else split_content(part.thinking)[0]
+            for part in content
+        ]
+        return texts, "".join(filter(None, reasoning))
+    return content or "", ""

@@ -37,6 +37,7 @@ from dragoman.errors import (
     Unsupported,
 )
 from dragoman.options import suggest
+from dragoman.options.type_names import describe_mismatch
 from dragoman.protocols.shared.json_size import JsonSizeLimits, find_excess
 from dragoman.protocols.shared.whole_numbers import convert_json, decode_json
 from dragoman.types import Json
@@ -69,21 +70,11 @@ TEXT_FIELDS = frozenset(
     | {"query", "documents", "queries", "text_1", "text_2", "data_1", "data_2"}
     | {"suffix", "input_prefix", "input_suffix", "input_extra", "images", "context"}
 )
-_EXPECTED = re.compile(r"^Expected `(?P<expected>[^`]+)`, got `(?P<got>[^`]+)`")
 _BOUND = re.compile(r"^Expected `(?P<kind>\w+)` (?P<rule>of length )?(?P<op>[<>=]+) (?P<limit>\S+)")
 _MALFORMED = re.compile(r"JSON is malformed: (?P<problem>.+) \(byte (?P<byte>\d+)\)")
 TRUNCATED = "Input data was truncated"
 _MISSING = re.compile(r"^Object missing required field `(?P<name>[^`]+)`")
 _PATH = re.compile(r" - at `(?:key` in `)?\$(?P<path>[^`]*)`$")
-_TYPE_NAMES = {
-    "str": "a string",
-    "int": "an integer",
-    "float": "a number",
-    "bool": "true or false",
-    "array": "a list",
-    "object": "an object",
-    "null": "null",
-}
 _UNITS = {"str": "characters", "array": "entries", "object": "entries"}
 _RELATIONS = {"<=": "at most", ">=": "at least", "<": "less than", ">": "more than"}
 
@@ -251,10 +242,8 @@ def _reword(message: str, base: str = "") -> BadRequest:
     if missing := _MISSING.match(message):
         return make_missing_field_error(f"{path}.{missing['name']}".lstrip("."))
     subject = f"`{path}`" if path else "The body"
-    if match := _EXPECTED.match(message):
-        expected = " or ".join(_TYPE_NAMES.get(w.strip(), w) for w in match["expected"].split("|"))
-        got = _TYPE_NAMES.get(match["got"], match["got"]).replace("true or false", "a boolean")
-        return InvalidType(f"{subject} must be {expected}, not {got}.", param=path or None)
+    if mismatch := describe_mismatch(message):
+        return InvalidType(f"{subject} {mismatch}.", param=path or None)
     if match := _BOUND.match(message):
         return InvalidValue(_reword_bound(subject, match), param=path or None)
     reason = message.partition(" - at ")[0]

@@ -7,9 +7,10 @@ the same weights, mapped from the same file, which is started with the first cal
 from __future__ import annotations
 
 import asyncio
+import math
+import struct
 import time
 from collections.abc import Callable, Sequence
-from typing import cast
 
 import msgspec
 from msgspec import Struct
@@ -30,7 +31,7 @@ RAW, UNIT_LENGTH = -1, 2  # how the server normalizes vectors
 
 
 class _ServerEmbedding(Struct):
-    embedding: list[float | None]  # None: not a number
+    embedding: bytes  # base64 of 32-bit floats: as text, numbers cost a multiple of the time
     index: int = 0
 
 
@@ -88,7 +89,8 @@ class PoolingServer:
         self._due = time.monotonic() + self._speed.allow_seconds(sum(map(len, inputs)))
         normalize = UNIT_LENGTH if self.head.embeds else RAW
         status, body = await native.client.post(
-            "/v1/embeddings", {"input": inputs, "embd_normalize": normalize}
+            "/v1/embeddings",
+            {"input": inputs, "embd_normalize": normalize, "encoding_format": "base64"},
         )
         if status != 200:
             raise self._parse_error(body)
@@ -111,7 +113,13 @@ def decode_vectors(body: bytes, count: int | None) -> list[list[float]]:
     only the values that are used must be numbers.
     """
     data = msgspec.json.decode(body, type=_EmbeddingsResponse).data
-    vectors = [entry.embedding[:count] for entry in sorted(data, key=lambda entry: entry.index)]
-    if any(None in vector for vector in vectors):
+    vectors = [
+        unpack_floats(entry.embedding)[:count] for entry in sorted(data, key=lambda x: x.index)
+    ]
+    if not all(math.isfinite(value) for vector in vectors for value in vector):
         raise EngineFailed("The engine computed a value that is not a number.")
-    return cast(list[list[float]], vectors)
+    return vectors
+
+
+def unpack_floats(data: bytes) -> list[float]:
+    return list(struct.unpack(f"<{len(data) // 4}f", data))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -15,6 +16,13 @@ DATA = b"data: "
 END = b"\n\n"
 OBJECT_END = b"}" + END
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+# an escape in a JSON text: a pair of surrogates, one surrogate without the other, or any other
+ESCAPE = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    rb"|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
+)
+UNKNOWN_CHARACTER = rb"\ufffd"
 
 
 class FrameSplitter:
@@ -97,4 +105,17 @@ def decode_frame(decode: Callable[[bytes], T], frame: bytes) -> T:
     try:
         return decode(frame)
     except DECODE_ERRORS as error:
+        repaired = replace_half_characters(frame)
+        if repaired != frame:
+            return decode_frame(decode, repaired)
         raise InvalidFrame(f"a frame cannot be read: {error}") from None
+
+
+def replace_half_characters(data: bytes) -> bytes:
+    """Replace surrogates without their other half, which JSON allows and no text can hold.
+
+    Servers whose strings are UTF-16 send one where they cut a text inside a character.
+    """
+    if b"\\u" not in data:
+        return data
+    return ESCAPE.sub(lambda match: UNKNOWN_CHARACTER if match[1] else match[0], data)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from dragoman.engines.remote.answer import AnswerParts
+from dragoman.engines.remote.http.frames import replace_half_characters
 from dragoman.engines.remote.protocols.api import FrameReader, UpstreamRequest
 from dragoman.engines.remote.protocols.openai_stream import (
     EMPTY,
@@ -65,4 +66,4 @@ def get_delta(choice: TextChoice) -> str:
     data = bytes(choice.delta)
     if data in EMPTY:
         return ""
-    return data.decode().replace("\n", " ") + "\n"
+    return replace_half_characters(data).decode().replace("\n", " ") + "\n"

@@ -20,18 +20,19 @@ from dragoman.types import Capabilities, Job, Json, Step, StepFinish
 SAMPLING_FIELDS = frozenset(
     {"temperature", "top_p", "presence_penalty", "frequency_penalty", "seed", "max_tokens"}
 )
+# the reasons of OpenAI, and those of other servers that mean the same
+STOP_REASONS = (
+    "stop eos eos_token stop_token stop_sequence end end_turn done complete completed finished "
+    "tool_call tool_calls tool-calls tool_use function_call "
+    "content_filter safety recitation sensitive refusal repetition"
+)
+LENGTH_REASONS = (
+    "length max_tokens max_length max_new_tokens max_output_tokens model_length token_limit "
+    "context_length model_context_window_exceeded"
+)
 FINISHES: dict[str, StepFinish] = {
-    "stop": "stop",
-    "eos": "stop",
-    "tool_calls": "stop",
-    "function_call": "stop",
-    "content_filter": "stop",
-    "eos_token": "stop",
-    "stop_sequence": "stop",
-    "end_turn": "stop",
-    "length": "length",
-    "max_tokens": "length",
-    "model_length": "length",
+    **dict.fromkeys(STOP_REASONS.split(), "stop"),
+    **dict.fromkeys(LENGTH_REASONS.split(), "length"),
 }
 
 
@@ -53,6 +54,7 @@ class TextUsage(Struct):
 class TextChoice(Struct):
     text: str | None = None
     delta: msgspec.Raw = NOTHING  # of a chat
+    message: msgspec.Raw = NOTHING  # of a chat that is not streamed
     finish_reason: str | None = None
 
 
@@ -96,6 +98,8 @@ class TextReader:
         return self._end() if has_usage and self._finish is not None else []
 
     def _read_choice(self, choice: TextChoice) -> list[Step]:
+        if not self._frames and bytes(choice.delta) in EMPTY:  # others repeat all at the end
+            choice.delta = choice.message
         text = self._get_text(choice)
         if choice.finish_reason:  # some servers send an empty one with each frame
             self._finish = FINISHES.get(choice.finish_reason.lower())
