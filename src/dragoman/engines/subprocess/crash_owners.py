@@ -14,8 +14,8 @@ A death whose cause is unclear, because the engine was killed or hung, may come 
 much memory, an endless loop) or from outside: an operator, the kernel, a stopped process. It comes
 at any moment then, and between two of them a busy owner gets answers. So it is counted only against
 owners to whom the dead process had given nothing at all, neither a token nor a result, and the one
-that remains is paused only if others did get something. Whoever also sends requests that are
-answered cannot be told apart from one that merely was there, and is not paused.
+that remains is paused only if others did get something. An owner that also sends requests that are
+answered cannot be distinguished from one that merely was there, and is not paused.
 
 A single candidate is paused from the third death on, for a time that doubles with each death: its
 requests are refused with `TooManyCrashes`, and all others are served. An owner that was alone in
