@@ -90,7 +90,7 @@ class BodyReader:
             raise UnsupportedMedia(f"Set `Content-Type: application/json`{hint}.")
         request.refuse_compressed_body()
         with request.record.measure("receive"):
-            hold = self._limit.budget.open_hold()
+            hold = self._limit.budget.open_hold(request.owner)
             request.on_end.append(hold.release)
             limit, timeout = self._limit.get(), self._settings.receive_timeout
             body = await request.read_body(limit, timeout, self._limit.explain(), hold.grow)

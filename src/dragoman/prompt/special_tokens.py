@@ -86,7 +86,8 @@ def substitute(
     """Do what `pattern.sub` does, slice by slice."""
     if len(text) <= SLICE:
         return pattern.sub(replace, text)
-    parts, position = [], 0
+    parts: list[str] = []
+    position = 0
     for match in iterate_matches(pattern, text, reach):
         parts += (text[position : match.start()], replace(match))
         position = match.end()
