@@ -6,6 +6,8 @@ import asyncio
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +18,11 @@ import pytest
 from gguf import GGUFWriter
 
 from dragoman.engines.llamacpp.loading.load_plan import count_cores
-from dragoman.engines.llamacpp.loading.server import PREFIX, remove_stale_folders
+from dragoman.engines.llamacpp.loading.server import (
+    PREFIX,
+    SocketFolder,
+    remove_stale_folders,
+)
 from dragoman.engines.subprocess.engine import SubprocessEngine
 from dragoman.engines.subprocess.restart_schedule import Timing
 from dragoman.errors import BadRequest, EngineDown, ModelBroken
@@ -187,14 +193,53 @@ def test_a_missing_adapter_is_reported(default_model: Path, tmp_path: Path) -> N
 
 
 def test_folders_of_dead_processes_are_removed() -> None:
-    stale = Path(tempfile.mkdtemp(prefix=f"{PREFIX}999999999-"))
-    own = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
+    """Also where process ids say nothing, because containers share the directory."""
+    code = (
+        "import os, sys\n"
+        "from dragoman.engines.llamacpp.loading.server import SocketFolder\n"
+        "folder = SocketFolder()\n"
+        "print(folder.path, flush=True)\n"
+        "sys.stdin.read()\n"
+        "os._exit(0)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    other = Path(process.stdout.readline().strip())
+    renamed = other.rename(other.with_name(f"{PREFIX}999999999-other"))
+    own, unlocked = SocketFolder(), Path(tempfile.mkdtemp(prefix=PREFIX))
+    (unlocked / "engine.sock").touch()
     try:
         remove_stale_folders()
-        assert not stale.exists()
-        assert own.exists()
+        assert all(folder.exists() for folder in (renamed, unlocked, Path(own.path)))
+        process.communicate("")
+        remove_stale_folders()
+        assert not renamed.exists()
+        assert Path(own.path).exists()
     finally:
-        shutil.rmtree(own)
+        own.remove()
+        process.kill()
+        process.wait()
+
+
+def test_an_engine_without_its_socket_is_replaced(default_model: Path) -> None:
+    """Whatever deletes old files in the temporary directory must not end the service."""
+
+    async def go() -> None:
+        engine = make_engine(default_model)
+        await engine.start()
+        try:
+            for folder in list_folders():
+                shutil.rmtree(Path(tempfile.gettempdir()) / folder)
+            with pytest.raises(EngineDown):
+                await engine.tokenize("The sea", False)
+            assert await engine.tokenize("The sea is", False)
+            assert engine.restarts_by_failure == {"died": 1}
+        finally:
+            await engine.aclose()
+
+    asyncio.run(go())
 
 
 def test_at_least_one_core_is_used() -> None:

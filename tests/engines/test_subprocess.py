@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+import uvloop
 
 from dragoman.engines.subprocess.engine import SubprocessEngine
 from dragoman.engines.subprocess.restart_schedule import Timing
@@ -312,6 +313,28 @@ def test_the_child_has_exited_after_closing() -> None:
 
     pid = run_with(make_engine(), use)
     assert not Path(f"/proc/{pid}").exists()
+
+
+@pytest.mark.parametrize("turns", range(0, 60, 3))
+def test_no_process_is_left_when_its_start_is_cancelled(turns: int) -> None:
+    """At any turn of the event loop: while it is created, connected, or loads the engine."""
+
+    async def go() -> None:
+        before = list_children()
+        start = asyncio.create_task(make_engine().start())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        start.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await start
+        assert list_children() <= before
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(go())
+
+
+def list_children() -> set[str]:
+    return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
 
 
 def test_closing_kills_a_child_that_does_not_stop() -> None:

@@ -31,6 +31,10 @@ class Engine:
         for _ in range(times):
             self.owners.blame(owners)
 
+    def stop(self, starters: str, answered: str) -> None:
+        """Die for an unclear reason."""
+        self.owners.blame_unclear([*starters], [*answered])
+
     def get_pause(self, owner: str) -> float:
         try:
             self.owners.check(owner)
@@ -91,3 +95,37 @@ def test_an_owner_that_is_alone_on_the_engine_is_not_paused() -> None:
     assert not engine.get_pause(POISONER)
     engine.owners.check(OTHER)
     assert engine.get_pause(POISONER)
+
+
+# the owners of requests without a token, and those that the dead process had answered
+@pytest.mark.parametrize(
+    ("deaths", "paused"),
+    [
+        pytest.param([("a", "b")] * 2, [], id="two deaths may be one request"),
+        pytest.param([("a", "b")] * 3, [A], id="only others are answered"),
+        pytest.param([("a", "b"), ("a", ""), ("a", "")], [A], id="others were answered once"),
+        pytest.param([("a", "")] * 5, [], id="nobody is answered"),
+        pytest.param([("a", "ab")] * 5, [], id="it is answered, too, so it merely was there"),
+        pytest.param([("ab", "ab")] * 5, [], id="all are busy"),
+        pytest.param([("abc", "c")] * 5, [], id="two that cannot be told apart"),
+        pytest.param([("ab", "c"), ("ac", "b"), ("a", "bc")], [A], id="told apart in the end"),
+        pytest.param([("a", "b"), ("a", "b"), ("a", "ab"), ("a", "b")], [], id="answered between"),
+        pytest.param([("", "ab")] * 5, [], id="nothing was starting"),
+        pytest.param([("b", "")] * 2 + [("a", "b")] * 2, [], id="another one in between"),
+    ],
+)
+def test_who_is_paused_after_deaths_of_unclear_cause(
+    deaths: list[tuple[str, str]], paused: list[str]
+) -> None:
+    engine = Engine()
+    for starters, answered in deaths:
+        engine.stop(starters, answered)
+    assert engine.list_paused() == paused
+
+
+def test_deaths_of_unclear_cause_do_not_clear_an_owner_that_crashes_the_engine() -> None:
+    engine = Engine()
+    for _ in range(3):
+        engine.die(POISONER)
+        engine.stop(THIRD, POISONER + OTHER)
+    assert engine.list_paused() == [POISONER, THIRD]

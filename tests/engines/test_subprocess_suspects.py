@@ -11,10 +11,12 @@ import pytest
 from dragoman.engines.subprocess.messages import CountPrompt, EmbedInputs, TokenizeText
 from dragoman.engines.subprocess.progress import make_call
 from dragoman.engines.subprocess.suspects import (
+    FIRST_REFUSAL,
     JOB_FIELDS,
     MAX_SUSPECTS,
     REMEMBER_SECONDS,
     CrashSuspects,
+    DeathCause,
     compute_digest,
 )
 from dragoman.errors import PoisonRequest, TooManyCrashes
@@ -77,6 +79,16 @@ def test_calls_have_digests_too() -> None:
     assert compute_digest(CountPrompt(1, [1], (), "a")) == compute_digest(CountPrompt(2, [1], ()))
 
 
+class Steps:
+    """The steps of a job that has some."""
+
+    def get_state(self) -> int:
+        return 0
+
+    def has_changed(self, state: int) -> bool:
+        return True
+
+
 class Trial:
     """Suspects with a clock that tests move."""
 
@@ -84,8 +96,10 @@ class Trial:
         self.now = 0.0
         self.suspects = CrashSuspects(lambda: self.now)
 
-    def blame(self, *jobs: Job) -> None:
-        self.suspects.blame(make_call(0, "generate", job) for job in jobs)
+    def blame(self, *jobs: Job, cause: DeathCause = "crashed", has_token: bool = False) -> None:
+        steps = Steps() if has_token else None
+        self.suspects.note_death(make_call(0, "generate", job, steps) for job in jobs)
+        self.suspects.count_death(cause)
 
     async def run(self, job: Job, *, is_harmless: bool = True) -> None:
         async with self.suspects.try_call(job) as outcome:
@@ -117,6 +131,48 @@ def test_the_second_death_counts_and_is_forgotten_after_an_hour() -> None:
         assert not await trial.is_refused(JOB)
         trial.blame(JOB)
         assert not await trial.is_refused(JOB), "it starts again"
+
+    run_trial(use)
+
+
+@pytest.mark.parametrize("cause", ["hung", "killed"])
+def test_after_deaths_of_unclear_cause_it_is_refused_for_a_short_time_that_doubles(
+    cause: DeathCause,
+) -> None:
+    async def use(trial: Trial) -> None:
+        trial.blame(JOB, cause=cause)
+        assert not await trial.is_refused(JOB)
+        for factor in (1, 2, 4):
+            trial.blame(JOB, cause=cause)
+            trial.now += factor * FIRST_REFUSAL - 1
+            assert await trial.is_refused(JOB)
+            trial.now += 2
+            assert not await trial.is_refused(JOB)
+        trial.blame(JOB)  # a crash leaves no doubt
+        trial.now += REMEMBER_SECONDS - 1
+        assert await trial.is_refused(JOB)
+
+    run_trial(use)
+
+
+@pytest.mark.parametrize(("cause", "counts"), [("killed", False), ("hung", True)])
+def test_a_kill_counts_only_for_requests_without_a_token(cause: DeathCause, counts: bool) -> None:
+    async def use(trial: Trial) -> None:
+        for _ in range(3):
+            trial.blame(JOB, cause=cause, has_token=True)
+        assert await trial.is_refused(JOB) == counts
+
+    run_trial(use)
+
+
+def test_a_request_that_waits_is_refused_once_the_cause_of_a_death_is_known() -> None:
+    async def use(trial: Trial) -> None:
+        trial.blame(JOB)
+        trial.suspects.note_death([make_call(0, "generate", JOB)])
+        async with trial.suspects.try_call(JOB) as outcome:  # before the process has exited
+            trial.suspects.count_death("crashed")
+            with pytest.raises(PoisonRequest):
+                outcome.check()
 
     run_trial(use)
 
@@ -185,21 +241,11 @@ def test_requests_beside_an_owner_that_is_found_are_no_suspects() -> None:
                 calls.append(make_call(1, "generate", JOB))
                 calls[1].owner = "other"
             assert await trial.is_refused(JOB) == (number in (2, 3))
-            trial.suspects.blame(calls)
-            trial.suspects.blame_owners()
+            trial.suspects.note_death(calls)
+            trial.suspects.count_death("crashed")
         assert not await trial.is_refused(JOB)
 
     run_trial(use)
-
-
-class Steps:
-    """The steps of a job that has some."""
-
-    def get_state(self) -> int:
-        return 0
-
-    def has_changed(self, state: int) -> bool:
-        return True
 
 
 def test_owners_of_answers_that_have_tokens_are_not_counted() -> None:
@@ -210,8 +256,8 @@ def test_owners_of_answers_that_have_tokens_are_not_counted() -> None:
             poison = make_call(0, "generate", Job(id="a", prompt=[number]))
             answer = make_call(1, "generate", Job(id="b", prompt=[9, number]), Steps())
             poison.owner, answer.owner = "poisoner", "busy"
-            trial.suspects.blame([poison, answer])
-            trial.suspects.blame_owners()
+            trial.suspects.note_death([poison, answer])
+            trial.suspects.count_death("crashed")
         trial.suspects.owners.check("busy")
         with pytest.raises(TooManyCrashes):
             trial.suspects.owners.check("poisoner")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+
 import httpx
 import pytest
 
@@ -9,6 +12,8 @@ from dragoman.http.body import MAXIMUM, MINIMUM, BodyLimit
 from dragoman.runtime import build_engine_runtime
 from dragoman.testing import ScriptedEngine
 from dragoman.testing.byte_tokenizer import ByteTokenizer
+from dragoman.types.worker_threads import run_in_decoder
+from tests.support.remote_engines import in_event_loop
 from tests.support.serving import make_chat, serve_scripted
 
 LONGEST = len("<|endoftext|>")  # characters of the longest token
@@ -59,3 +64,37 @@ def test_the_error_says_where_the_limit_comes_from(options: dict[str, int], reas
         assert reason in response.json()["error"]["message"]
         fitting = httpx.post(f"{server.url}/v1/chat/completions", json=make_chat())
         assert fitting.status_code == 200
+
+
+@pytest.mark.parametrize("escape", ["\\n", '\\"', "\\\\", "\\/"])
+def test_a_body_of_escaped_characters_is_refused_before_it_is_decoded(escape: str) -> None:
+    """Each takes as long to decode as several others, and nothing else runs meanwhile."""
+    with serve_scripted(ScriptedEngine("x", context=1_000_000)) as server:
+        for count, status in ((2_900_000, 200), (3_100_000, 400)):
+            message = f'{{"role":"user","content":"{escape * count}"}}'
+            body = f'{{"model":"scripted","messages":[{message}]}}'
+            answer = httpx.post(
+                f"{server.url}/v1/chat/completions",
+                content=body,
+                headers={"content-type": "application/json"},
+                timeout=60,
+            )
+            assert answer.status_code == status
+            is_refused_early = "more than 3,000,000 escaped characters" in answer.text
+            assert is_refused_early == (count > 3_000_000)
+
+
+@in_event_loop
+async def test_large_bodies_are_decoded_one_at_a_time() -> None:
+    """Each holds the interpreter: the event loop waits for one at most."""
+    running: set[int] = set()
+    together: list[int] = []
+
+    def decode(number: int) -> None:
+        running.add(number)
+        time.sleep(0.01)  # another one would begin
+        together.append(len(running))
+        running.discard(number)
+
+    await asyncio.gather(*(run_in_decoder(decode, number) for number in range(5)))
+    assert together == [1] * 5

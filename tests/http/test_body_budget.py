@@ -134,6 +134,52 @@ def test_unfinished_messages_count(in_fragments: bool) -> None:
         poll_until(lambda: get_left(server) == whole)
 
 
+KEYS = {name: {"authorization": f"Bearer {name}"} for name in ("anna", "bert")}
+
+
+def test_bodies_of_one_key_leave_room_for_others() -> None:
+    """It holds on to them: requests that run, and uploads that never end."""
+    engine = ScriptedEngine([Reply("x", when="wait", hang_at=0), Reply("Hello.")])
+    body = make_body(PATH, "x" * (SIZE // 2) + " wait")
+    head = b"POST %s HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer anna\r\n"
+    unfinished = head + b"content-type: application/json\r\ncontent-length: %d\r\n\r\n%s"
+    with serve_scripted(engine, api_key=[*KEYS]) as server, ExitStack() as stack:
+        whole = get_left(server)
+        for _ in range(2):
+            client = stack.enter_context(connect(server.port))
+            client.sendall(encode_request(PATH, body, "authorization: Bearer anna"))
+        poll_until(lambda: engine.active == 2)
+        for _ in range(8):
+            client = stack.enter_context(connect(server.port))
+            client.sendall(unfinished % (PATH.encode(), SIZE, b" " * (SIZE // 2)))
+        large = make_body(PATH, "x" * SIZE)
+        poll_until(lambda: get_left(server) < whole - 2 * SIZE)
+        answers = {
+            name: httpx.post(server.url + PATH, json=large, headers=headers)
+            for name, headers in KEYS.items()
+        }
+        assert answers["bert"].status_code == 200
+        assert answers["anna"].status_code == 503
+        assert int(answers["anna"].headers["retry-after"]) >= 1
+        assert get_left(server) >= whole // 2
+
+
+def test_messages_of_one_key_leave_room_for_others() -> None:
+    part = Frame(Opcode.TEXT, b"x" * SIZE, fin=False).serialize(mask=True)
+    with serve_scripted("Hello.", api_key=[*KEYS]) as server, ExitStack() as stack:
+        whole = get_left(server)
+        address = f"ws://127.0.0.1:{server.port}/v1/responses"
+        for _ in range(5):
+            client = stack.enter_context(
+                connect_websocket(address, proxy=None, additional_headers=KEYS["anna"])
+            )
+            client.socket.sendall(part)
+        poll_until(lambda: get_left(server) <= whole - 2 * SIZE)
+        large = make_body(PATH, "x" * SIZE)
+        assert httpx.post(server.url + PATH, json=large, headers=KEYS["bert"]).status_code == 200
+        assert get_left(server) >= whole // 2
+
+
 @pytest.mark.parametrize("kind", [resource.RLIMIT_AS, resource.RLIMIT_DATA])
 def test_memory_of_a_process_is_what_its_limits_allow(
     monkeypatch: pytest.MonkeyPatch, kind: int

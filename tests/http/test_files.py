@@ -240,7 +240,9 @@ def test_a_file_expires(server: HostileServer, client: OpenAI) -> None:
 
     async def expire() -> None:
         store = await server.running.app.runtime.state.get_store()
-        owner = server.running.app.runtime.keys.find_all([USER.encode()])[0].owner
+        entry = server.running.app.runtime.keys.find(USER.encode())
+        assert entry is not None
+        owner = entry.owner
         await store.write(lambda tx: tx.files.finish(owner, file.id, expires=1.0))
 
     server.running.run_coroutine(expire())

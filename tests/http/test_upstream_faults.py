@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from dragoman.testing import Reply, ScriptedWorker, WorkerFaults
+from tests.support.forbidden_port import watch_port
 from tests.support.serving import RunningServer
 from tests.support.upstream_servers import run_worker, serve_upstream, write_tokenizer
 
@@ -81,6 +82,22 @@ def test_a_busy_server_is_reported_with_its_delay(
     assert response.json()["error"]["message"]
     worker.set_faults(None)
     assert send(server, api, stream=stream).status_code == 200
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("api", APIS)
+def test_redirects_are_not_followed(
+    server: RunningServer, worker: ScriptedWorker, api: str, status: int
+) -> None:
+    with watch_port() as (port, connections):
+        for location in (f"http://127.0.0.1:{port}/v1/chat/completions", f"//[::1]:{port}/"):
+            worker.set_faults(WorkerFaults(status=status, location=location))
+            for stream in (False, True):
+                response = send(server, api, stream=stream)
+                assert response.status_code == 500
+                message = response.json()["error"]["message"]
+                assert message == "The upstream server redirects requests, which is not followed."
+        assert connections == []
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])

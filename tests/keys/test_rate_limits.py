@@ -98,7 +98,40 @@ def test_unused_tokens_go_back(clock: ManualClock) -> None:
     reservation.settle(150)
     reservation.settle(150)  # twice is once
     assert get_tokens(limiter) == 850
-    limiter.reserve_tokens(ANN, 100, 100).settle(5000)  # more than expected: never below zero
+
+
+def test_tokens_beyond_a_reservation_are_taken_from_the_next_minutes(clock: ManualClock) -> None:
+    limiter = make_limiter(tokens_per_minute=1000)
+    limiter.reserve_tokens(ANN, 100, 100).settle(4000)
+    assert get_tokens(limiter) == 0
+    with pytest.raises(Overloaded) as refusal:
+        limiter.reserve_tokens(ANN, 100, 0)
+    assert refusal.value.retry_after == 60 * 3.1
+    clock.seconds += 180
+    assert get_tokens(limiter) == 0
+    clock.seconds += 30
+    assert get_tokens(limiter) == 500
+
+
+def test_answers_without_a_limit_are_estimated_for_each_choice(clock: ManualClock) -> None:
+    limiter = make_limiter(tokens_per_minute=10_000)
+    limiter.reserve_tokens(ANN, 100, None, choices=4)
+    assert get_tokens(limiter) == 10_000 - 100 - 4 * 1024
+    limiter.reserve_tokens(ANN, 0, 100, choices=4)  # of all choices together
+    assert get_tokens(limiter) == 10_000 - 100 - 4 * 1024 - 100
+
+
+@pytest.mark.parametrize("limits", [[1000, 500], [1000, 500, 100]])
+def test_new_limits_do_not_cancel_what_was_used_beyond(
+    clock: ManualClock, limits: list[int]
+) -> None:
+    current = {ANN: KeyLimits(tokens_per_minute=limits[0])}
+    limiter = RateLimiter(lambda owner: current[owner])
+    limiter.reserve_tokens(ANN, 100, 100).settle(4000)
+    for limit in limits[1:]:
+        current[ANN] = KeyLimits(tokens_per_minute=limit)
+        assert get_tokens(limiter) == 0
+    clock.seconds += 60
     assert get_tokens(limiter) == 0
 
 
@@ -163,7 +196,7 @@ def test_a_bucket_stays_between_zero_and_its_limit(clock: ManualClock, seed: int
         assert 0 <= get_tokens(limiter) <= 500
     for reservation in open_reservations:
         reservation.settle(0)
-    clock.seconds += 60
+    clock.seconds += 60 * 300  # more than was ever used beyond
     assert get_tokens(limiter) == 500
 
 

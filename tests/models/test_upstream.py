@@ -23,6 +23,7 @@ from dragoman.models.upstream.server_info import ServerInfo, shorten_name
 from dragoman.models.upstream.tokenizer_files import find_tokenizer, open_place
 from dragoman.models.upstream.versions import list_ignored_fields, parse_version
 from dragoman.types import Capabilities
+from tests.support.forbidden_port import watch_port
 from tests.support.upstream_routes import INVALID, make_lm_studio_routes, make_ollama_routes
 from tests.support.upstream_servers import (
     TEMPLATE,
@@ -319,6 +320,18 @@ def test_a_list_may_be_sent_alone() -> None:
     with run_table(chat | {"/v1/models": (200, listed)}) as server:
         info = find_info(server.url)
         assert (info.model, info.other_models, info.context) == ("a", ("b",), 4096)
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_redirects_of_a_server_are_not_followed(status: int) -> None:
+    """The other server gets neither the request nor the key, and its address is in no error."""
+    routes: dict[str, Answer] = {"/v1/models": (status, {})}
+    with watch_port() as (port, connections), run_table(routes) as server:
+        server.location = f"http://127.0.0.1:{port}/v1/models"
+        with pytest.raises(ModelBroken, match="redirects to another address") as error:
+            discover(make_options(server.url), "secret")
+        assert str(port) not in error.value.message
+        assert connections == []
 
 
 def test_says_that_nothing_runs_there() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.engines.llamacpp import gguf
+from dragoman.prompt import special_tokens
 from dragoman.prompt.renderer import PromptRenderer, RenderedPrompt
 from dragoman.prompt.special_tokens import (
     BREAK,
     FOLDING_LETTERS,
     PROMPT_END,
+    SLICE,
     SpecialTokenGuard,
+    iterate_matches,
     make_trie_pattern,
     remove_breaks,
 )
@@ -229,6 +233,40 @@ def test_broken_texts_contain_no_special_token_and_clean_up_to_the_same(
     assert len(guard.split(broken)) == 1
     assert len(guard.split(broken.replace("im_", ""))) == 1
     assert remove_breaks(broken) == (first + second).replace(BREAK, "").replace(PROMPT_END, "")
+
+
+@settings(max_examples=300)
+@given(PIECES, st.integers(1, 12), st.booleans())
+def test_long_texts_are_searched_in_slices_with_the_same_result(
+    pieces: list[str], size: int, ignore_case: bool
+) -> None:
+    guard = SpecialTokenGuard(SPECIAL, separators=["im_"], ignore_case=ignore_case)
+    text = "".join(pieces)
+    broken = guard.break_tokens(text)
+
+    def read() -> list[object]:
+        visible = guard.break_visibly(text)
+        return [guard.break_tokens(text), guard.split(text), remove_breaks(broken), visible]
+
+    whole = read()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(special_tokens, "SLICE", size)
+        assert read() == whole
+
+
+def test_no_search_holds_the_interpreter_for_more_than_a_slice() -> None:
+    """Other threads run between two searches: each begins and ends within a slice."""
+    searched: list[int] = []
+
+    class Pattern:
+        def finditer(self, text: str, start: int, end: int) -> Iterator[re.Match[str]]:
+            searched.append(min(end, len(text)) - start)
+            return iter(())
+
+    text = "a" * (10 * SLICE + 7)
+    assert [*iterate_matches(Pattern(), text, 5)] == []  # type: ignore[arg-type]
+    assert sum(searched) == len(text) + 5 * 10
+    assert max(searched) == SLICE + 5
 
 
 def test_many_special_tokens() -> None:

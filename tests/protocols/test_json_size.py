@@ -36,7 +36,7 @@ def count(value: Any) -> dict[str, int]:
 
 
 def has_excess(body: bytes, **limits: int) -> bool:
-    every = {**NO_LIMITS, "wide_bytes": 10**9, **limits}
+    every = {**NO_LIMITS, "wide_bytes": 10**9, "escapes": 10**9, **limits}
     return find_excess(body, JsonSizeLimits(**every)) is not None
 
 
@@ -76,3 +76,16 @@ def test_a_body_that_is_not_utf8_is_noticed(chunk: int, monkeypatch: pytest.Monk
     for raw in (b'{"a":"\xc3', b'{"a":"\xc3("}', b'{"a":"abcdefgh\xff"}'):
         with pytest.raises(UnicodeDecodeError):
             has_excess(raw)
+
+
+@settings(max_examples=300)
+@given(st.lists(st.sampled_from(["a", "\\n", '\\"', "\\\\", "\\u0041", "\\/"])), st.integers(1, 9))
+def test_escaped_characters_are_counted_wherever_the_chunks_end(
+    parts: list[str], chunk: int
+) -> None:
+    body = ('{"a":"' + "".join(parts) + '"}').encode()
+    escapes = sum(part != "a" for part in parts)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_size, "CHUNK", chunk)
+        assert not has_excess(body, escapes=escapes)
+        assert not escapes or has_excess(body, escapes=escapes - 1)

@@ -190,6 +190,90 @@ class ProbedPromptedEngine(PromptedEngine):
         return 0.0
 
 
+def kill_process() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class StagedEngine(PromptedEngine):
+    """Kills its process at one stage of its life. Prompts do what they do in `PromptedEngine`."""
+
+    capabilities = Capabilities(
+        embeddings=1, tokenize=True, slots=4, sampling=frozenset({"max_tokens"}), can_sleep=True
+    )
+
+    def __init__(self, stage: str) -> None:
+        super().__init__()
+        self._stage = stage
+
+    def _reach(self, stage: str) -> None:
+        if stage == self._stage:
+            kill_process()
+
+    @property
+    def steps_together(self) -> bool:
+        """Read as soon as the process has said that it is ready."""
+        if self._stage == "ready":
+            asyncio.get_running_loop().call_later(0.01, kill_process)
+        return False
+
+    @property
+    def has_died(self) -> bool:
+        """Read for each ping."""
+        self._reach("ping")
+        return False
+
+    async def probe(self) -> float:
+        self._reach("probe")
+        return 0.0
+
+    async def admit(self, job: Job) -> None:
+        self._reach("admit")
+
+    async def generate(self, job: Job) -> AsyncGenerator[Step, None]:
+        self._reach("start")
+        try:
+            async for step in super().generate(job):
+                yield step
+                self._reach("step")
+            self._reach("end")
+        except (GeneratorExit, asyncio.CancelledError):
+            self._reach("cancel")
+            raise
+
+    async def embed(self, inputs: Sequence[list[int] | str]) -> list[list[float]]:
+        self._reach("embed")
+        return await super().embed(inputs)
+
+    async def sleep(self) -> None:
+        self._reach("sleep")
+
+    async def wake(self) -> None:
+        self._reach("wake")
+
+
+def create_staged(folder: str, plan: list[str]) -> StagedEngine:
+    """Kill the first process at the first stage of the plan, and so on; then none any more.
+
+    Each process leaves a file with its number, which contains its id. One of which there is a file
+    `wait-NUMBER` waits until that is gone.
+    """
+    number = 0
+    while True:
+        try:
+            with (Path(folder) / f"start-{number}").open("x") as file:
+                file.write(str(os.getpid()))
+            break
+        except FileExistsError:
+            number += 1
+    waiting = Path(folder) / f"wait-{number}"
+    while waiting.exists():
+        time.sleep(0.001)
+    stage = plan[number] if number < len(plan) else ""
+    if stage == "create":
+        kill_process()
+    return StagedEngine(stage)
+
+
 def create_prompted() -> PromptedEngine:
     return PromptedEngine()
 

@@ -183,9 +183,11 @@ class HostileServer:
 
     def _list_error_forms(self, path: str) -> list[tuple[set[str], set[str]]]:
         """List the keys of the error objects of the wire APIs that a path may have."""
-        plain = unquote(path.removeprefix("http://localhost").partition("?")[0])
-        nearest = self.running.app.router.find(plain).nearest if path[:1] in "/h" else None
-        dialects = nearest.dialects if nearest is not None else self._default_dialects
+        plain = unquote(re.sub(r"^\w+://[^/]*", "", path, flags=re.I).partition("?")[0])
+        nearest = self.running.app.router.find(plain).nearest if plain[:1] == "/" else None
+        dialects = [] if nearest is None else list(nearest.dialects)
+        if nearest is None or path[0] != "/":  # a target that is not valid has no path
+            dialects += self._default_dialects
         error = DragomanError("The message.")
         return [_get_form(json.loads(dialect.encode_error(error, "id"))) for dialect in dialects]
 

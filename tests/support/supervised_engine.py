@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import httpx
+import msgspec
 
 from dragoman.engines.subprocess.engine import SubprocessEngine
 from dragoman.engines.subprocess.restart_schedule import Timing
@@ -23,6 +24,8 @@ FAST = Timing(
     max_restart_delay=0.01,
     max_restarts=1000,
 )
+# a busy machine is no hang here
+PATIENT = msgspec.structs.replace(FAST, hang_timeout=20.0)
 
 
 class SupervisedServer:
@@ -51,10 +54,14 @@ class SupervisedServer:
 
 @contextmanager
 def serve_supervised(
-    factory: str = "create_prompted", *, timing: Timing = FAST, **options: Any
+    factory: str = "create_prompted",
+    settings: Mapping[str, object] | None = None,
+    *,
+    timing: Timing = FAST,
+    **options: Any,
 ) -> Iterator[SupervisedServer]:
     """Serve an engine of `faulty_engines`."""
-    engine = SubprocessEngine(f"{FAULTY}:{factory}", {}, name="faulty", timing=timing)
+    engine = SubprocessEngine(f"{FAULTY}:{factory}", settings or {}, name="faulty", timing=timing)
     engine.capabilities = PromptedEngine.capabilities
     with (
         serve_scripted(engine, **options) as server,

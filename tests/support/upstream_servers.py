@@ -90,6 +90,7 @@ class TableServer:
         self.api_key = api_key
         self.requests: list[tuple[str, Any]] = []
         self.headers: list[Mapping[str, str]] = []
+        self.location = ""  # of all answers, where they are redirects
         table = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -145,6 +146,8 @@ class TableServer:
             "content-type", "text/event-stream" if is_stream else "application/json"
         )
         handler.send_header("content-length", str(len(data)))
+        if self.location:
+            handler.send_header("location", self.location)
         handler.end_headers()
         handler.wfile.write(data)
 

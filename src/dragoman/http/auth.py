@@ -1,10 +1,12 @@
 """Who sends a request, and whether they may: keys, scopes and limits, for every route.
 
 `KeyGuard` is the one place that decides. A request needs a valid key unless its path is open; the
-key must have the route in its scope, and its owner must be within its limits. Models are part of
-the scope, too; the registry hides those that an owner may not use. A WebSocket is checked at its
-handshake and again for each message, so that a key that was removed opens nothing new. An answer
-that has begun is finished, whatever happens to its key.
+key must have the route in its scope, and its owner must be within its limits. A request with two
+different keys is refused wherever a key is needed, even if one of them is invalid: nobody could say
+whose request it is, and each request tries one key. Models are part of the scope, too; the registry
+hides those that an owner may not use. A WebSocket is checked at its handshake and again for each
+message, so that a key that was removed opens nothing new. An answer that has begun is finished,
+whatever happens to its key.
 """
 
 from __future__ import annotations
@@ -27,14 +29,14 @@ INTERNAL_ERROR = 500
 
 
 def read_keys(headers: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
-    """Return the keys that a request carries, as `Authorization: Bearer` or as `x-api-key`."""
+    """Return the different keys of a request, in `Authorization: Bearer` and `x-api-key`."""
     keys = []
     for name, value in headers:
         if name == b"authorization" and value[:7].lower() == b"bearer ":
             keys.append(value[7:].strip())
         elif name == b"x-api-key":
             keys.append(value.strip())
-    return keys
+    return list(dict.fromkeys(filter(None, keys)))
 
 
 class KeyGuard:
@@ -87,20 +89,20 @@ class KeyGuard:
     async def _authorize(self, request: RequestContext) -> AbstractContextManager[None]:
         """Check the key of a request, and return a block inside which the request is counted."""
         await self._keys.refresh()
-        keys = read_keys(request.scope["headers"])
-        entries = self._keys.find_all(keys)
-        entry = self._choose_entry(request, entries)
+        key = self._read_key(request)
+        found = self._keys.find(key) if key else None
+        entry = found if self._needs_key(request) else None
         if entry is not None:
             request.owner, request.key_name = entry.owner, entry.name
             request.get_rate_limits = lambda: self._limiter.get_status(entry.owner)
         set_cache_scope(request.owner)
         running = self._limiter.start_request(request.owner, is_concurrent=request.is_concurrent)
         try:
-            request.is_admin = is_admin = self._is_admin(entries)
+            request.is_admin = is_admin = self._is_admin(found)
             if request.access == "admin" and not is_admin:
-                raise self._make_admin_error(entries, keys)
+                raise self._make_admin_error(found, key)
             if request.access == "key" and self._keys.required and entry is None:
-                raise self._make_unauthorized(keys)
+                raise self._make_unauthorized(key)
             name = request.route_name
             if entry is not None and name is not None and not entry.scope.allows_route(name):
                 raise Forbidden("This API key may not use this path.")
@@ -110,13 +112,20 @@ class KeyGuard:
             raise
         return running
 
-    def _choose_entry(self, request: RequestContext, entries: list[KeyEntry]) -> KeyEntry | None:
-        """Return whose request this is; None if it has no valid key, or needs none."""
-        if request.access == "open" or not entries:
-            return None
+    def _read_key(self, request: RequestContext) -> bytes:
+        """Return the key of a request, or nothing; refuse two keys where one is needed."""
+        keys = read_keys(request.scope["headers"])
+        if len(keys) > 1 and self._needs_key(request):
+            raise Unauthorized(
+                "The request has two different API keys, in its `Authorization` and `x-api-key` "
+                "headers. Send one of them."
+            )
+        return keys[0] if len(keys) == 1 else b""
+
+    def _needs_key(self, request: RequestContext) -> bool:
         if request.access == "admin":
-            return next((entry for entry in entries if entry.is_admin), entries[0])
-        return entries[0] if self._keys.required else None
+            return self._keys.required or self._keys.has_admin_keys
+        return request.access == "key" and self._keys.required
 
     def _set_report_options(self, request: RequestContext, *, is_admin: bool) -> None:
         """Note what the client wants to know about its request, if it may know that."""
@@ -128,27 +137,27 @@ class KeyGuard:
             )
         request.record.options |= parse_report_headers(timings, trace, debug)
 
-    def _is_admin(self, entries: list[KeyEntry]) -> bool:
+    def _is_admin(self, entry: KeyEntry | None) -> bool:
         if self._keys.has_admin_keys:
-            return any(entry.is_admin for entry in entries)
+            return entry is not None and entry.is_admin
         return self._local and not self._keys.required
 
-    def _make_admin_error(self, entries: list[KeyEntry], keys: list[bytes]) -> DragomanError:
-        if self._keys.required and not entries:
-            return self._make_unauthorized(keys)
+    def _make_admin_error(self, entry: KeyEntry | None, key: bytes) -> DragomanError:
+        if self._keys.required and entry is None:
+            return self._make_unauthorized(key)
         if not self._keys.has_admin_keys:
             return Forbidden(
                 "This path needs an admin key, and the server has none. "
                 "Start it with `--admin-key KEY`."
             )
-        if not keys:
-            return self._make_unauthorized(keys)
+        if not key:
+            return self._make_unauthorized(key)
         return Forbidden("This path needs an admin key.")
 
-    def _make_unauthorized(self, keys: list[bytes]) -> Unauthorized:
-        if not keys:
+    def _make_unauthorized(self, key: bytes) -> Unauthorized:
+        if not key:
             return Unauthorized("Missing API key: send it as `Authorization: Bearer KEY`.")
-        if self._keys.has_expired(keys):
+        if self._keys.has_expired(key):
             return Unauthorized("This API key has expired.")
         return Unauthorized("Invalid API key.")
 

@@ -21,7 +21,7 @@ from dragoman.protocols.dialect import Decode, DialectContext
 from dragoman.protocols.shared.json_body import LARGE_BODY, collect_warnings
 from dragoman.signing import Signer
 from dragoman.types.loop_share import StartQueue
-from dragoman.types.worker_threads import run_in_worker
+from dragoman.types.worker_threads import run_in_decoder
 
 ESCAPE = 6  # bytes of an escaped character
 MINIMUM = 8 << 20  # bytes
@@ -90,7 +90,7 @@ class BodyReader:
             raise UnsupportedMedia(f"Set `Content-Type: application/json`{hint}.")
         request.refuse_compressed_body()
         with request.record.measure("receive"):
-            hold = self._limit.budget.open_hold()
+            hold = self._limit.budget.open_hold(request.owner)
             request.on_end.append(hold.release)
             limit, timeout = self._limit.get(), self._settings.receive_timeout
             body = await request.read_body(limit, timeout, self._limit.explain(), hold.grow)
@@ -118,7 +118,7 @@ class BodyReader:
         with collect_warnings(request.warnings), request.record.measure("decode"):
             if len(body) <= LARGE_BODY:
                 return decode(body, context)
-            return await run_in_worker(decode, body, context)
+            return await run_in_decoder(decode, body, context)
 
 
 def is_from_page(request: RequestContext) -> bool:

@@ -28,6 +28,7 @@ from dragoman.http.body import BodyLimit
 from dragoman.http.closing import LingeringClose, StallTimer, encode_rejection
 from dragoman.http.network.direct_request import DirectRequest
 from dragoman.http.network.half_close import HalfClose
+from dragoman.http.network.request_target import convert_target
 from dragoman.http.network.response_transport import (
     CycleTransport,
     DirectWriter,
@@ -223,7 +224,10 @@ class Connection(HttpToolsProtocol):
             raise self._rejection
 
     def on_headers_complete(self) -> None:
-        if self._pipelined or self.parser.should_upgrade():
+        if self._pipelined:
+            return
+        self.url = convert_target(self.url, self.headers, self.parser.get_http_version())
+        if self.parser.should_upgrade():
             return
         self._phase = "body"
         self._upgrade_declined = False

@@ -42,6 +42,7 @@ from dragoman.http.asgi import (
 )
 from dragoman.http.cancellation import Disconnected
 from dragoman.http.metrics import Metrics
+from dragoman.http.network.request_target import HOST
 from dragoman.http.router import Router
 from dragoman.telemetry.log_format import escape_text
 from dragoman.telemetry.observer import CLIENT_CLOSED_REQUEST, RequestObserver
@@ -49,7 +50,6 @@ from dragoman.telemetry.observer import CLIENT_CLOSED_REQUEST, RequestObserver
 log = logging.getLogger("dragoman.http")
 
 _REQUEST_ID = re.compile(rb"[\w.:@/+=-]{1,128}", re.ASCII)
-_HOST = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[\w.-]*)(:\d{1,5})?", re.ASCII)
 DISCONNECTED_CODE = "client_disconnected"
 NO_RETRY: Header = (b"x-should-retry", b"false")
 REJECTIONS = (401, 403, 404)  # their messages name the path
@@ -217,7 +217,7 @@ class HostGuard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = get_request(scope)
         hosts = [value for name, value in scope["headers"] if name == b"host"]
-        if hosts and (len(hosts) > 1 or not _HOST.fullmatch(hosts[0])):
+        if hosts and (len(hosts) > 1 or not HOST.fullmatch(hosts[0])):
             raise InvalidHost("The Host header is malformed.")
         if not hosts and scope.get("http_version") == "1.1":
             raise InvalidHost("HTTP/1.1 requires a Host header.")

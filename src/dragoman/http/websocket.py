@@ -47,7 +47,7 @@ class WebSocketSession:
         self._queue: deque[bytes] = deque()
         self._queued_bytes = 0
         self._current_bytes = 0  # of the message that the handler works on
-        self._hold = sessions.limit.budget.open_hold()  # of both
+        self._hold = sessions.limit.budget.open_hold(request.owner)  # of both
         self._wakeup = asyncio.Event()
         self._closed = asyncio.Event()
         self._reader: asyncio.Task[None] | None = None
@@ -63,6 +63,8 @@ class WebSocketSession:
         if (await request.receive())["type"] != "websocket.connect":
             raise Disconnected
         request.status = 101
+        if self._direct is not None:
+            self._direct.set_owner(request.owner)
         await self._send({"type": "websocket.accept", "headers": request.response_headers})
         self.accepted = True
         self._reader = asyncio.create_task(self._read())

@@ -153,6 +153,10 @@ class WebSocketConnection(asyncio.Protocol):
     def _is_open(self) -> bool:
         return self._answered and self._close_code is None and not self.transport.is_closing()
 
+    def set_owner(self, owner: str) -> None:
+        """Count what is received as bodies of this owner; before anything is."""
+        self._hold.set_owner(owner)
+
     def write(self, data: bytes) -> None:
         self._protocol.send_text(data)
         self._flush()

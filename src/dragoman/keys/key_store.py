@@ -16,7 +16,7 @@ import asyncio
 import hmac
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias
@@ -121,16 +121,15 @@ class KeyStore:
     def entries(self) -> list[KeyEntry]:
         return list(self._table.by_owner.values())
 
-    def find_all(self, keys: Iterable[bytes]) -> list[KeyEntry]:
-        """Return the entries of those of these keys that are valid."""
-        return [entry for entry in self._find_known(keys) if not entry.has_expired]
+    def find(self, key: bytes) -> KeyEntry | None:
+        """Return the entry of a key, if it is valid."""
+        entry = self._table.find(key)
+        return None if entry is None or entry.has_expired else entry
 
-    def has_expired(self, keys: Iterable[bytes]) -> bool:
-        """Whether one of these keys was valid once."""
-        return any(entry.has_expired for entry in self._find_known(keys))
-
-    def _find_known(self, keys: Iterable[bytes]) -> Iterator[KeyEntry]:
-        return (entry for key in keys if (entry := self._table.find(key)) is not None)
+    def has_expired(self, key: bytes) -> bool:
+        """Whether a key was valid once."""
+        entry = self._table.find(key)
+        return entry is not None and entry.has_expired
 
     def find_owner(self, owner: str) -> KeyEntry | None:
         """Return the entry of an owner, if a key of it is valid."""

@@ -2,8 +2,10 @@
 
 Requests and tokens have a token bucket each, which holds what one minute allows and fills up
 evenly. A request takes one request and a place among the concurrent ones when it begins. When its
-prompt is known, it reserves the tokens of the prompt and of the answer it may get; at its end, the
-tokens that it did not use go back. A bucket is never below zero.
+prompt is known, it reserves the tokens of the prompt and of the answers it may get; at its end, the
+tokens that it did not use go back. Tokens that it used beyond its reservation, because nobody has
+limited its answers, are taken from the next minutes: the owner waits until the bucket has made up
+for them. Otherwise requests without a limit of tokens would be as good as free.
 
 A `Charge` is what one request holds. A background response that outlives its request shares the
 charge of that request, so it is counted once. Everything runs on one event loop.
@@ -39,17 +41,21 @@ class RateBucket:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._level = float(limit)
+        self._level = float(limit)  # below zero by what was used beyond reservations
         self._updated = now()
 
     def resize(self, limit: int) -> None:
         """Change the limit; what was used stays used."""
         if limit != self.limit:
-            self._level = max(0.0, limit - (self.limit - self.remaining))
+            level = self._refill()
+            self._level = max(min(0.0, level), limit - (self.limit - level))
             self.limit = limit
 
     @property
     def remaining(self) -> float:
+        return max(0.0, self._refill())
+
+    def _refill(self) -> float:
         moment = now()
         refilled = (moment - self._updated) * self.limit / MINUTE
         self._updated = moment
@@ -62,12 +68,16 @@ class RateBucket:
         self._level -= taken
         return taken
 
+    def overdraw(self, amount: float) -> None:
+        """Take this much, whether it is left or not."""
+        self._level = self._refill() - amount
+
     def give_back(self, amount: float) -> None:
-        self._level = min(float(self.limit), self.remaining + amount)
+        self._level = min(float(self.limit), self._refill() + amount)
 
     def compute_wait(self, amount: float) -> float:
         """Return how long it takes until this much is left."""
-        return max(0.0, amount - self.remaining) * MINUTE / self.limit
+        return max(0.0, amount - self._refill()) * MINUTE / self.limit
 
     def get_status(self) -> RateLimit:
         return RateLimit(self.limit, math.floor(self.remaining), self.compute_wait(self.limit))
@@ -168,7 +178,7 @@ class TokenReservation:
         if used <= self._tokens:
             bucket.give_back(self._tokens - used)
         else:
-            bucket.take(used - self._tokens)
+            bucket.overdraw(used - self._tokens)
 
 
 NO_CHARGE = Charge(None)
@@ -248,19 +258,25 @@ class RateLimiter:
             usage.requests.take(1)
 
     def reserve_tokens(
-        self, owner: str, prompt: int, answer: int | None, *, already_admitted: bool = False
+        self,
+        owner: str,
+        prompt: int,
+        answer: int | None,
+        *,
+        choices: int = 1,
+        already_admitted: bool = False,
     ) -> TokenReservation:
-        """Reserve the tokens of a prompt and its answer, or raise `Overloaded`.
+        """Reserve the tokens of the prompts of a request and its answers, or raise `Overloaded`.
 
-        `answer` is None where nobody limits it; then it is estimated. A request that was
-        `already_admitted` continues an answer and is not rejected.
+        `answer` is None where nobody limits it; then it is estimated for each of the `choices`. A
+        request that was `already_admitted` continues an answer and is not rejected.
         """
         usage = self._get_usage(owner, self._find_limits(owner))
         if usage is None or usage.tokens is None:
             return TokenReservation(usage)
         bucket = usage.tokens
         if answer is None:
-            answer = min(DEFAULT_ANSWER, max(0, bucket.limit - prompt))
+            answer = min(choices * DEFAULT_ANSWER, max(0, bucket.limit - prompt))
         if not already_admitted:
             with usage.count_refusals():
                 _check_tokens(bucket, prompt, prompt + answer)

@@ -129,6 +129,7 @@ async def prepare(request: Request, services: Services, already_admitted: bool =
             request.owner,
             plan.estimated_prompt_tokens,
             plan.max_answer_tokens,
+            choices=sum(job.n for job in plan.jobs),
             already_admitted=already_admitted,
         )
     except BaseException:

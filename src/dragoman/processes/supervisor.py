@@ -69,28 +69,39 @@ class ChildProcess(asyncio.SubprocessProtocol):
         return self._connection.read_count
 
     async def start(self, command: Sequence[str]) -> None:
-        """Start the process; `OSError` or `ValueError` if the system cannot."""
+        """Start the process; `OSError` or `ValueError` if the system cannot.
+
+        If this is cancelled, the process has exited when it returns.
+        """
         loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair()
         try:
-            await loop.subprocess_exec(
-                lambda: self,
-                *command,
-                stdin=theirs.fileno(),
-                start_new_session=True,  # signals of the terminal are for the parent
-            )
-        except BaseException:
-            ours.close()
-            self._connection.connection_lost(None)
-            self._end_process()
-            raise
-        finally:
-            theirs.close()
-        try:
+            await self._spawn(command, theirs)
             await loop.create_connection(lambda: self._connection, sock=ours)
         except BaseException:
             ours.close()
             self._connection.connection_lost(None)  # which kills the child
+            if self._process is None:
+                self._end_process()
+            await asyncio.shield(self.exited)
+            raise
+        finally:
+            theirs.close()
+
+    async def _spawn(self, command: Sequence[str], connection: socket.socket) -> None:
+        """Create the process; one that is being created when this is cancelled is known then."""
+        spawning = asyncio.ensure_future(
+            asyncio.get_running_loop().subprocess_exec(
+                lambda: self,
+                *command,
+                stdin=connection.fileno(),
+                start_new_session=True,  # signals of the terminal are for the parent
+            )
+        )
+        try:
+            await asyncio.shield(spawning)
+        except asyncio.CancelledError:
+            await asyncio.wait({spawning})
             raise
 
     def send(self, body: bytes) -> None:
@@ -171,9 +182,11 @@ class ChildProcess(asyncio.SubprocessProtocol):
         self.kill()
         if not self.ready.done():
             self.ready.set_result(None)
-        if self._on_disconnect is not None:
-            self._on_disconnect()
-        self._report_exit()
+        try:
+            if self._on_disconnect is not None:
+                self._on_disconnect()
+        finally:
+            self._report_exit()  # or nobody would replace the child
 
     def _end_process(self) -> None:
         self._has_ended = True

@@ -23,7 +23,7 @@ Tokens of a single character cannot be broken and are never read as special here
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import groupby
 from typing import TypeAlias
 
@@ -40,7 +40,9 @@ _CODE_POINTS = re.compile(f"[{BREAK}{PROMPT_END}{POSITION}{MEDIA}]")
 _WRITTEN_BREAK = re.compile(rf"{BREAK}|\\[uU][fF][dD][dD]0")
 _ESCAPE = re.compile(r"\\(?=[uU][fF][dD][dD][023])")
 
-MAX_SPLIT = 1 << 16  # characters that are split at once
+SLICE = 1 << 16  # characters that are searched at once
+WRITTEN_LENGTH = 6  # characters of a written break
+MAX_MATCH = 1 << 12  # characters of a special token or a separator
 # Words of the format of messages, tools and schemas: never changed as keys, roles or types
 _FORMAT_WORDS = (
     "additionalProperties allOf anyOf arguments array assistant boolean const content default "
@@ -62,8 +64,42 @@ FOLDING_LETTERS = (
 TrieNode: TypeAlias = "dict[str, TrieNode]"  # by character; an empty key ends a word
 
 
+def iterate_matches(pattern: re.Pattern[str], text: str, reach: int) -> Iterator[re.Match[str]]:
+    """Yield the matches in a text, of which each looks at `reach` characters at most.
+
+    A search holds the interpreter from beginning to end. So a long text is searched slice by slice,
+    and other threads get to run in between.
+    """
+    position = 0
+    for start in range(0, len(text), SLICE):
+        end = start + SLICE
+        for match in pattern.finditer(text, max(position, start), end + reach):
+            if match.start() >= end:
+                break
+            position = match.end()
+            yield match
+
+
+def substitute(
+    pattern: re.Pattern[str], replace: Callable[[re.Match[str]], str], text: str, reach: int
+) -> str:
+    """Do what `pattern.sub` does, slice by slice."""
+    if len(text) <= SLICE:
+        return pattern.sub(replace, text)
+    parts: list[str] = []
+    position = 0
+    for match in iterate_matches(pattern, text, reach):
+        parts += (text[position : match.start()], replace(match))
+        position = match.end()
+    return "".join([*parts, text[position:]]) if parts else text
+
+
 def remove_breaks(text: str) -> str:
-    return _WRITTEN_BREAK.sub("", text)
+    return substitute(_WRITTEN_BREAK, _drop, text, WRITTEN_LENGTH)
+
+
+def _drop(match: re.Match[str]) -> str:
+    return ""
 
 
 def make_trie_pattern(words: Iterable[str]) -> str:
@@ -219,16 +255,16 @@ class SpecialTokenGuard:
                 part if ours else self.break_tokens(part) for part, ours in text.parts
             )
         if BREAK in text or PROMPT_END in text or POSITION in text or MEDIA in text:
-            text = _CODE_POINTS.sub("", text)
+            text = substitute(_CODE_POINTS, _drop, text, 1)
         if "\\" in text:
-            text = _ESCAPE.sub(_append_break, text)
+            text = substitute(_ESCAPE, _append_break, text, WRITTEN_LENGTH)
         for pattern in self._break_patterns:
-            text = pattern.sub(_append_break, text)
+            text = substitute(pattern, _append_break, text, self._longest)
         if not self._longest:
             return text
-        if self._separators is not None and self._separators.search(text):
-            return "".join(map(self._break_ends, self._separators.split(text)))
-        return self._break_ends(text)
+        if self._separators is None:
+            return self._break_ends(text)
+        return "".join(map(self._break_ends, _split(self._separators, text)))
 
     def _break_ends(self, text: str) -> str:
         """Break a text that begins like the end of a special token or ends like the beginning."""
@@ -281,21 +317,12 @@ class SpecialTokenGuard:
         if self._tokens is None or self._tokens.search(text) is None:
             return text
         for pattern in _make_break_patterns(self._specials, ignore_case=False):
-            text = pattern.sub(rf"\g<0>{VISIBLE_BREAK}", text)
+            text = substitute(pattern, _append_visible_break, text, self._longest)
         return text
 
     def split(self, text: str) -> list[str]:
         """Split a text into plain text and special tokens, alternately; the ends are plain text."""
-        if self._tokens is None:
-            return [text]
-        if len(text) <= MAX_SPLIT:
-            return self._tokens.split(text)
-        pieces: list[str] = []
-        start = 0  # one by one, so that other threads get to run in between
-        for match in self._tokens.finditer(text):
-            pieces += (text[start : match.start()], match[0])
-            start = match.end()
-        return [*pieces, text[start:]]
+        return [text] if self._tokens is None else _split(self._tokens, text)
 
     def find_middles(self, pieces: list[str], values: Json) -> frozenset[str]:
         """Return the client's texts that could be the middle of a special token in the prompt."""
@@ -326,6 +353,22 @@ def iterate_texts(value: Json) -> Iterator[str]:
 
 def _append_break(match: re.Match[str]) -> str:
     return match[0] + BREAK
+
+
+def _append_visible_break(match: re.Match[str]) -> str:
+    return match[0] + VISIBLE_BREAK
+
+
+def _split(pattern: re.Pattern[str], text: str) -> list[str]:
+    """Split a text into what is between the matches and the matches, alternately."""
+    if len(text) <= SLICE:
+        return pattern.split(text)
+    pieces: list[str] = []
+    start = 0
+    for match in iterate_matches(pattern, text, MAX_MATCH):
+        pieces += (text[start : match.start()], match[0])
+        start = match.end()
+    return [*pieces, text[start:]]
 
 
 def _make_break_patterns(tokens: Collection[str], ignore_case: bool) -> Iterator[re.Pattern[str]]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,7 +14,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.supervised_engine import SupervisedServer, serve_supervised
+from tests.support.serving import poll_until
+from tests.support.supervised_engine import PATIENT, SupervisedServer, serve_supervised
 
 # ways to kill an engine: they are all the same to those who wait for it
 DEADLY = ("crash", "step hang", "admit-crash")
@@ -124,9 +128,56 @@ def test_an_owner_that_varies_the_request_is_paused_and_others_are_served() -> N
         assert server.engine.restarts == 3
 
 
-def test_nobody_is_paused_when_the_engine_is_killed() -> None:
+@pytest.mark.parametrize("word", ["kill", "hang"])
+def test_an_owner_whose_requests_are_killed_or_hang_is_paused(word: str) -> None:
+    """As by the kernel, for lack of memory. No process of the engine has answered this owner."""
     with serve_supervised(api_key=[*KEYS]) as server:
         assert complete_as(server, "bert", "step").status_code == 200
-        deadly = [complete_as(server, "anna", f"kill {number}") for number in range(4)]
-        assert [answer.status_code for answer in deadly] == [503] * 4
-        assert complete_as(server, "anna", "step").status_code == 200
+        deadly = [complete_as(server, "anna", f"{word} {number}") for number in range(4)]
+        assert [answer.status_code for answer in deadly] == [503, 503, 503, 429]
+        assert deadly[-1].json()["error"]["code"] == "too_many_crashes"
+        assert complete_as(server, "bert", "step").status_code == 200
+
+
+def test_nobody_is_paused_or_refused_when_others_kill_the_engine() -> None:
+    """Both owners send requests all the time, with few prompts; then the engine is killed."""
+    with serve_supervised(api_key=[*KEYS]) as server:
+        outcomes: Counter[int] = Counter()
+        stopped = threading.Event()
+
+        def repeat(key: str) -> None:
+            while not stopped.is_set():
+                answer = complete_as(server, key, f"wait:0.01 step wait:0.01 {key}")
+                outcomes[answer.status_code] += 1
+
+        threads = [threading.Thread(target=repeat, args=[key]) for key in (*KEYS, *KEYS)]
+        for thread in threads:
+            thread.start()
+        try:
+            for number in range(1, 9):
+                before = outcomes[200]
+                poll_until(lambda: outcomes[200] >= before + 20)  # noqa: B023
+                pid = server.engine.pid
+                assert pid is not None
+                os.kill(pid, signal.SIGKILL)
+                poll_until(lambda: server.engine.restarts == number)  # noqa: B023
+        finally:
+            stopped.set()
+            for thread in threads:
+                thread.join(60)
+        assert set(outcomes) == {200, 503}
+
+
+def test_a_request_with_tokens_is_not_refused_because_others_kill_the_engine() -> None:
+    body = {"model": "scripted", "prompt": "step hang", "stream": True}
+    with serve_supervised(timing=PATIENT) as server:
+        for number in range(1, 5):
+            with server.client.stream("POST", "/v1/completions", json=body) as response:
+                assert response.status_code == 200, "it is refused"
+                texts = response.iter_text()
+                next(texts)
+                pid = server.engine.pid
+                assert pid is not None
+                os.kill(pid, signal.SIGKILL)
+                assert '"code":"engine_down"' in "".join(texts)
+            poll_until(lambda: server.engine.restarts == number)  # noqa: B023

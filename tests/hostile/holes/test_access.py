@@ -82,15 +82,19 @@ def attack(
     streamed: bool = False,
     has_host: bool = False,
     query: str = "",
+    authority: str = "",
 ) -> RawResponse:
-    """Send the sample of a route, over a WebSocket where the route is one."""
+    """Send the sample of a route, over a WebSocket where the route is one.
+
+    `authority` makes the target an absolute one.
+    """
     body = b""
     method = method or route.method
     if method == WEBSOCKET:
         method, headers = "GET", [*headers, *HANDSHAKE.items()]
     elif takes_body(route):
         body = json.dumps({**SAMPLES[route.path], "stream": streamed}).encode()
-    path = make_path(route) + query
+    path = authority + make_path(route) + query
     return server.send_raw(method, path, headers, body, has_host=has_host)
 
 
@@ -132,6 +136,33 @@ def test_hole_62_a_valid_key_is_accepted_where_wrong_ones_are_not(
     key = ADMIN if route.access == "admin" else USER
     value = f"Bearer {key}" if carrier == "authorization" else key
     assert attack(server, route, [(carrier, value)]).status not in (401, 403)
+
+
+# Headers with two different keys, of which at least one is valid.
+TWO_KEYS: list[Headers] = [
+    [("authorization", f"Bearer {USER}"), ("x-api-key", OTHER)],
+    [("x-api-key", USER), ("authorization", f"Bearer {ADMIN}")],
+    [("authorization", f"Bearer {ADMIN}"), ("authorization", f"Bearer {USER}")],
+    [("x-api-key", ADMIN), ("x-api-key", OTHER)],
+    [("authorization", "Bearer wrong"), ("x-api-key", ADMIN)],
+    [("authorization", f"Bearer {ADMIN}"), ("x-api-key", "wrong")],
+]
+
+
+@every_route
+def test_hole_62_two_different_keys_are_refused(
+    server: HostileServer, route: Route, count_cases: Callable[[int], None]
+) -> None:
+    for headers in TWO_KEYS:
+        answer = attack(server, route, headers)
+        assert answer.status in get_refusal(route), headers
+        if answer.status == 401:
+            assert b"two different API keys" in answer.body
+    key = ADMIN if route.access == "admin" else USER
+    for empty in ("", " "):  # which names no key
+        both = [("authorization", f"Bearer {key}"), ("x-api-key", empty)]
+        assert attack(server, route, both).status not in (401, 403)
+    count_cases(len(TWO_KEYS) + 2)
 
 
 @every_route
@@ -211,6 +242,39 @@ def test_hole_61_no_host_header_opens_a_route(
         status = attack(server, route, headers, has_host=True).status
         assert status in get_refusal(route) | {400, 403}, headers
     count_cases(len(spellings))
+
+
+@every_route
+def test_hole_61_the_host_of_an_absolute_target_replaces_the_header(
+    server: HostileServer, route: Route, count_cases: Callable[[int], None]
+) -> None:
+    """RFC 9112, section 3.2.2: `GET http://host/path` is a request to that host."""
+    key = ("x-api-key", ADMIN if route.access == "admin" else USER)
+    for host in FOREIGN_HOSTS:
+        for scheme in ("http", "HTTPS"):
+            response = attack(server, route, [key], authority=f"{scheme}://{host}")
+            assert response.status == 403, host
+    for host in ("evil.example", "127.0.0.1.evil.example", ""):
+        headers = [("host", host), key]
+        for own in ("http://localhost", "HTTP://LOCALHOST:80", "https://127.0.0.1:1"):
+            status = attack(server, route, headers, authority=own, has_host=True).status
+            assert status not in (400, 401, 403) or status == attack(server, route, [key]).status
+        assert attack(server, route, [], authority="http://localhost").status in get_refusal(route)
+    for authority in INVALID_AUTHORITIES:
+        assert attack(server, route, [key], authority=authority).status == 400, authority
+    for hosts in ([], [("host", "localhost"), ("host", "localhost")], [("host", "a b")]):
+        headers = [*hosts, key]
+        status = attack(server, route, headers, authority="http://localhost", has_host=True).status
+        assert status == 400, hosts
+    count_cases(2 * len(FOREIGN_HOSTS) + 12 + len(INVALID_AUTHORITIES) + 3)
+
+
+INVALID_AUTHORITIES = [
+    *("http://", "http://localhost@evil.example", "http://evil.example@localhost", "http://@"),
+    *("http://user:password@localhost", "ftp://localhost", "ws://localhost", "file://localhost"),
+    *("http://localhost:999999", "http://localhost\\@evil.example", "http://[::1", "http:"),
+    *("http://local%68ost", "http://localhost,evil.example"),
+]
 
 
 @every_route

@@ -53,7 +53,7 @@ def test_hole_68_limits_count_a_key_whatever_header_carries_it(tmp_path: Path) -
         {"authorization": f"Bearer {USER}"},
         {"x-api-key": USER},
         {"authorization": f"bearer {USER}"},
-        {"authorization": "Bearer wrong", "x-api-key": USER},
+        {"authorization": f"Bearer {USER}", "x-api-key": USER},
         {"authorization": f"Bearer {USER}", "x-forwarded-for": "10.1.2.3"},
     ]
     with serve_hostile("Hello there!", api_key_file=str(file), admin_key=(ADMIN,)) as server:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from dragoman.engines import EngineDied
 from dragoman.errors import ENGINE_FAILURE, EngineFailed
 from dragoman.types import Json
 
@@ -173,9 +174,14 @@ class NativeClient:
             response.close()
 
     async def open(self, path: str, body: Mapping[str, Json] | None) -> NativeResponse:
-        """Send a request and wait until the server responds."""
+        """Send a request and wait until the server responds.
+
+        Raises `EngineDied` if there is no server, after its directory was deleted for example.
+        """
         try:
             reader, writer = await asyncio.open_unix_connection(self._address)
+        except (FileNotFoundError, ConnectionRefusedError):  # nothing will ever answer again
+            raise EngineDied("the socket of the native server is gone") from None
         except OSError:
             raise EngineFailed(ENGINE_FAILURE) from None
         response = NativeResponse(reader, writer, ResponseParser())

@@ -23,7 +23,7 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import aclosing
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import NoReturn, Protocol, TypeAlias
 
 from dragoman.engines import EngineDied, get_capabilities
 from dragoman.engines.step_queue import MERGE_THRESHOLD, merge_steps
@@ -53,7 +53,6 @@ INSTALL_HINTS = {"libgomp.so.1": " On Debian and Ubuntu: apt install libgomp1."}
 
 class _Transport(Protocol):
     def get_write_buffer_size(self) -> int: ...
-    def abort(self) -> None: ...
 
 
 class FrameWriter(Protocol):
@@ -94,9 +93,6 @@ class StepSender:
 
     def send(self, message: messages.LoadReport | messages.ToParent) -> None:
         self._writer.write(encode_frame(messages.encode_message(message)))
-
-    def disconnect(self) -> None:
-        self._writer.transport.abort()
 
     def _schedule(self) -> None:
         if not self._is_scheduled:
@@ -209,9 +205,9 @@ class EngineServer:
         self._sender.send(result)
 
     def _end_process(self, error: EngineDied) -> None:
-        """Disconnect: the parent fails all jobs and starts another child."""
+        """End at once: the parent fails all jobs and starts another child."""
         log.error("%s", error)
-        self._sender.disconnect()
+        end_process(1)  # not only the connection, since the parent kills a process that lost it
 
 
 async def _call_engine(engine: Engine, call: messages.EngineCall) -> object:
@@ -335,9 +331,14 @@ def main() -> None:
         pass
     except Exception:
         log.exception("the engine process failed")
+    end_process(code)
+
+
+def end_process(code: int) -> NoReturn:
+    """End this process, whatever its native threads do."""
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # native threads may still run; do not wait for them
+    os._exit(code)
 
 
 if __name__ == "__main__":

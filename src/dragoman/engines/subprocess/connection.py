@@ -84,6 +84,8 @@ class ChildConnection:
         if isinstance(message, messages.LoadFailed):
             self.close(deserialize_error(message.error))
             raise deserialize_error(message.error)
+        if self.error is not None:  # it died before its message was looked at
+            raise self.error
         self._is_loaded = True
         self.watch.has_probe = message.has_probe
         return message
@@ -180,6 +182,7 @@ class ChildConnection:
         if result is None or result.done():
             return
         if error is None:
+            self.watch.note_result(number)
             result.set_result(value)
         else:
             result.set_exception(error)

@@ -1,16 +1,21 @@
-"""Owners whose requests crash an engine again and again, each time with another request.
+"""Owners whose requests make an engine die again and again, each time with another request.
 
 A request that crashes the engine twice is refused (`suspects`), but its owner may change it. So the
 deaths of an engine are counted by owner, too. An owner is known by its cache scope; where no API
-key is required there is none, and nothing here applies. A death by SIGKILL is not counted: an
-operator, the kernel or the watch for hangs has killed the engine, and whose requests it ran then
-says little.
+key is required there is none, and nothing here applies.
 
 A request that crashes an engine mostly does so before its first token. So a death is counted
 against the owners of requests that had no token yet; if there was none, against all that were
 running. The candidates are the owners that each of the last deaths was counted against. Who merely
 ran beside the one that crashes the engine is not among them for long, unless it always starts
 requests at the same time; as long as there are several candidates, nobody is refused.
+
+A death whose cause is unclear, because the engine was killed or hung, may come from a request (too
+much memory, an endless loop) or from outside: an operator, the kernel, a stopped process. It comes
+at any moment then, and between two of them a busy owner gets answers. So it is counted only against
+owners to whom the dead process had given nothing at all, neither a token nor a result, and the one
+that remains is paused only if others did get something. An owner that also sends requests that are
+answered cannot be distinguished from one that merely was there, and is not paused.
 
 A single candidate is paused from the third death on, for a time that doubles with each death: its
 requests are refused with `TooManyCrashes`, and all others are served. An owner that was alone in
@@ -43,6 +48,27 @@ class CrashHistory(Struct):
     paused_until: float = 0.0
 
 
+class DeathSeries(Struct):
+    """Deaths that have an owner in common."""
+
+    candidates: frozenset[str] = frozenset()
+    deaths: int = 0
+    last_death: float = 0.0
+    answered: frozenset[str] = frozenset()  # owners that got something since the first of them
+
+    def add(self, involved: frozenset[str], now: float) -> None:
+        common = self.candidates & involved
+        if not common or now - self.last_death > REMEMBER_OWNER_SECONDS:
+            common, self.deaths, self.answered = involved, 0, frozenset()
+        self.candidates, self.last_death = common, now
+        self.deaths += 1
+
+    @property
+    def culprit(self) -> str:
+        """The only candidate, or nobody."""
+        return next(iter(self.candidates)) if len(self.candidates) == 1 else ""
+
+
 class CrashOwners:
     """The owners whose requests were running when one engine died, across its restarts."""
 
@@ -50,40 +76,50 @@ class CrashOwners:
         self._clock = clock
         self._histories = BoundedCache[str, CrashHistory](max_entries=MAX_OWNERS)
         self._last_calls = BoundedCache[str, float](max_entries=MAX_OWNERS)
-        self._candidates: frozenset[str] = frozenset()
-        self._deaths = 0  # that all candidates have in common
-        self._last_death = 0.0
+        self._crashes, self._unclear = DeathSeries(), DeathSeries()
 
     def blame(self, owners: Collection[str]) -> str:
-        """Note whose requests were running in a death; return whom it is counted against, or ""."""
+        """Note whose requests were running in a crash; return whom it is counted against, or ""."""
         now, involved = self._clock(), frozenset(owners)
         if not involved:
             return ""
-        self._clear_absent(involved)
-        common = self._candidates & involved
-        if not common or now - self._last_death > REMEMBER_OWNER_SECONDS:
-            common, self._deaths = involved, 0
-        self._candidates, self._last_death = common, now
-        self._deaths += 1
-        if len(common) > 1 or common == {""}:
-            return ""
-        (owner,) = common
-        return owner if self._count(owner, is_alone=involved == common) else ""
+        series = self._crashes
+        self._clear_absent(series, involved)
+        series.add(involved, now)
+        owner, is_alone = series.culprit, len(involved) == 1
+        return owner if owner and self._count(owner, series.deaths, is_alone=is_alone) else ""
 
-    def _clear_absent(self, involved: frozenset[str]) -> None:
+    def blame_unclear(self, starters: Collection[str], answered: Collection[str]) -> str:
+        """Do the same for a death that may have come from outside.
+
+        `answered` are the owners that got something from the engine that died.
+        """
+        now, given, series = self._clock(), frozenset(answered), self._unclear
+        series.candidates -= given
+        involved = frozenset(starters) - given
+        if involved:
+            self._clear_absent(series, involved)
+            series.add(involved, now)
+        series.answered |= given
+        owner = series.culprit if involved else ""
+        if not owner or not series.answered - {owner}:
+            return ""
+        return owner if self._count(owner, series.deaths) else ""
+
+    def _clear_absent(self, series: DeathSeries, involved: frozenset[str]) -> None:
         """End the pause of an owner that was found by elimination, since it was not this one."""
-        if len(self._candidates) == 1 and not self._candidates & involved:
-            (owner,) = self._candidates
+        owner = series.culprit
+        if owner and owner not in involved:
             history = self._find(owner)
             if history is not None and history.deaths_alone < MAX_OWNER_DEATHS:
                 history.paused_until = 0.0
 
-    def _count(self, owner: str, *, is_alone: bool) -> bool:
+    def _count(self, owner: str, deaths: int, *, is_alone: bool = False) -> bool:
         """Count a death against its only candidate; whether the owner is paused."""
         now, history = self._clock(), self._find(owner) or CrashHistory()
         history.deaths_alone += is_alone
         history.last_death = now
-        excess = max(self._deaths, history.deaths_alone) - MAX_OWNER_DEATHS
+        excess = max(deaths, history.deaths_alone) - MAX_OWNER_DEATHS
         if excess >= 0:
             history.paused_until = now + min(MAX_PAUSE, FIRST_PAUSE * 2.0 ** min(excess, 30))
         self._histories.put(owner, history)

@@ -32,7 +32,7 @@ from dragoman.engines.subprocess.interpreter import Interpreter
 from dragoman.engines.subprocess.progress import list_calls
 from dragoman.engines.subprocess.restart_schedule import RestartSchedule, Timing
 from dragoman.engines.subprocess.sleep import EngineSleep
-from dragoman.engines.subprocess.suspects import CrashSuspects
+from dragoman.engines.subprocess.suspects import CrashSuspects, DeathCause, TrialOutcome
 from dragoman.errors import ENGINE_STOPPED, DragomanError, EngineDown, EngineFailed, ModelBroken
 from dragoman.types import Adapter, Capabilities, Job, MediaItem, Step
 from dragoman.types.cache_scope import get_cache_scope
@@ -111,8 +111,8 @@ class SubprocessEngine:
         self._supervisor = asyncio.create_task(self._supervise(connection))
 
     async def admit(self, job: Job) -> None:
-        async with self._suspects.try_call(job):  # which may still crash it when it generates
-            connection = await self._get_connection()
+        async with self._suspects.try_call(job) as outcome:  # it may still crash when it generates
+            connection = await self._get_connection(outcome)
             is_plain = is_accepted(job, self.capabilities)
             await yield_after(len(job.prompt))
             if not is_plain:
@@ -132,7 +132,7 @@ class SubprocessEngine:
     @contextlib.asynccontextmanager
     async def _start_job(self, job: Job) -> AsyncGenerator[StepQueue, None]:
         async with self._suspects.try_call(job) as outcome:
-            connection = await self._get_connection()
+            connection = await self._get_connection(outcome)
             with connection.open_queue(job) as (number, queue):
                 outcome.has_answered = partial(queue.has_changed, queue.get_state())
                 await connection.send(messages.StartJob(number, job))
@@ -168,7 +168,8 @@ class SubprocessEngine:
 
     async def sleep(self) -> None:
         """Free the memory of the engine's device; its next call wakes it."""
-        await self._sleep.sleep(await self._get_connection())
+        connection = await self._get_connection()  # a restarted engine has another `_sleep`
+        await self._sleep.sleep(connection)
 
     @property
     def _adapters(self) -> dict[str, object]:
@@ -182,7 +183,7 @@ class SubprocessEngine:
 
     async def _call(self, message: messages.ContentCall, result_type: type[T]) -> T:
         async with self._suspects.try_call(message) as outcome:
-            connection = await self._get_connection()
+            connection = await self._get_connection(outcome)
             result = await connection.call(
                 lambda number: msgspec.structs.replace(message, number=number), result_type
             )
@@ -235,9 +236,10 @@ class SubprocessEngine:
     def _note_disconnect(self, connection: ChildConnection) -> None:
         if self.state == "ready":
             self.failure = self.failure or "died"
-            self._suspects.blame(connection.watch.involved_calls)
             self._schedule.plan(asyncio.get_running_loop().time())
             self._set_state("restarting")
+            watch = connection.watch
+            self._suspects.note_death(watch.involved_calls, watch.answered_owners)
 
     async def _supervise(self, connection: ChildConnection) -> None:
         """Watch the child, and replace it whenever it dies."""
@@ -246,8 +248,7 @@ class SubprocessEngine:
             started_at = loop.time()
             await self._watch(connection)
             self._report_exit(connection)
-            if connection.process.returncode != -signal.SIGKILL:
-                self._suspects.blame_owners()
+            self._suspects.count_death(self._find_cause(connection))
             self._schedule.reset_delay_after(loop.time() - started_at)
             while True:
                 await self._wait_for_restart()
@@ -258,6 +259,11 @@ class SubprocessEngine:
                 except Exception as error:
                     self.failure = "load_failed"
                     self._log.error("restart failed: %r", error)
+
+    def _find_cause(self, connection: ChildConnection) -> DeathCause:
+        if self.failure == "hung":
+            return "hung"
+        return "killed" if connection.process.returncode == -signal.SIGKILL else "crashed"
 
     async def _wait_for_restart(self) -> None:
         loop = asyncio.get_running_loop()
@@ -339,13 +345,15 @@ class SubprocessEngine:
         for line in lines:
             self._log.error("engine log: %s", line)
 
-    async def _get_connection(self) -> ChildConnection:
+    async def _get_connection(self, outcome: TrialOutcome | None = None) -> ChildConnection:
         """Return the connection to a ready child, or raise `EngineDown` after a short wait."""
         if self.state == "restarting":
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._timing.restart_wait):
                     await self._is_up.wait()
-        self._suspects.owners.check(get_cache_scope())  # whom the crash counts against is known now
+        if outcome is not None:
+            outcome.check()  # what the last death counts against is known now
+        self._suspects.owners.check(get_cache_scope())
         connection = self._connection
         if self.state == "ready" and connection is not None and connection.error is None:
             await self._sleep.wake(connection)

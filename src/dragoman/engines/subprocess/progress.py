@@ -108,6 +108,7 @@ class ProgressWatch:
 
     def __init__(self, timeout: float, has_probe: bool = False) -> None:
         self.calls: dict[int, RunningCall] = {}
+        self.answered_owners: set[str] = set()  # to whom this process has given something
         self.has_probe = has_probe
         self.idle = 0.0  # seconds of work without progress
         self.has_progressed = False  # since the last tick but one
@@ -159,8 +160,16 @@ class ProgressWatch:
     def _forget(self, number: int) -> RunningCall | None:
         call = self.calls.pop(number, None)
         if call is not None:
+            if call.has_answered:
+                self.answered_owners.add(call.owner)
             call.source = call.last_state = None
         return call
+
+    def note_result(self, number: int) -> None:
+        """Note that a call has a result; one that comes before a job says nothing about the job."""
+        call = self.calls.get(number)
+        if call is not None and call.kind == "embed":
+            self.answered_owners.add(call.owner)
 
     def start_probe(self) -> bool:
         """Whether the engine should be probed now; `end_probe` must follow."""

@@ -7,9 +7,19 @@ a request that merely ran beside the one that crashes the engine finishes this t
 suspect any more. A request that was running in two deaths is refused with `PoisonRequest`, without
 reaching the engine.
 
-Owners whose requests crash the engine again and again are refused, too (see `crash_owners`). Once a
-death is counted against one owner, requests of others that ran beside its requests each time are no
-suspects any more.
+What a death proves depends on its cause, which is known once the process has exited:
+
+- A *crash* (a fatal signal, an exit) comes from what the engine was doing. A request that was
+  running in two of them is refused for an hour.
+- An engine that *hangs* or is *killed* (SIGKILL) may have been stopped or killed by a request, by
+  exhausting the memory for example, but also by an operator or another process, and then whatever
+  ran merely was there. Requests are refused for a short time that doubles with each such death, so
+  that a popular prompt is back soon after an operator has killed the engine twice. A kill counts
+  only for requests without a token, which allocate memory; a hang for all.
+
+Owners whose requests make the engine die again and again are refused, too (see `crash_owners`).
+Once a death is counted against one owner, requests of others that ran beside its requests each time
+are no suspects any more.
 
 Digests are computed only when an engine dies, and for new requests while there are suspects. They
 are forgotten after an hour, so that bad luck does not count for ever.
@@ -19,9 +29,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable
 from contextlib import asynccontextmanager
+from typing import Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -36,6 +48,9 @@ from dragoman.types.bounded_cache import BoundedCache
 MAX_DEATHS = 2
 MAX_SUSPECTS = 1024
 REMEMBER_SECONDS = 3600.0
+MINUTES_PER_HOUR = 60
+FIRST_REFUSAL = 10.0  # seconds, where it is unclear why the engine died; doubled with each death
+DeathCause: TypeAlias = Literal["crashed", "hung", "killed"]
 # What of a job can crash an engine. A client may send another seed with each try.
 JOB_FIELDS = (
     "prompt",
@@ -68,10 +83,20 @@ class Suspect(Struct):
     """A request that was running when an engine died."""
 
     digest: bytes
-    deaths: int
-    last_death: float
     owners: frozenset[str]  # who sent it
     beside: frozenset[str]  # whose requests were running each time
+    deaths: int = 0  # that count
+    has_crashed: bool = False  # one of them was a crash
+    last_death: float = 0.0
+
+    @property
+    def refusal_seconds(self) -> float:
+        """For how long it is refused after its last death."""
+        if self.deaths < MAX_DEATHS:
+            return 0.0
+        if self.has_crashed:
+            return REMEMBER_SECONDS
+        return min(REMEMBER_SECONDS, FIRST_REFUSAL * 2.0 ** min(self.deaths - MAX_DEATHS, 30))
 
 
 class TrialOutcome(Struct):
@@ -79,6 +104,16 @@ class TrialOutcome(Struct):
 
     is_harmless: bool = False
     has_answered: Callable[[], bool] = bool  # whether a job has yielded steps
+    check: Callable[[], None] = lambda: None  # call it when the cause of the last death is known
+
+
+class Death(Struct):
+    """The last death, whose cause is not known yet."""
+
+    digests: dict[bytes, bool]  # of what was running; whether it had no token yet
+    starters: frozenset[str]  # owners of requests without a token
+    involved: frozenset[str]  # owners of all that was running
+    answered: frozenset[str]  # owners to whom the process has given something
 
 
 class CrashSuspects:
@@ -88,34 +123,48 @@ class CrashSuspects:
         self._clock = clock
         self._suspects = BoundedCache[bytes, Suspect](max_entries=MAX_SUSPECTS)
         self._turn = asyncio.Lock()
-        self._starters = frozenset[str]()  # whom the last death may be counted against
+        self._death: Death | None = None
         self.owners = CrashOwners(clock)
 
-    def blame(self, calls: Iterable[RunningCall]) -> None:
-        """Note which calls an engine was working on when it died."""
+    def note_death(self, calls: Iterable[RunningCall], answered: Collection[str] = ()) -> None:
+        """Note which calls an engine was working on when it died, before the cause is known.
+
+        `answered` are the owners to whom this process of the engine has given tokens or results.
+        """
         senders: dict[bytes, set[str]] = {}
-        starters: set[str] = set()  # owners of requests without a token
+        digests: dict[bytes, bool] = {}
+        starters, given = set[str](), set(answered)
         for call in calls:
             if call.content is not None:
-                senders.setdefault(compute_digest(call.content), set()).add(call.owner)
-                if not call.has_answered:
-                    starters.add(call.owner)
+                digest = compute_digest(call.content)
+                senders.setdefault(digest, set()).add(call.owner)
+                digests[digest] = digests.get(digest, False) or not call.has_answered
+                (given if call.has_answered else starters).add(call.owner)
         involved = frozenset[str]().union(*senders.values())
+        self._death = Death(digests, frozenset(starters), involved, frozenset(given))
+        now = self._clock()
         for digest, owners in senders.items():
-            earlier = self._find(digest) or Suspect(digest, 0, 0.0, frozenset(), involved)
-            suspect = Suspect(
-                digest,
-                earlier.deaths + 1,
-                self._clock(),
-                earlier.owners | owners,
-                earlier.beside & involved,
-            )
+            suspect = self._find(digest) or Suspect(digest, frozenset(), involved)
+            suspect.owners |= owners
+            suspect.beside &= involved
+            suspect.last_death = now
             self._suspects.put(digest, suspect)
-        self._starters = frozenset(starters) or involved
 
-    def blame_owners(self) -> None:
-        """Count the last death against owners; call it once the death is known to be a crash."""
-        if culprit := self.owners.blame(self._starters):
+    def count_death(self, cause: DeathCause) -> None:
+        """Count the last death against requests and owners, now that its cause is known."""
+        death, self._death = self._death, None
+        if death is None:
+            return
+        for digest, is_starting in death.digests.items():
+            suspect = self._find(digest)
+            if suspect is not None and (is_starting or cause != "killed"):
+                suspect.deaths += 1
+                suspect.has_crashed |= cause == "crashed"
+        if cause == "crashed":
+            culprit = self.owners.blame(death.starters or death.involved)
+        else:
+            culprit = self.owners.blame_unclear(death.starters, death.answered)
+        if culprit:
             self._clear_others(culprit)
 
     def _clear_others(self, culprit: str) -> None:
@@ -138,9 +187,10 @@ class CrashSuspects:
         self._check(digest)
         async with self._turn:
             self._check(digest)  # the same request may have been tried meanwhile
+            outcome.check = lambda: self._check(digest)
             try:
                 yield outcome
-            except GeneratorExit:  # its answer is cut, at a stop string for example
+            except (GeneratorExit, asyncio.CancelledError):  # its answer is cut, or not wanted
                 outcome.is_harmless = outcome.has_answered()
                 raise
             finally:
@@ -149,10 +199,14 @@ class CrashSuspects:
 
     def _check(self, digest: bytes) -> None:
         suspect = self._find(digest)
-        if suspect is not None and suspect.deaths >= MAX_DEATHS:
+        if suspect is None:
+            return
+        seconds = suspect.last_death + suspect.refusal_seconds - self._clock()
+        if suspect.deaths >= MAX_DEATHS and seconds > 0:
             raise PoisonRequest(
-                f"The engine crashed or hung {suspect.deaths} times while it processed this "
-                "request, so the request is refused. Change it, or try again in an hour."
+                f"The engine crashed, hung or was killed {suspect.deaths} times while it processed "
+                f"this request, so the request is refused. Change it, or try again in "
+                f"{format_wait(seconds)}."
             )
 
     def _find(self, digest: bytes) -> Suspect | None:
@@ -161,3 +215,11 @@ class CrashSuspects:
             self._suspects.pop(digest)
             return None
         return suspect
+
+
+def format_wait(seconds: float) -> str:
+    """Say how long to wait, as a person would."""
+    minutes = math.ceil(seconds / 60)
+    if minutes >= MINUTES_PER_HOUR:
+        return "an hour"
+    return f"{minutes} minutes" if minutes > 1 else f"{math.ceil(seconds)} seconds"

@@ -5,9 +5,15 @@ Messages on WebSockets count like bodies, from their first byte until they are a
 Bytes are counted as they arrive, not as headers announce them, and until the request ends: what
 was decoded from a body is as large as the body. A request that exceeds the budget gets 503 with
 Retry-After, before the system runs out of memory at a place that nobody chose.
+
+The bodies of one owner may take as much as they leave free, like its requests in a queue. So an
+owner alone takes half of the budget, and however slowly it sends, others find room. Without API
+keys there are no owners.
 """
 
 from __future__ import annotations
+
+from collections import Counter
 
 from dragoman.errors import OutOfMemory
 
@@ -20,19 +26,27 @@ class BodyBudget:
 
     def __init__(self, memory: int) -> None:
         self.left = min(MAXIMUM, memory // SHARE)  # bytes
+        self._taken: Counter[str] = Counter()  # by owner
 
-    def open_hold(self) -> BodyHold:
-        return BodyHold(self)
+    def open_hold(self, owner: str = "") -> BodyHold:
+        return BodyHold(self, owner)
 
-    def take(self, size: int) -> None:
-        if size > self.left:
+    def take(self, size: int, owner: str = "") -> None:
+        left = self.left - size
+        if left < 0 or (owner and self._taken[owner] + size > left):
             raise OutOfMemory(
                 "The server is receiving too many large requests at once.", retry_after=1
             )
-        self.left -= size
+        self._change(owner, size)
 
-    def give_back(self, size: int) -> None:
-        self.left += size
+    def give_back(self, size: int, owner: str = "") -> None:
+        self._change(owner, -size)
+
+    def _change(self, owner: str, size: int) -> None:
+        self.left -= size
+        self._taken[owner] += size
+        if not self._taken[owner]:
+            del self._taken[owner]
 
 
 UNLIMITED = BodyBudget(MAXIMUM * SHARE)
@@ -41,13 +55,18 @@ UNLIMITED = BodyBudget(MAXIMUM * SHARE)
 class BodyHold:
     """What one request has taken of the budget."""
 
-    def __init__(self, budget: BodyBudget) -> None:
+    def __init__(self, budget: BodyBudget, owner: str = "") -> None:
         self._budget = budget
+        self._owner = owner
         self._taken = 0
+
+    def set_owner(self, owner: str) -> None:
+        """Count what it takes as that of an owner; before it has taken anything."""
+        self._owner = owner
 
     def grow(self, size: int) -> None:
         """Take bytes that have arrived, or raise `OutOfMemory`."""
-        self._budget.take(size)
+        self._budget.take(size, self._owner)
         self._taken += size
 
     def resize(self, size: int) -> None:
@@ -55,7 +74,7 @@ class BodyHold:
         if size > self._taken:
             self.grow(size - self._taken)
         else:
-            self._budget.give_back(self._taken - size)
+            self._budget.give_back(self._taken - size, self._owner)
             self._taken = size
 
     def release(self) -> None:

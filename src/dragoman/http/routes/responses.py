@@ -28,7 +28,7 @@ from dragoman.responses.history import ConnectionHistory
 from dragoman.responses.response_run import ResponseRun
 from dragoman.responses.run import Sink
 from dragoman.telemetry.record import get_record
-from dragoman.types.worker_threads import run_in_worker
+from dragoman.types.worker_threads import run_in_decoder
 
 encode_json = msgspec.json.Encoder().encode
 
@@ -158,7 +158,7 @@ class WebSocketResponse:
             if len(text) <= LARGE_BODY:
                 decoded = responses.decode_websocket_request(text, strict)
             else:
-                decoded = await run_in_worker(responses.decode_websocket_request, text, strict)
+                decoded = await run_in_decoder(responses.decode_websocket_request, text, strict)
         self._previous = decoded.fields.previous_response_id
         with self._context.responder.track(self._request, self._watch_closed):
             run = await self._context.responses.prepare(decoded, self._request.owner, local)

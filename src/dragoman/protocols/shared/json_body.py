@@ -53,7 +53,12 @@ MAX_FIELD_SIZE = 1 << 19  # bytes
 MAX_REASON = 200  # characters, with the value that the client sent
 LARGE_BODY = 1 << 15  # bytes; more than this takes noticeable time to decode
 SIZE_LIMITS = JsonSizeLimits(
-    containers=50_000, strings=200_000, values=400_000, members=1_000, wide_bytes=6 << 20
+    containers=50_000,
+    strings=200_000,
+    values=400_000,
+    members=1_000,
+    wide_bytes=6 << 20,
+    escapes=3_000_000,
 )
 MAX_MEMBERS = 10_000  # of a body that is too large, in which the field to blame is looked for
 MAX_WARNINGS, MAX_NAME = 16, 64  # unknown fields that are reported, characters of their names

@@ -52,6 +52,7 @@ class WorkerFaults(Struct, frozen=True, kw_only=True):
     hang_at: int | None = None  # frames before nothing comes any more, until `release`
     status: int | None = None  # answered instead
     retry_after: str | None = None  # with the status
+    location: str | None = None  # likewise, of a redirect
     message: str = "The script makes the worker fail here."
     ids: IdFault | None = None
     error_at: int | None = None  # frames before an error inside the stream
@@ -232,7 +233,8 @@ class ScriptedWorker:
             request.abort()
             return
         if faults.status is not None:
-            headers = {} if faults.retry_after is None else {"retry-after": faults.retry_after}
+            fields = {"retry-after": faults.retry_after, "location": faults.location}
+            headers = {name: value for name, value in fields.items() if value is not None}
             error = {"message": faults.message, "code": faults.status}
             request.send_json({"error": error}, faults.status, headers)
             return

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import logging
 import os
 import re
@@ -19,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from io import BufferedIOBase
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias
@@ -37,6 +39,8 @@ from dragoman.types import Json
 log = logging.getLogger("dragoman.llamacpp")
 
 PREFIX = "dragoman-engine-"  # of the directories of sockets
+LOCK_FILE = "lock"  # in each of them; locked while its process lives
+MAX_UNLOCKED_SECONDS = 60.0  # between the creation of a directory and its lock
 LOG_ATTEMPTS, LOG_INTERVAL = 40, 0.05  # to find an error in the library's log, in seconds
 
 ServerHandle: TypeAlias = Any  # `xllamacpp` has no type stubs
@@ -45,19 +49,20 @@ ServerHandle: TypeAlias = Any  # `xllamacpp` has no type stubs
 class NativeServer:
     """A running server, its socket's directory and a client for it."""
 
-    def __init__(self, server: ServerHandle, folder: str, client: NativeClient) -> None:
+    def __init__(self, server: ServerHandle, folder: SocketFolder, client: NativeClient) -> None:
         self.server: ServerHandle = server
         self.client = client
-        self.folder = folder
+        self.folder = folder.path
+        self._folder = folder
 
     def close(self) -> None:
         """Stop the server, which must be idle."""
         self.server = None
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._folder.remove()
 
     def leave_running(self) -> None:
         """Leave the server running until the process ends: a busy server cannot be stopped."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._folder.remove()
         _busy_servers.append(self.server)
 
 
@@ -70,21 +75,21 @@ def launch(plan: LoadPlan, *, special: bool = True, embedding: bool = False) -> 
     import xllamacpp
 
     remove_stale_folders()
-    folder = _make_socket_folder()
-    address, key = str(Path(folder) / "engine.sock"), secrets.token_hex(32)
+    folder = SocketFolder()
+    address, key = str(Path(folder.path) / "engine.sock"), secrets.token_hex(32)
     build = build_embedding_params if embedding else build_params
     params = build(xllamacpp, plan)
     params.special = special  # report control tokens as text too, so that no token lacks bytes
     params.hostnames, params.port, params.api_keys = [address], 0, [key]
-    params.slot_save_path = get_save_path(folder)
+    params.slot_save_path = get_save_path(folder.path)
     try:
         return NativeServer(xllamacpp.Server(params), folder, NativeClient(address, key))
     except RuntimeError:
         cause = _find_load_error(xllamacpp, params)
-        shutil.rmtree(folder, ignore_errors=True)
+        folder.remove()
         raise ModelBroken(f"The engine cannot load the model: {cause}") from None
     except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
+        folder.remove()
         raise
 
 
@@ -130,14 +135,55 @@ def _list_socket_parents() -> list[str]:
 _MAX_SOCKET_PARENT = 103 - len(f"/{PREFIX}4194304-12345678/engine.sock")
 
 
+class SocketFolder:
+    """The directory of a socket, locked while this process lives.
+
+    A process id would not do: servers in several containers may share a temporary directory, and
+    each sees its own processes only.
+    """
+
+    def __init__(self) -> None:
+        self.path = _make_socket_folder()
+        self._lock: BufferedIOBase | None = None
+        with contextlib.suppress(OSError):  # a file system without locks, or a full one
+            self._lock = _open_lock(Path(self.path))
+
+    def remove(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+        if self._lock is not None:
+            self._lock.close()
+
+
+def _open_lock(folder: Path, mode: str = "wb") -> BufferedIOBase:
+    """Lock a directory; `OSError` if another process has locked it."""
+    file: BufferedIOBase = (folder / LOCK_FILE).open(mode)  # type: ignore[assignment]
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
 def remove_stale_folders() -> None:
     """Remove the directories that killed processes have left behind."""
     for parent in _list_socket_parents():
         for folder in Path(parent).glob(f"{PREFIX}*"):
-            owner = folder.name.removeprefix(PREFIX).partition("-")[0]
-            with contextlib.suppress(OSError, ValueError):
-                if folder.stat().st_uid == os.getuid() and not Path(f"/proc/{int(owner)}").exists():
-                    shutil.rmtree(folder, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                if folder.stat().st_uid == os.getuid():
+                    _remove_if_stale(folder)
+
+
+def _remove_if_stale(folder: Path) -> None:
+    """Remove a directory that no process has locked, or is about to; `OSError` for others."""
+    try:
+        lock = _open_lock(folder, "rb")
+    except FileNotFoundError:
+        if time.time() - folder.stat().st_mtime > MAX_UNLOCKED_SECONDS:
+            folder.rmdir()  # which only removes an empty one
+        return
+    with lock:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _find_load_error(lib: ModuleType, params: CommonParams) -> str:
