@@ -11,6 +11,7 @@ import random
 
 import pytest
 
+from tests.support.hidden_calls import find_hidden_calls
 from tests.support.random_walks import NAMES, find_errors
 
 pytestmark = pytest.mark.slow
@@ -19,3 +20,8 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_every_allowed_text_is_valid(name: str) -> None:
     assert find_errors(name, random.Random(name), 10) == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_text_hides_no_call(name: str) -> None:
+    assert list(find_hidden_calls(name, random.Random(name), 300)) == []

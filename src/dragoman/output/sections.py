@@ -180,8 +180,12 @@ class SectionReader:
         elif isinstance(body, NamedObject):
             yield from read_named_arguments(buffer, body, calls, name)
         elif isinstance(body, TaggedArguments) and not tools.call.open:
+            is_fenced = (yield from read_marker(buffer, get_markers(*FENCES))) >= 0
             calls.open_call(name)
             yield from read_all_arguments(buffer, body, calls, tools.call.close)
+            if is_fenced:
+                yield from skip_space(buffer)
+                yield from read_marker(buffer, get_markers(*FENCES))
         else:
             yield from self.read_section_or_call()
         yield from self._read_call_close()

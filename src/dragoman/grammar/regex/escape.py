@@ -5,8 +5,14 @@ from __future__ import annotations
 import re
 
 from dragoman.output.spec import GAP
+from dragoman.output.text_buffer import INVISIBLE
 
 _METACHARACTERS = re.compile(r"[\\.+*?()|\[\]{}^$#&\-~/]")
+# white space as the parser reads it: Python counts four separators among it, and some characters
+# without width are skipped like it
+SPACE_CLASS = r"\s\x1c-\x1f"
+SKIPPED_CLASS = SPACE_CLASS + INVISIBLE
+GAP_REGEX = f"\\x{ord(GAP):02x}"  # as escaped below
 _NAMED_ESCAPES = {"\n": r"\n", "\r": r"\r", "\t": r"\t", "\f": r"\f", "\v": r"\v"}
 
 
@@ -32,8 +38,12 @@ def prefixes_to_regex(text: str) -> str:
 
 
 def marker_to_regex(marker: str) -> str:
-    """Return a regular expression for a marker, with optional white space at its gaps."""
-    return r"[ \t\r\n]*".join(escape_regex(part) for part in marker.split(GAP))
+    """Return a regular expression for the spellings of a marker that the parser reads.
+
+    There is white space at its gaps, and a line break inside it may be the one of Windows.
+    """
+    regex = escape_regex(marker[:1]) + escape_regex(marker[1:]).replace(r"\n", r"\r?\n")
+    return regex.replace(GAP_REGEX, rf"[{SPACE_CLASS}]{{0,16}}")
 
 
 def escape_class_operators(pattern: str) -> str | None:

@@ -10,6 +10,7 @@ shortened for this, as the expression would grow too large; it excludes slightly
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
@@ -20,6 +21,7 @@ from dragoman.output.spec import GAP
 MarkerTrie: TypeAlias = "dict[str, MarkerTrie]"
 MARKER_END = ""
 MAX_MARKER_CHARS = 8
+SPELLED_DIFFERENTLY = re.compile(f"[{GAP}\n]")  # the parts of a marker that have several spellings
 MAX_WORD_MARKER_CHARS = 24  # of a marker that starts with a letter
 
 
@@ -57,7 +59,7 @@ def write_marker_free_regexes(markers: Iterable[str]) -> list[str]:
     for marker in markers:
         first = marker[0]
         length = MAX_WORD_MARKER_CHARS if first.isalpha() else MAX_MARKER_CHARS
-        rest = marker.split(GAP)[0][1:length].split(first)[0]
+        rest = SPELLED_DIFFERENTLY.split(marker[1:length])[0].split(first)[0]
         trie = tries.setdefault(first, {})
         for char in rest:
             trie = trie.setdefault(char, {})

@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from dragoman.grammar.lark_builder import ANY, UP_TO_THREE, LarkBuilder, join_alternatives
 from dragoman.grammar.regex.escape import escape_regex, marker_to_regex, prefixes_to_regex
 from dragoman.grammar.regex.exclude_markers import exclude_markers, exclude_partial_markers
-from dragoman.grammar.writer.call_body_writer import UnmarkedCallStart
-from dragoman.grammar.writer.call_writer import CallWriter
+from dragoman.grammar.writer.call_body_writer import BEFORE_ODD_NAME, NAME_END, UnmarkedCallStart
+from dragoman.grammar.writer.call_writer import CallWriter, join_regexes, list_read_names
 from dragoman.grammar.writer.unquoted_text import write_text_until
 from dragoman.output.rules import FormatRules
 
@@ -66,22 +66,32 @@ class AnswerWriter:
         With `may_stay_open`, the answer may end inside reasoning that is never closed.
         """
         lark, parallel = self.lark, self._calls is None or self._calls.max_calls != 1
-        calls, others = self._write_segments()
-        trailing = self._write_trailing_markers()
-        ends = [self._write_plain_text(), *self._write_unclosed_sections()]
-        last = join_alternatives([*ends, *(self._write_unclosed_ends() if may_stay_open else ())])
-        if self._calls is not None and self._calls.unmarked_start is not None:
-            answer = self._write_unmarked_calls(
-                self._calls.unmarked_start, calls, others, last, None if parallel else trailing
-            )
-        elif parallel or not calls:
-            answer = f"{join_alternatives([*calls, *others])}* {last}" if calls or others else last
-        else:
-            before = f"{join_alternatives(others)}* " if others else ""
-            answer = f"{before}({join_alternatives(calls)} {trailing} | {last})"
-        answer = lark.add_rule(answer, "answer")
+        trailing, unclosed = self._write_trailing_markers(), self._write_unclosed_sections()
+        next_call = "" if self._calls is None else self._calls.next_call_regex
+        answer, after = lark.reserve("free"), trailing
+        if parallel:
+            after = lark.reserve("after") if next_call else answer
+        start = None if self._calls is None else self._calls.unmarked_start
+        named = "" if start is None else self._write_named_calls(start, answer, after)
+        unnamed = "" if start is None else self._write_no_name(start, answer, is_odd=True)
+        places = {answer: ""}
+        if parallel:
+            places.setdefault(after, next_call)
+        for place, not_at_start in places.items():
+            calls, others = self._write_segments(not_at_start)
+            options = [f"{call} {after}" for call in calls]
+            options += [f"{segment} {answer}" for segment in others]
+            if start is not None:
+                text = self._build_leading_text((), not_at_start=not_at_start)
+                options.append(f"{lark.add_text_up_to(f'/{start.prefix_regex}/', text)} {named}")
+                odd = lark.add_text_up_to(f"/{start.odd_prefix_regex}/", text)
+                options.append(f"{odd} {unnamed}")
+            options += [self._write_plain_text(not_at_start=not_at_start), *unclosed]
+            options += self._write_unclosed_ends(not_at_start) if may_stay_open else ()
+            lark.define(place, " | ".join(options))
         first_call = None if self._calls is None else self._calls.write_unmarked_first_call()
         if first_call is not None:
+            others = self._write_segments()[1]
             before = f"{join_alternatives(others)}*" if others else ""
             answer = lark.add_rule(f"{before} {first_call} {trailing} | {answer}", "answer")
         if not self._starts_in_reasoning:
@@ -89,43 +99,37 @@ class AnswerWriter:
             return join_alternatives([*first, answer])
         return self._write_opened_reasoning(answer, may_stay_open=may_stay_open)
 
-    def _write_unmarked_calls(
-        self,
-        start: UnmarkedCallStart,
-        calls: Sequence[str],
-        others: Sequence[str],
-        last: str,
-        after_call: str | None,
-    ) -> str:
-        """Write free text where a call may begin without a marker, by the name of a tool.
+    def _write_named_calls(self, start: UnmarkedCallStart, free: str, after_call: str) -> str:
+        """Write what follows where a call may begin without a marker, by the name of a tool."""
+        lark, space = self.lark, start.space_regex
+        options = []
+        for name, rest in start.names:
+            regex = f"/{space}{escape_regex(name)}{space}{start.name_end_regex}/"
+            options.append(f"{lark.add_terminal(regex, 'NAME')} {rest} {after_call}")
+        options.append(self._write_no_name(start, free))
+        return lark.add_rule(" | ".join(options), "named")
 
-        Two rules alternate: one for text, one for the place where a name may begin. Text that is
-        no tool's name returns to the first rule at its first differing character. `after_call` is
-        what follows a call if no other call may.
+    def _write_no_name(self, start: UnmarkedCallStart, free: str, *, is_odd: bool = False) -> str:
+        """Write text that the parser reads as no tool's name; `is_odd`: after a damaged key.
+
+        It returns to the rule `free` at its first differing character, or the answer ends before.
         """
-        lark = self.lark
-        free, named = lark.reserve("free"), lark.reserve("named")
-        after = free if after_call is None else after_call
-        options = [f"{segment} {free}" for segment in others]
-        options += [f"{call} {after}" for call in calls]
-        text = self._build_leading_text(())
-        options += [f"{lark.add_text_up_to(f'/{start.prefix_regex}/', text)} {named}", last]
-        lark.define(free, " | ".join(options))
-        names = [escape_regex(name) for name, _ in start.names]
-        space, any_name = start.space_regex, "|".join(names)
-        prefixes = [prefixes_to_regex(name) for name, _ in start.names]
-        partial = "|".join([*prefixes, f"(?:{any_name}){space}"])
-        partial_name = lark.add_terminal(f"/{space}(?:{partial})?/ & /(?s:.+)/", "PARTIAL")
-        whole = f"{space}(?:{any_name}){space}{start.name_end_regex}"
-        other = f"/(?s:.+)/ & ~/{space}(?:{partial})?/ & ~/{whole}(?s:.*)/"
+        lark, space = self.lark, start.space_regex
+        lead, end = start.lead_regex, start.read_end_regex
+        if is_odd:
+            lead, end = BEFORE_ODD_NAME, NAME_END
+        read_names = list_read_names(name for name, _ in start.names)
+        prefixes = [prefixes_to_regex(f"{name}.{name}") for name, _ in start.names]
+        partial = f"(?:{'|'.join(prefixes)}|{join_regexes(read_names)}{space})?"
+        whole = f"{join_regexes(read_names)}{end}"
+        if start.escape_regexes is not None:
+            whole += f"|{partial}{start.escape_regexes[0]}"
+            partial += f"(?:{start.escape_regexes[1]})?"
+        partial_name = lark.add_terminal(f"/{lead}{partial}/ & /(?s:.+)/", "PARTIAL")
+        other = f"/(?s:.+)/ & ~/{lead}{partial}/ & ~/{lead}(?:{whole})(?s:.*)/"
         other += exclude_partial_markers(self._banned_openers)
         no_name = lark.add_shortest_match(lark.add_terminal(other, "OTHER"))
-        options = []
-        for name, (_, rest) in zip(names, start.names, strict=True):
-            known = lark.add_terminal(f"/{space}{name}{space}{start.name_end_regex}/", "NAME")
-            options.append(f"{known} {rest} {after}")
-        lark.define(named, " | ".join([*options, f"{no_name} {free}", f"{partial_name}?"]))
-        return free
+        return lark.add_rule(f"{no_name} {free} | {partial_name}?", "no_name")
 
     # Reasoning
 
@@ -165,12 +169,12 @@ class AnswerWriter:
         markers = (*self._reasoning.close, *self._list_special_markers())
         return self.lark.add_text_without(map(marker_to_regex, markers), "REASONING") + "?"
 
-    def _write_unclosed_ends(self) -> list[str]:
+    def _write_unclosed_ends(self, not_at_start: str) -> list[str]:
         """Write the ways to end an answer with reasoning that is never closed."""
         if not self._allows_reasoning:
             return []
         unclosed = self._write_unclosed_reasoning()
-        return [f"{start} {unclosed}" for start in self._write_reasoning_starts("")]
+        return [f"{start} {unclosed}" for start in self._write_reasoning_starts("", not_at_start)]
 
     def _list_special_markers(self) -> list[str]:
         """Return the markers that contain special tokens, which no text may spell."""
@@ -203,15 +207,17 @@ class AnswerWriter:
 
     # Free text
 
-    def _write_segments(self) -> tuple[list[str], list[str]]:
+    def _write_segments(self, not_at_start: str = "") -> tuple[list[str], list[str]]:
         """Write the repeated parts of free text: text and a call, text and another marker."""
         calls: list[str] = []
         for opening in [] if self._calls is None else self._calls.openings:
-            calls += self._write_up_to_markers((opening.marker,), opening.rest)
+            calls += self._write_up_to_markers(
+                (opening.marker,), opening.rest, not_at_start=not_at_start
+            )
         others: list[str] = []
         if self._allows_reasoning:
-            others += self._write_reasoning_starts(self._write_reasoning_rest())
-        text = self._write_plain_text()
+            others += self._write_reasoning_starts(self._write_reasoning_rest(), not_at_start)
+        text = self._write_plain_text(not_at_start=not_at_start)
         for marker, meaning in self._rules.in_text.meanings.items():
             if meaning not in ACTIVE_MEANINGS and self._starts_with_special_token(marker):
                 others.append(f"{text} {self.lark.write_marker(marker)}")
@@ -234,17 +240,22 @@ class AnswerWriter:
                 ends += self._write_up_to_markers((opening.marker,), rest)
         return ends
 
-    def _write_reasoning_starts(self, rest: str) -> list[str]:
+    def _write_reasoning_starts(self, rest: str, not_at_start: str = "") -> list[str]:
         """Write text up to reasoning, its opening marker, and `rest`.
 
         If calls have no markers, a bracket in that text may begin a call, which would then contain
         the marker. So brackets are banned.
         """
         unmarked = self._calls is not None and self._calls.unmarked_start is not None
-        return self._write_up_to_markers(self._reasoning.open, rest, BRACKETS if unmarked else ())
+        banned = BRACKETS if unmarked else ()
+        return self._write_up_to_markers(self._reasoning.open, rest, banned, not_at_start)
 
     def _write_up_to_markers(
-        self, markers: Sequence[str], rest: str, banned: Sequence[str] = ()
+        self,
+        markers: Sequence[str],
+        rest: str,
+        banned: Sequence[str] = (),
+        not_at_start: str = "",
     ) -> list[str]:
         """Write text without `banned` characters, up to any of these markers, and `rest`."""
         lark = self.lark
@@ -252,34 +263,43 @@ class AnswerWriter:
         special = [marker for marker in markers if self._starts_with_special_token(marker)]
         options = []
         if plain:
-            text = lark.add_terminal(
-                self._build_leading_text(banned, self._list_special_markers()), "BEFORE"
-            )
+            body = self._build_leading_text(banned, self._list_special_markers(), not_at_start)
+            text = lark.add_terminal(body, "BEFORE")
             suffix = f"/(?:{'|'.join(map(marker_to_regex, plain))})/"
             options.append(f"{lark.add_text_up_to(suffix, text)} {rest}")
         if special:
-            text = self._write_plain_text(banned)
+            text = self._write_plain_text(banned, not_at_start)
             options.append(f"{text} {lark.write_any_marker(special)} {rest}")
         return options
 
-    def _build_leading_text(self, banned: Sequence[str], markers: Sequence[str] = ()) -> str:
+    def _build_leading_text(
+        self, banned: Sequence[str], markers: Sequence[str] = (), not_at_start: str = ""
+    ) -> str:
         """Build the terminal body of text before a marker, which contains none of `markers`."""
         body = f"/[^{''.join(banned)}]*/" if banned else ANY
         for marker in self._banned_at_start:
             body += rf" & ~/\s*{marker_to_regex(marker)}(?s:.*)/"
-        return body + exclude_markers((*markers, *self._banned_openers), length_bounded=False)
+        if not_at_start:
+            body += f" & ~/{not_at_start}(?s:.*)/"
+        forbidden = [] if self._calls is None else self._calls.list_forbidden_regexes()
+        if forbidden:
+            body += f" & ~/(?s:.*)(?:{'|'.join(forbidden)})(?s:.*)/"
+        inner = () if self._calls is None else self._calls.inner_markers
+        excluded = (*markers, *inner, *self._banned_openers)
+        return body + exclude_markers(excluded, length_bounded=False)
 
     def _starts_with_special_token(self, marker: str) -> bool:
         """Whether a marker starts with a special token; one that only contains some is not used."""
         return self.lark.write_marker(marker).startswith("<[")
 
-    def _write_plain_text(self, banned: Sequence[str] = ()) -> str:
+    def _write_plain_text(self, banned: Sequence[str] = (), not_at_start: str = "") -> str:
         """Write optional text in which nothing else begins."""
-        not_at_start = [rf"\s*{marker_to_regex(marker)}" for marker in self._banned_at_start]
+        starts = [rf"\s*{marker_to_regex(marker)}" for marker in self._banned_at_start]
+        starts += [not_at_start] if not_at_start else []
         if self._calls is not None and self._calls.first_call_regex is not None:
-            not_at_start.append(self._calls.first_call_regex)
+            starts.append(self._calls.first_call_regex)
         excluded = [*self._list_excluded_regexes(), *banned]
-        return self.lark.add_text_without(excluded, "FREE", "|".join(not_at_start) or None) + "?"
+        return self.lark.add_text_without(excluded, "FREE", "|".join(starts) or None) + "?"
 
     def _list_excluded_regexes(self) -> list[str]:
         """Return the regular expressions that match nowhere in free text."""
@@ -294,7 +314,7 @@ class AnswerWriter:
         if self._calls is not None:
             ambiguous = self._calls.list_ambiguous_regexes()
             regexes = [regex for regex in regexes if regex not in ambiguous]
-            if self._calls.unmarked_start is not None:
-                regexes.append(self._calls.unmarked_start.prefix_regex)
+            if (start := self._calls.unmarked_start) is not None:
+                regexes += [start.prefix_regex, start.odd_prefix_regex]
             regexes += self._calls.list_forbidden_regexes()
         return regexes

@@ -17,7 +17,7 @@ from dragoman.grammar.lark_builder import (
     quote_literal,
     repeat_more,
 )
-from dragoman.grammar.regex.escape import escape_regex
+from dragoman.grammar.regex.escape import SKIPPED_CLASS, escape_regex
 from dragoman.grammar.schema.nodes import Object
 from dragoman.grammar.writer.argument_writer import (
     write_element_arguments,
@@ -40,17 +40,34 @@ from dragoman.output.spec import (
 
 # between calls that follow each other outside a list
 CALL_SEPARATOR = rf"/{JSON_SPACE}[,;]{JSON_SPACE}|[ \t\r\n]{{1,8}}/"
+SKIPPED = f"[{SKIPPED_CLASS}]*"
+NAME_END = r"(?:[^A-Za-z0-9_\-\\]|\\[^uUx])"
+# what the parser skips or decodes before a name that is a string, and also after a damaged key
+CURLY_QUOTES = "\u201c\u201d\u2018\u2019"
+QUOTES = "\"'" + CURLY_QUOTES
+BEFORE_NAME = rf"(?:[{SKIPPED_CLASS}{QUOTES}]|\\[nrtfb\"'\n])*"
+BEFORE_ODD_NAME = rf"(?:[{SKIPPED_CLASS}{QUOTES}:=>]|\\[nrtfb\"'\n])*"
+ESCAPED_LETTER = r"\\(?:u00|x|U000000)[2-7]"
+ESCAPED_LETTER_START = r"\\(?:u0{0,2}|x|U0{0,6})?"
 ID_STRING = r"/\"[^\"\\\x00-\x1f]{0,64}\"/"
 
 
 @dataclass(frozen=True)
 class UnmarkedCallStart:
-    """Text that may be the start of a call without a marker: the name that follows decides."""
+    """Text that may be the start of a call without a marker: the name that follows decides.
+
+    The parser repairs more spellings of keys and names than the grammar of a call has. After such a
+    key, and in such a spelling, text contains no name of a tool.
+    """
 
     prefix_regex: str
+    odd_prefix_regex: str  # the same with keys that the parser repairs
     name_end_regex: str
     names: tuple[tuple[str, str], ...]  # spellings of names, each with the rest of its call
     space_regex: str = ""  # the white space before and after a name
+    lead_regex: str = ""  # what the parser skips before a name
+    read_end_regex: str = ""  # what the parser takes for the end of a name
+    escape_regexes: tuple[str, str] | None = None  # of a letter that is escaped, and its start
 
 
 class CallBodyWriter:
@@ -255,7 +272,15 @@ class CallBodyWriter:
             rule = lark.add_rule(f"{rest} {lark.add_closing_bracket('}')} {more}", "follow")
             spellings = (json.dumps(tool.name), json.dumps(tool.name, ensure_ascii=False))
             names += [(spelling[1:-1], rule) for spelling in dict.fromkeys(spellings)]
-        return UnmarkedCallStart(rf"{quote}(?:{keys}){quote}\s*:\s*{quote}", quote, tuple(names))
+        return UnmarkedCallStart(
+            rf"{quote}(?:{keys}){quote}{SKIPPED}:{SKIPPED}{quote}",
+            _write_odd_prefix(keys, quotes),
+            quote,
+            tuple(names),
+            lead_regex=BEFORE_NAME,
+            read_end_regex=NAME_END,
+            escape_regexes=(ESCAPED_LETTER, ESCAPED_LETTER_START),
+        )
 
     def _build_python_start(
         self, body: PythonCalls, tools: Sequence[ParsedTool], max_calls: int | None
@@ -268,7 +293,30 @@ class CallBodyWriter:
             arguments = write_keyword_arguments(self.get_writer(body, tool), tool)
             rule = lark.add_rule(f"{lark.add_optional_space()} {arguments} {end}", "follow")
             names.append((tool.name, rule))
-        return UnmarkedCallStart(r"\[", r"\(", tuple(names), r"[ \t\r\n]*")
+        return UnmarkedCallStart(
+            r"\[",
+            _write_odd_prefix("|".join(map(escape_regex, JsonObjects().name)), ()),
+            r"\(",
+            tuple(names),
+            r"[ \t\r\n]*",
+            lead_regex=rf"[{SKIPPED_CLASS}\[`]*",
+            read_end_regex=rf"{SKIPPED}\(",
+        )
+
+
+def _write_odd_prefix(keys: str, quotes: Sequence[str]) -> str:
+    """Write a regular expression for a key and a colon that the parser reads in spite of errors.
+
+    `keys` are the spellings of the key, in a call between `quotes`.
+    """
+    others = "".join(quote for quote in "\"'" if quote not in quotes)
+    options = [rf"[{{\[,]{SKIPPED}(?:{keys})[\"']?{SKIPPED}[:=]"]
+    if others:
+        options.append(rf"[{others}](?:{keys})[\"']?{SKIPPED}[:=]")
+    for quote in quotes:
+        values = f"{quote}{SKIPPED}(?:=|:{SKIPPED}[:=>{others}{CURLY_QUOTES}])"
+        options.append(f"{quote}(?:{keys})(?:{SKIPPED}[:=]|{values})")
+    return f"(?:{'|'.join(options)})"
 
 
 def _list_required(body: JsonObjects, tool: ParsedTool) -> frozenset[str]:

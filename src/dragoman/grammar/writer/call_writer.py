@@ -8,14 +8,18 @@ call is written as models of the format write it, and closed where the format's 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from dragoman.errors import Unsupported
 from dragoman.grammar.lark_builder import LarkBuilder, join_alternatives, repeat_more
-from dragoman.grammar.regex.escape import escape_regex, marker_to_regex
-from dragoman.grammar.writer.call_body_writer import CallBodyWriter, UnmarkedCallStart
+from dragoman.grammar.regex.escape import SKIPPED_CLASS, escape_regex, marker_to_regex
+from dragoman.grammar.writer.call_body_writer import (
+    SKIPPED,
+    CallBodyWriter,
+    UnmarkedCallStart,
+)
 from dragoman.grammar.writer.tool_names import ParsedTool, check_name, list_argument_objects
 from dragoman.output.spec import (
     GAP,
@@ -138,7 +142,24 @@ class CallWriter:
         layout = self._format
         markers = (*layout.section.open, *layout.section.close, *layout.call.open)
         first = "".join(marker.lstrip()[0] for marker in markers)
-        return rf"[^\s,;{{}}<`\[\]{escape_regex(first)}]"
+        return rf"[^{SKIPPED_CLASS},;{{}}<`\[\]{escape_regex(first)}]"
+
+    @property
+    def next_call_regex(self) -> str:
+        """What the parser may take for the start of another call, right after calls.
+
+        Empty if there is nothing: another call always has a marker.
+        """
+        layout = self._format
+        # the opening marker of another call may be missing if its closing one follows
+        is_read = layout.section.close and any(
+            isinstance(body, JsonObjects | PythonCalls) for body in layout.bodies
+        )
+        if not is_read:
+            return ""
+        markers = (*layout.section.open, *layout.ignored_after_call, *layout.dropped)
+        others = "".join(escape_regex(marker[1]) for marker in markers if marker[0] == "[")
+        return rf"{SKIPPED}(?:\{{|\[{f'[^{others}]' if others else ''})"
 
     @property
     def _may_continue(self) -> bool:
@@ -168,15 +189,9 @@ class CallWriter:
         """Return the text that the parser could take for a call although the model means none."""
         if self.unmarked_start is None:
             return []
-        regexes = []
-        for body in self._bodies.object_bodies or (JsonObjects(),):
-            keys = "|".join(map(escape_regex, body.arguments))
-            names = "|".join(map(escape_regex, body.name))
-            regexes.append(rf"\{{\s*[\"'](?:{keys})[\"']\s*:")
-            # in formats of objects, a name in double quotes begins the grammar of a call
-            quote = "'" if self._bodies.object_bodies else r"['\"]"
-            regexes.append(rf"{quote}(?:{names}){quote}\s*:\s*['\"](?:{self._join_names()})")
-        return regexes
+        bodies = self._bodies.object_bodies or (JsonObjects(),)
+        keys = [join_regexes(map(escape_regex, body.arguments)) for body in bodies]
+        return [rf"\{{{SKIPPED}[\"']{key}[\"']{SKIPPED}:" for key in keys]
 
     def list_ambiguous_regexes(self) -> list[str]:
         """Return the markers that ordinary text may contain: what follows makes them a call."""
@@ -186,6 +201,12 @@ class CallWriter:
             for marker in layout.section.open
             if _is_ambiguous(marker, layout)
         ]
+
+    @property
+    def inner_markers(self) -> tuple[str, ...]:
+        """The markers that begin a call for the parser, after calls, but not for the grammar."""
+        opening = {opening.marker for opening in self.openings}
+        return tuple(marker for marker in self._format.call.open if marker not in opening)
 
     @property
     def ignored_markers(self) -> tuple[str, ...]:
@@ -198,7 +219,9 @@ class CallWriter:
         """What the parser takes for a call without a marker at the start of an answer."""
         if not self._format.unmarked_at_start:
             return None
-        return rf"\s*(?:{self._join_names()})\s*[{{\[\"']"
+        skipped = f"(?:[{SKIPPED_CLASS}`]|json|JSON)*"
+        names = join_regexes(list_read_names(tool.name for tool in self._tools))
+        return rf"{skipped}{names}{skipped}[{{\[\"']"
 
     def write_unmarked_first_call(self) -> str | None:
         """Write a call without a marker at the start of an answer; its first brace decides."""
@@ -286,8 +309,15 @@ class CallWriter:
             return bodies.write_body(layout.bodies[0], self._tools, limit)
         return bodies.write_objects(self._tools, limit, layout.unmarked_starts or ("{", "["))
 
-    def _join_names(self) -> str:
-        return "|".join(escape_regex(tool.name) for tool in self._tools)
+
+def join_regexes(options: Iterable[str]) -> str:
+    return f"(?:{'|'.join(options)})"
+
+
+def list_read_names(names: Iterable[str]) -> list[str]:
+    """Return expressions for the spellings of these names: some models repeat a name."""
+    regexes = [escape_regex(name) for name in names]
+    return [*regexes, *(rf"{name}\.{name}" for name in regexes)]
 
 
 def _is_ambiguous(marker: str, layout: ToolFormat) -> bool:

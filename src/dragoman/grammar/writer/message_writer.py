@@ -22,6 +22,7 @@ from dragoman.grammar.regex.exclude_markers import exclude_partial_markers
 from dragoman.grammar.writer.call_writer import CallWriter
 from dragoman.grammar.writer.tool_names import ParsedTool
 from dragoman.grammar.writer.unquoted_text import write_text_until
+from dragoman.output.marker_patterns import is_run
 from dragoman.output.spec import MessageHeader
 
 
@@ -168,9 +169,17 @@ class MessageWriter:
             for tool in self._tools
             if channel == "call"
         ]
-        rests = [text.removeprefix(self._header.open[0]) for text in spellings]
-        partial = "|".join(map(prefixes_to_regex, rests))
-        whole = "|".join(map(escape_regex, rests))
+        opener = self._header.open[0]
+        rests = [text.removeprefix(opener) for text in spellings]
+        partial = "|".join(
+            prefixes_to_regex(spelling)
+            for rest in rests
+            for spelling in (rest, rest.replace("\n", "\r\n"))
+        )
+        whole = "|".join(map(marker_to_regex, rests))
+        # of a longer run of its character, the parser takes the last ones for the marker
+        if is_run(opener):
+            whole += f"|{escape_regex(opener[0])}"
         other = f"/(?s:.+)/ & ~/{partial}/ & ~/(?:{whole})(?s:.*)/"
         other += exclude_partial_markers(self._banned_markers)
         no_header = lark.add_shortest_match(lark.add_terminal(other, "OTHER"))

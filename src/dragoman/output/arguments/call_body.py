@@ -82,7 +82,7 @@ def read_arguments_value(
     )
     value = ValueReader(buffer, calls.write_arguments, quotes, unquoted, types)
     value.must_be_object = True
-    value.colon_optional = body is not None
+    value.colon_optional = body is not None or calls.is_certain
     value.ends = calls.ends
     calls.get_missing_end, calls.get_held_arguments = value.get_missing_end, value.get_held_text
     yield from value.read()
@@ -237,7 +237,7 @@ def read_member_key(
             return key
     elif calls.is_certain:
         word = yield from read_bare_key(buffer, calls.ends)
-        if word in (*body.name, *body.arguments, *body.id):
+        if word in (calls.tools.names if body.keyed else (*body.name, *body.arguments, *body.id)):
             return word
     raise Mismatch
 

@@ -65,14 +65,18 @@ COMMENT = (  # up to the end of the line, or between its markers
     re.compile(r"(?://|# )[^\n<]{0,256}\n|/\*[^*<]{0,256}\*/"),
     re.compile(r"(?:/|/?/[^\n<]{0,256}|#|# [^\n<]{0,256}|/\*[^*<]{0,256}\*?)\Z"),
 )
+LETTER = re.compile(r"\w")
 COMMENT_STARTS = frozenset("/#")
 TURN_ENDS = MarkerSet(ENDS_OF_TURN)
 # what may stand where JSON has white space: comments, tokens that end a turn, and characters that
 # JSON does not allow
 ODD_SPACES = COMMENT_STARTS | {char for char in map(chr, range(0x3001)) if char.isspace()}
 ODD_SPACES = (ODD_SPACES | {*INVISIBLE} | TURN_ENDS.first_chars) - {*" \t\r\n"}
-WRONG_CLOSE = "</"  # starts a closing tag, perhaps of another name
-WRONG_TAG = re.compile(r"</[^<>\n]{0,48}(>)?\s{0,16}")
+WRONG_CLOSES = ("</", "< /", "<\\/")  # start a closing tag, perhaps of another name
+WRONG_TAG = (  # and the same for a part of it; a tag without its end is one word
+    re.compile(r"<[ \\]?/(?:[^<>\n]{0,48}\s{0,4}>\s{0,16}|[^\s<>]{1,48}(?: [^\s<>]{1,32})?\s{0,16}(?=<))"),
+    re.compile(r"<[ \\]?(?:\Z|/(?:[^<>\n]{0,48}\s{0,16}\Z|[^<>\n]{0,48}\s{0,4}>\s{0,16}\Z))"),
+)
 StringReader: TypeAlias = Callable[[TextBuffer, EndMarkers, str, Output], ReadSteps[None]]
 _NEXT = re.compile(rf"\s{{0,{MAX_SPACE}}}(\S)?")
 
@@ -133,7 +137,7 @@ def read_bare_word(
 def read_bare_key(buffer: TextBuffer, ends: EndMarkers) -> ReadSteps[str]:
     """Read a key without quotes, or with a closing quote alone; a colon follows several words."""
     key = yield from read_word(buffer, ends, ends.word)
-    if not key:
+    if LETTER.search(key) is None:
         raise Mismatch
     if buffer.text[buffer.pos : buffer.pos + 1] == " " and (yield from is_before(buffer, MORE_KEY)):
         match = MORE_KEY[0].match(buffer.text, buffer.pos)
@@ -293,11 +297,11 @@ def skip_wrong_close(
     buffer: TextBuffer, next_markers: MarkerSet, finder: MarkerFinder
 ) -> ReadSteps[bool]:
     """Skip a closing tag of another name; False if it is part of a value that is closed later."""
+    whole, part = WRONG_TAG
     while True:
-        match = WRONG_TAG.match(buffer.text, buffer.pos)
-        if match is None:
-            return False
-        if match[1] and match.end() < len(buffer.text):
+        match = whole.match(buffer.text, buffer.pos)
+        is_part = part.match(buffer.text, buffer.pos) is not None
+        if match is not None and not is_part:
             start, _, index = next_markers.match_from(buffer, match.end())
             is_closed, position = finder.find(buffer, match.end())
             is_far = position - buffer.pos > MAX_LOOKAHEAD
@@ -306,9 +310,9 @@ def skip_wrong_close(
                 return True
             if start < 0 or is_closed or is_far:
                 return False
-        elif match.end() < len(buffer.text):
+        elif not is_part:
             return False
-        if buffer.is_truncated and match.end() == len(buffer.text):
+        if buffer.is_truncated and is_part:
             raise UnexpectedEnd
         if buffer.has_ended:
             return False

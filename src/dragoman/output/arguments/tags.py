@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from dragoman.output.arguments.call_body import get_markers, next_char, read_arguments_value
 from dragoman.output.arguments.cast import cast, to_json
-from dragoman.output.arguments.damage import WRONG_CLOSE, skip_wrong_close
+from dragoman.output.arguments.damage import WRONG_CLOSES, skip_wrong_close
 from dragoman.output.arguments.end_markers import (
     CLOSING_QUOTES,
     EndMarkers,
@@ -209,7 +209,7 @@ def read_argument(
         raise Mismatch  # nothing separates the key from its value
     elif marker not in body.value.open:
         return
-    key_text = text.partition(WRONG_CLOSE)[0] if marker in body.value.open else text
+    key_text = text.partition(WRONG_CLOSES[0])[0] if marker in body.value.open else text
     match = re.fullmatch(body.key_pattern, key_text.strip())
     if match is None:
         raise Mismatch
@@ -261,7 +261,7 @@ class PendingValue:
         self.closes = (*body.value.close, *body.key.open)
         if body.cdata:
             self.closes += (CDATA[0],)
-        found = (*self.closes, *ends.join(get_markers(WRONG_CLOSE)).markers)
+        found = (*self.closes, *ends.join(get_markers(*WRONG_CLOSES)).markers)
         trimmed = found if body.trim == "newline" else ()
         self.markers = get_markers(*found, *("\n" + marker for marker in trimmed))
         self.next_markers = ends.join(get_markers(*body.key.open))
@@ -336,7 +336,7 @@ def stream_value(
             return marker, end
         line_end = buffer.pos + (marker != name) + buffer.text.startswith("\r", buffer.pos)
         line, buffer.pos = buffer.text[buffer.pos : line_end], line_end
-        if name == WRONG_CLOSE:
+        if name in WRONG_CLOSES:
             pending.markers.check_cut(buffer)
             if (yield from skip_wrong_close(buffer, pending.next_markers, finder)):
                 return "", buffer.pos
