@@ -401,6 +401,24 @@ PARALLEL = [
 INPUTS = [{"c": "}"}, {"a": 1}, {}, {"b": 1}]
 
 
+def test_an_invalid_answer_fails_its_request_alone(tmp_path: Path) -> None:
+    good = make_chat_frames({"content": "Hello."})
+    invalid = [{"choices": [{"delta": {"content": "a"}}]}, "[DONE]"]  # no finish reason
+    routes: dict[str, Any] = {"/v1/models": list_models("gpt"), PATH: good}
+    with run_table(routes) as upstream, serve_upstream(upstream.url, tmp_path) as server:
+
+        def request_status(frames: Any) -> int:
+            upstream.routes[PATH] = frames
+            url = f"{server.url}{PATH}"
+            return httpx.post(url, json=make_body(), timeout=60).status_code
+
+        for _ in range(3):
+            assert request_status(invalid) == 500
+            assert request_status(good) == 200
+        found = [request_status(invalid) for _ in range(4)]
+        assert found == [500, 500, 500, 503]  # a server that sends nothing else is down
+
+
 def stream_events(url: str, body: dict[str, Any]) -> list[Any]:
     """Return the data of the named events of a stream."""
     lines = httpx.post(url, json=body, timeout=60).text.split("\n")
