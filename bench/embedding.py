@@ -64,7 +64,8 @@ def measure_embeddings(options: BenchOptions) -> Table:
             "share a batch, in which the results stay the same; so longer texts gain nothing. A "
             "batch saves what a request and a step of the engine cost, whatever their length. "
             "It does not save arithmetic: llama.cpp multiplies the Q4_1 weights of the default "
-            "model token by token (`ggml_vec_dot_q4_1_q8_1`, 60 % of the CPU time in `perf`)."
+            "model token by token (`ggml_vec_dot_q4_1_q8_1`, 60 % of the CPU time in `perf`), and "
+            "computes the logits of all tokens for embeddings as well, a quarter of the arithmetic."
         ],
     )
 

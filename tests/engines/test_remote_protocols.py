@@ -380,6 +380,34 @@ def test_reasons_of_other_servers_end_an_answer(reason: str, finish: str) -> Non
     assert steps[-1].finish == finish
 
 
+def test_the_word_null_is_no_reason_to_end() -> None:
+    first = {"choices": [{"text": "a", "finish_reason": "null"}]}
+    assert [step.text for step in read_text(first, LAST)] == ["a", "b", ""]
+
+
+@pytest.mark.parametrize(
+    ("frame", "status"),
+    [
+        ({"error": "boom"}, 500),
+        ({"error": {"code": 429}}, 429),
+        ({"error": {"code": "429"}}, 429),
+        ({"error": {"code": None, "type": "rate_limit_error"}}, 429),
+        ({"error": {"code": "context_length_exceeded", "type": "x"}}, 400),
+        ({"error": {"code": "wonder", "status": 503}}, 503),
+        ({"error": {"code": 7}}, 500),
+        ({"error": {"code": [], "type": {}}}, 500),
+        ({"object": "error", "message": "bad", "code": 400}, 400),
+        ({"detail": "bad"}, 500),
+        ({"text": "busy", "error_code": 50001}, 500),
+    ],
+    ids=str,
+)
+def test_errors_inside_streams_have_a_status(frame: Json, status: int) -> None:
+    with pytest.raises(StatusFailure) as caught:
+        read_text(FIRST, frame)
+    assert caught.value.status == status
+
+
 def test_half_characters_cost_no_text() -> None:
     """Servers whose strings are UTF-16 cut inside characters; an escaped backslash is none."""
     frames = [

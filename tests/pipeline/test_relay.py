@@ -160,6 +160,20 @@ ANSWERS: dict[str, tuple[list[dict[str, Any]], str, tuple[Any, ...]]] = {
         "tool_use",
         ("", "", [("look", "{}")], "tool_calls"),
     ),
+    "calls without arguments": (
+        [
+            call_part(0, id="x", name="look", arguments=None),
+            call_part(1, id="y", name="look", arguments='{"a": 1}'),
+            call_part(2, id="z", name="look"),
+        ],
+        "tool_calls",
+        ("", "", [("look", "{}"), ("look", '{"a": 1}'), ("look", "{}")], "tool_calls"),
+    ),
+    "a call that is cut before its arguments": (
+        [call_part(0, id="x", name="look"), call_part(1, id="y", name="look", arguments="")],
+        "length",
+        ("", "", [("look", "{}"), ("look", "")], "length"),
+    ),
     "a call in the older form": (
         [
             {"content": None, "function_call": {"name": "look", "arguments": ""}},
@@ -181,7 +195,7 @@ ANSWERS: dict[str, tuple[list[dict[str, Any]], str, tuple[Any, ...]]] = {
         [
             {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "H"}]}]},
             {"content": [{"type": "thinking", "thinking": "m.", "signature": None}]},
-            {"content": [{"type": "text", "text": "Ye"}, {"type": "text", "text": "s."}]},
+            {"content": [{"type": "text", "text": "Ye"}, "s", "."]},
             {"content": []},
         ],
         "stop",
@@ -375,6 +389,66 @@ WHOLE = {
     "choices": [{"index": 0, "message": MESSAGE, "finish_reason": "tool_calls"}],
     "usage": {"prompt_tokens": 3, "completion_tokens": 5},
 }
+
+
+PARALLEL = [
+    *(call_part(0, id="x", name="look"), call_part(1, id="y", name="look", arguments="")),
+    *(call_part(2, id="z", name="look"), call_part(1, arguments='{"a"'), call_part(0)),
+    *(call_part(3, id="w", name="look", arguments='{"b": 1}'), call_part(1, arguments=": 1}")),
+    call_part(0, arguments='{"c": "}'),
+    *(call_part(0, arguments='"}'), call_part(0, arguments=" "), call_part(1, arguments="{}")),
+]
+INPUTS = [{"c": "}"}, {"a": 1}, {}, {"b": 1}]
+
+
+def test_an_invalid_answer_fails_its_request_alone(tmp_path: Path) -> None:
+    good = make_chat_frames({"content": "Hello."})
+    invalid = [{"choices": [{"delta": {"content": "a"}}]}, "[DONE]"]  # no finish reason
+    routes: dict[str, Any] = {"/v1/models": list_models("gpt"), PATH: good}
+    with run_table(routes) as upstream, serve_upstream(upstream.url, tmp_path) as server:
+
+        def request_status(frames: Any) -> int:
+            upstream.routes[PATH] = frames
+            url = f"{server.url}{PATH}"
+            return httpx.post(url, json=make_body(), timeout=60).status_code
+
+        for _ in range(3):
+            assert request_status(invalid) == 500
+            assert request_status(good) == 200
+        found = [request_status(invalid) for _ in range(4)]
+        assert found == [500, 500, 500, 503]  # a server that sends nothing else is down
+
+
+def stream_events(url: str, body: dict[str, Any]) -> list[Any]:
+    """Return the data of the named events of a stream."""
+    lines = httpx.post(url, json=body, timeout=60).text.split("\n")
+    return [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+
+
+def test_calls_that_are_sent_in_turn_are_whole_in_every_api(servers: Pair) -> None:
+    script(servers, *PARALLEL, finish="tool_calls")
+    url, question = servers[1].url, [{"role": "user", "content": "Hi"}]
+    whole = request_answer(servers[1], make_body(tools=TOOLS))
+    assert [json.loads(arguments) for _, arguments in whole.calls] == INPUTS
+    assert request_answer(servers[1], make_body(tools=TOOLS), streamed=True) == whole
+    body: dict[str, Any] = {"model": "gpt", "stream": True}
+    tool = {"name": "look", "input_schema": {"type": "object"}}
+    messages = body | {"max_tokens": 20, "tools": [tool], "messages": question}
+    blocks: dict[int, str] = {}
+    for event in stream_events(f"{url}/v1/messages", messages):
+        if event["type"] == "content_block_start":
+            blocks[event["index"]] = ""
+        elif event["type"] == "content_block_delta":
+            assert event["index"] == max(blocks)  # blocks follow one another
+            blocks[event["index"]] += event["delta"]["partial_json"]
+    assert [json.loads(text) for text in blocks.values()] == INPUTS
+    responses = body | {"input": "Hi", "tools": [{"type": "function", **TOOL}]}
+    items = stream_events(f"{url}/v1/responses", responses)[-1]["response"]["output"]
+    assert [json.loads(item["arguments"]) for item in items] == INPUTS
+    chat = {"model": "gpt", "stream": False, "tools": TOOLS, "messages": question}
+    answer = httpx.post(f"{url}/api/chat", json=chat, timeout=60).json()
+    calls = answer["message"]["tool_calls"]
+    assert [call["function"]["arguments"] for call in calls] == INPUTS
 
 
 @pytest.mark.parametrize(

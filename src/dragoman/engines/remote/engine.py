@@ -62,7 +62,7 @@ from dragoman.types import Capabilities, Job, Step
 
 log = logging.getLogger("dragoman.remote")
 
-MAX_CHOICES = 128
+MAX_CHOICES, MAX_INVALID_TEXTS = 128, 2
 encode = msgspec.json.Encoder().encode
 
 
@@ -250,6 +250,7 @@ class RemoteEngine:
         task.add_done_callback(self._tasks.discard)
         try:
             yield queue
+            self.health.mark_valid()
         finally:
             task.cancel()
 
@@ -335,7 +336,8 @@ class RemoteEngine:
             case ConnectionFailure():
                 self.health.mark_down(failure.kind, failure)
             case InvalidFrame():
-                self.health.mark_down("invalid", failure)
+                allowed = 0 if self.capabilities.token_prompts else MAX_INVALID_TEXTS
+                self.health.count_invalid(failure, allowed)
             case StatusFailure() if failure.is_temporary or failure.status == 404:
                 self._verified_epoch = -1  # a proxy may have another server behind it now
         error = convert_failure(failure, self.capabilities, len(job.prompt))

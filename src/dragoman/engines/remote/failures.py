@@ -7,13 +7,13 @@ Their texts go to the log: they may contain addresses. Clients get an error of o
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from typing import Literal, TypeAlias
 
 import msgspec
-from msgspec import Struct
 
 from dragoman.engines.limits import make_context_overflow
 from dragoman.errors import (
@@ -32,6 +32,7 @@ FailureKind: TypeAlias = Literal["refused", "tls", "closed", "stalled", "invalid
 MAX_RETRY_AFTER = 3600.0
 TEMPORARY_STATUSES = (408, 425, 502, 503, 504)
 DEFAULT_RETRY_AFTER = 1.0
+THREE_DIGITS = re.compile("[45][0-9][0-9]", re.ASCII)
 # what decoding raises: invalid JSON, invalid UTF-8 inside, too many levels
 DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 # parts of the messages with which servers reject a prompt that is too long
@@ -74,18 +75,29 @@ class StatusFailure(UpstreamFailure):
         return self.status in TEMPORARY_STATUSES or self.status > 505
 
 
-class StreamError(Struct):
-    code: int | str | None = None
+# codes and types of errors that are words, and the statuses that they stand for
+WORD_STATUSES = {
+    "rate_limit_exceeded": 429,
+    "rate_limit_error": 429,
+    "insufficient_quota": 429,
+    "overloaded": 503,
+    "overloaded_error": 503,
+    "server_overloaded": 503,
+    "service_unavailable": 503,
+    "context_length_exceeded": 400,
+    "invalid_request_error": 400,
+}
 
 
 def make_stream_error(error: Json) -> StatusFailure:
     """Return the error that a server sends inside a stream, as if it were a status."""
-    body = msgspec.json.encode(error)
-    try:
-        code = msgspec.json.decode(body, type=StreamError).code
-    except msgspec.DecodeError:
-        code = None
-    return StatusFailure(code if isinstance(code, int) else 500, b'{"error":' + body + b"}", {})
+    fields = error if isinstance(error, dict) else {}
+    words = [str(fields.get(name, "")).lower() for name in ("code", "status", "type")]
+    found = [
+        int(word) if THREE_DIGITS.fullmatch(word) else WORD_STATUSES.get(word) for word in words
+    ]
+    status = next((status for status in found if status is not None), 500)
+    return StatusFailure(status, b'{"error":' + msgspec.json.encode(error) + b"}", {})
 
 
 def read_message(body: bytes) -> str:

@@ -4,7 +4,8 @@ Tokens that flow and connections that are accepted prove life; a health route do
 served by another thread than the one that generates. So requests report what they meet here:
 refused connections, stalls and invalid answers make the server unreachable, and requests then fail
 at once. It is tried again after ever longer delays, by a token that it has to generate. Statuses
-such as 400, 429 and 503 are answers, and change nothing.
+such as 400, 429 and 503 are answers, and change nothing. An answer with wrong tokens is enough; of
+text and chats, whose form may depend on the request, several in a row are.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ class UpstreamHealth:
         self._is_ready.set()
         self._retry_at = 0.0
         self._recovery: asyncio.Task[None] | None = None
+        self._invalid_answers = 0  # in a row
 
     @property
     def retry_after(self) -> float:
@@ -78,6 +80,16 @@ class UpstreamHealth:
         if self._recovery is None or self._recovery.done():
             self._set_retry(self._settings.first_retry_delay)
             self._recovery = asyncio.create_task(self._recover())
+
+    def count_invalid(self, details: object, allowed: int) -> None:
+        """Count an invalid answer; more than `allowed` in a row make the server unreachable."""
+        self._invalid_answers += 1
+        if self._invalid_answers > allowed:
+            self.mark_down("invalid", details)
+
+    def mark_valid(self) -> None:
+        """Note that an answer was read to its end."""
+        self._invalid_answers = 0
 
     def _set_retry(self, delay: float) -> None:
         self._retry_at = asyncio.get_running_loop().time() + delay

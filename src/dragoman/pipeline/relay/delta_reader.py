@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -11,6 +11,7 @@ from dragoman.errors import EngineFailed
 from dragoman.events import Delta, Finish
 from dragoman.pipeline.detokenize import Detokenizer
 from dragoman.pipeline.reader import Reader, get_finish
+from dragoman.pipeline.relay.call_order import CallOrder
 from dragoman.types import Job, Json, Step
 
 
@@ -29,13 +30,13 @@ class ContentPart(Struct):
     """A part of a content that is a list: a text, or reasoning, which is one or another list."""
 
     text: str | None = None
-    thinking: str | list[ContentPart] | None = None
+    thinking: str | list[ContentPart | str] | None = None
 
 
 class RelayDelta(Struct):
     """What a frame adds. Servers write reasoning under one of two names, or among the parts."""
 
-    content: str | list[ContentPart] | None = None
+    content: str | list[ContentPart | str] | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
     refusal: str | None = None
@@ -56,6 +57,7 @@ class RelayReader(Reader):
         self._calls: list[str | None] = []  # the ids that the server has given them
         self._numbers: dict[int, int] = {}  # the server's index -> the latest call with it
         self._indices: list[set[int]] = []  # of each call
+        self._order = CallOrder(index)
 
     def feed(self, step: Step) -> list[Delta]:
         if self._finished:
@@ -68,6 +70,7 @@ class RelayReader(Reader):
             finish: Finish = get_finish(step)
             if finish == "stop" and self._calls:
                 finish = "tool_calls"
+            deltas += self._order.end(is_cut=finish == "length")
             deltas.append(Delta(self._index, finish=finish, usage=self._make_usage(step)))
         return deltas
 
@@ -100,7 +103,7 @@ class RelayReader(Reader):
             unique_id = call.id or f"call_{self._job_id[-16:]}_{self._index}_{number}"
             if not call.id:
                 self.generated_call_ids.add(unique_id)
-            yield Delta(self._index, function.name, "tool_name", number, id=unique_id)
+            yield from self._order.begin(function.name, unique_id)
         if number is None:
             if not function.arguments:  # the beginning of a call whose name comes later
                 return
@@ -112,7 +115,7 @@ class RelayReader(Reader):
         if isinstance(arguments, dict):
             arguments = msgspec.json.encode(arguments).decode()
         if arguments:
-            yield Delta(self._index, arguments, "tool_args", number)
+            yield from self._order.add(number, arguments)
 
     def _find_call(self, call: CallDelta, function: CallFunction) -> int | None:
         """Return the call that a part continues; None if it begins another one.
@@ -136,13 +139,15 @@ class RelayReader(Reader):
         return index in self._indices[number]
 
 
-def split_content(content: str | list[ContentPart] | None) -> tuple[str, str]:
+def split_content(content: str | Sequence[ContentPart | str] | None) -> tuple[str, str]:
     """Return the text and the reasoning of a content."""
-    if isinstance(content, list):
-        texts = "".join(part.text or "" for part in content)
-        reasoning = [
-            part.thinking if isinstance(part.thinking, str) else split_content(part.thinking)[0]
-            for part in content
-        ]
-        return texts, "".join(filter(None, reasoning))
-    return content or "", ""
+    if content is None or isinstance(content, str):
+        return content or "", ""
+    texts, reasoning = [], []
+    for part in content:
+        if isinstance(part, str):
+            texts.append(part)
+        else:
+            texts.append(part.text or "")
+            reasoning.append(split_content(part.thinking)[0])
+    return "".join(texts), "".join(reasoning)

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.engines.remote.failures import DECODE_ERRORS, InvalidFrame, make_stream_error
-from dragoman.engines.remote.http.frames import DONE, decode_frame
+from dragoman.engines.remote.http.frames import DONE, decode_frame, replace_half_characters
 from dragoman.engines.remote.settings import Upstream
 from dragoman.errors import EngineFailed
 from dragoman.types import Capabilities, Job, Json, Step, StepFinish
@@ -34,7 +34,7 @@ FINISHES: dict[str, StepFinish] = {
     **dict.fromkeys(STOP_REASONS.split(), "stop"),
     **dict.fromkeys(LENGTH_REASONS.split(), "length"),
 }
-
+NO_REASONS = (None, "", "null")  # some servers send one with each frame
 
 NOTHING = msgspec.Raw(b"")  # `Raw` cannot be one of several types
 EMPTY = (b"", b"null", b"{}")
@@ -90,6 +90,8 @@ class TextReader:
         decoded = decode_frame(decode, frame)
         if decoded.error:
             raise make_stream_error(decoded.error)
+        if decoded.choices is None:
+            check_other_frame(frame)
         has_usage = bytes(decoded.usage) not in EMPTY
         if has_usage:
             self._usage = read_usage(decoded.usage)
@@ -101,8 +103,8 @@ class TextReader:
         if not self._frames and bytes(choice.delta) in EMPTY:  # others repeat all at the end
             choice.delta = choice.message
         text = self._get_text(choice)
-        if choice.finish_reason:  # some servers send an empty one with each frame
-            self._finish = FINISHES.get(choice.finish_reason.lower())
+        if choice.finish_reason not in NO_REASONS:
+            self._finish = FINISHES.get(str(choice.finish_reason).lower())
             if self._finish is None:
                 raise EngineFailed("The upstream server stopped before the answer was finished.")
         if not text:
@@ -127,6 +129,13 @@ class TextReader:
                 cached_tokens=None if details is None else details.cached_tokens,
             )
         ]
+
+
+def check_other_frame(frame: bytes) -> None:
+    """Raise the error that a frame without choices is in servers without an error object."""
+    data = msgspec.json.decode(replace_half_characters(frame))
+    if data.get("object") == "error" or "detail" in data or "error_code" in data:
+        raise make_stream_error(data)
 
 
 def read_usage(data: msgspec.Raw) -> TextUsage:
