@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from dragoman.output.arguments.call_body import get_markers, next_char, read_arguments_value
 from dragoman.output.arguments.cast import cast, to_json
-from dragoman.output.arguments.damage import WRONG_CLOSES, skip_wrong_close
+from dragoman.output.arguments.damage import WRONG_CLOSE, WRONG_CLOSES, skip_wrong_close
 from dragoman.output.arguments.end_markers import (
     CLOSING_QUOTES,
     EndMarkers,
@@ -209,7 +209,7 @@ def read_argument(
         raise Mismatch  # nothing separates the key from its value
     elif marker not in body.value.open:
         return
-    key_text = text.partition(WRONG_CLOSES[0])[0] if marker in body.value.open else text
+    key_text = WRONG_CLOSE.split(text)[0] if marker in body.value.open else text
     match = re.fullmatch(body.key_pattern, key_text.strip())
     if match is None:
         raise Mismatch
