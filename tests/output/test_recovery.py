@@ -425,3 +425,13 @@ def test_a_damaged_call_that_the_token_limit_cut_shows_no_half_marker(name: str)
             for call, whole_call in zip(output.raw_calls, whole.raw_calls, strict=False):
                 assert call[0] == whole_call[0]
                 assert whole_call[1].startswith(call[1]), (answer.damage, answer.text[:end])
+
+
+def test_a_quote_inside_a_string_of_python_opens_no_string_of_json() -> None:
+    text = (
+        "<tool_call>book<arg_key>tags</arg_key><arg_value>['12\" wide']</arg_value></tool_call>"
+        '\nIt is 12"'
+    )
+    output = fold_spans(parse_pieces(OutputParser("glm47", tools=TOOLS), [text]))
+    assert output.calls == [("book", {"tags": ['12" wide']})]
+    assert output.text == '\nIt is 12"'

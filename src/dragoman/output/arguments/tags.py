@@ -38,7 +38,7 @@ from dragoman.output.text_buffer import (
 )
 
 CDATA = ("<![CDATA[", "]]>")
-ESCAPED = re.compile(r"\\.", re.DOTALL)
+ESCAPED, QUOTES = re.compile(r"\\.", re.DOTALL), re.compile("[\"']")
 MakeItem: TypeAlias = Callable[[ParameterSchema], str]  # returns an element of a list as JSON
 JSON_TYPE: Types = frozenset({"json"})  # a value that the format declares not to be a string
 INLINE_TYPES = {"true": STRING, "false": JSON_TYPE}
@@ -266,16 +266,18 @@ class PendingValue:
         self.markers = get_markers(*found, *("\n" + marker for marker in trimmed))
         self.next_markers = ends.join(get_markers(*body.key.open))
         self._checked = 0  # parts of the value up to which this is known:
-        self._in_string = False  # they end inside a string of a JSON value
+        self._quote = ""  # they end inside a string of a JSON or Python value with this quote
 
     def is_in_string(self, parts: Sequence[str]) -> bool:
-        """Whether the value read so far is JSON, and ends inside a string."""
+        """Whether the value read so far is JSON, and ends inside a string of JSON."""
         text = "".join(parts[self._checked :])
         if not self._checked and not text.lstrip().startswith(("[", "{")):
             return False
         self._checked = len(parts)
-        self._in_string ^= ESCAPED.sub("", text).count('"') % 2 == 1
-        return self._in_string
+        for char in QUOTES.findall(ESCAPED.sub("", text)):
+            if not self._quote or self._quote == char:
+                self._quote = "" if self._quote else char
+        return self._quote == '"'
 
 
 def read_value(buffer: TextBuffer, pending: PendingValue, out: ArgumentWriter) -> ReadSteps[None]:
