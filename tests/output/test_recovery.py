@@ -379,7 +379,14 @@ SHARED = {
     '{"city": """Oslo""", "days": 3}': {"city": "Oslo", "days": 3},
     "null": {},
 }
-JSON_FORMATS = ("hermes_json", "longcat", "cohere_cmd3", "deepseek_v3", "deepseek_v31", "kimi_k2")
+JSON_FORMATS: tuple[str, ...] = (
+    "hermes_json",
+    "longcat",
+    "cohere_cmd3",
+    "deepseek_v3",
+    "deepseek_v31",
+    "kimi_k2",
+)
 JSON_FORMATS += ("functionary_v31", "mistral", "plamo3", "cwm", "apertus", "solar_open")
 
 
