@@ -156,7 +156,21 @@ def test_text_after_a_call_is_no_unconstrained_call(name: str, follower: str) ->
             assert pair.find_error(text, forced=False) is None, text
 
 
-PARTS = ("{", "}", '"name"', ": ", '"', "'", "function", '"arguments"', ", ", "[", "]", "\n", " so")
+PARTS: tuple[str, ...] = (
+    "{",
+    "}",
+    '"name"',
+    ": ",
+    '"',
+    "'",
+    "function",
+    '"arguments"',
+    ", ",
+    "[",
+    "]",
+    "\n",
+    " so",
+)
 PARTS += ("tool_0", "\\n", "\\u00", "=>", "é", "\u201c", "\u200b", ";", "(", ")", " a")
 
 
