@@ -156,6 +156,34 @@ def test_text_after_a_call_is_no_unconstrained_call(name: str, follower: str) ->
             assert pair.find_error(text, forced=False) is None, text
 
 
+PARTS: tuple[str, ...] = (
+    "{",
+    "}",
+    '"name"',
+    ": ",
+    '"',
+    "'",
+    "function",
+    '"arguments"',
+    ", ",
+    "[",
+    "]",
+    "\n",
+    " so",
+)
+PARTS += ("tool_0", "\\n", "\\u00", "=>", "é", "\u201c", "\u200b", ";", "(", ")", " a")
+
+
+@pytest.mark.parametrize("name", sorted(UNMARKED))
+def test_text_around_calls_without_markers_is_not_too_complex(name: str) -> None:
+    """All matches of a grammar share what it may cost."""
+    tools = {f"tool_{number}_{'x' * 50}": make_object("a", a=ANY_NUMBER) for number in range(20)}
+    chance, source = random.Random(name), FormatPair(name, tools).compile()
+    for _ in range(100):
+        match_grammar(source, "Well. " + "".join(chance.choice(PARTS) for _ in range(200)))
+    assert match_grammar(source, 'Well. {"x": "It is so."}')[0]
+
+
 # values that could be read as another type
 
 FRAMES = {

@@ -20,7 +20,7 @@ from tests.support.damage import (
     find_violations,
     make_answer,
 )
-from tests.support.damage_catalogue import DAMAGES
+from tests.support.damage_catalogue import DAMAGES, REPAIRED
 
 ANSWERS = 50  # of each format; `make exam` tries 2,000
 FORMATS = list(get_tool_formats())
@@ -368,3 +368,77 @@ def test_markup_of_a_damaged_call_is_no_text(damage: str) -> None:
     for pieces in ([text], list(text)):
         output = fold_spans(parse_pieces(OutputParser(name, tools=TOOLS), pieces))
         assert (output.calls, output.text) == ([("book", {"days": 3})], "")
+
+
+# damage of the arguments alone, after which sibling formats must read the same
+SHARED = {
+    '{"city": "Os" + "lo", "days": 3}': {"city": "Os"},
+    '{"city": "Oslo" | "days": 3}': {"city": "Oslo"},
+    '{"city"": "Oslo", "days": 3}': {"city": "Oslo", "days": 3},
+    '{"tags": ["Oslo", "Paris"': {"tags": ["Oslo", "Paris"]},
+    '{"city": """Oslo""", "days": 3}': {"city": "Oslo", "days": 3},
+    "null": {},
+}
+JSON_FORMATS: tuple[str, ...] = (
+    "hermes_json",
+    "longcat",
+    "cohere_cmd3",
+    "deepseek_v3",
+    "deepseek_v31",
+    "kimi_k2",
+)
+JSON_FORMATS += ("functionary_v31", "mistral", "plamo3", "cwm", "apertus", "solar_open")
+
+
+@pytest.mark.parametrize("name", JSON_FORMATS)
+@pytest.mark.parametrize("arguments", SHARED)
+def test_damaged_arguments_are_read_alike_in_all_formats_of_json(name: str, arguments: str) -> None:
+    written = {"city": "Lagos"}
+    writer = AnswerWriter(find_tools(name))
+    text = writer.write_call("book", written).text
+    if writer.has_sections:
+        text = writer.open_section("book") + text + writer.close_section()
+    text = text.replace('{"city": "Lagos"}', arguments)
+    for pieces in ([text], list(text)):
+        output = fold_spans(parse_pieces(OutputParser(name, tools=TOOLS), pieces))
+        assert output.calls == [("book", SHARED[arguments])], text
+
+
+@pytest.mark.parametrize("name", ["beam", "harmony"])
+def test_a_code_fence_around_the_body_of_an_addressed_call_is_dropped(name: str) -> None:
+    call = AnswerWriter(find_tools(name)).write_call("book", {"city": "Oslo"})
+    text = f"{call.opening}```json\n{call.body}\n```{call.closing}"
+    for pieces in ([text], list(text)):
+        output = fold_spans(parse_pieces(OutputParser(name, tools=TOOLS), pieces))
+        assert output.calls == [("book", {"city": "Oslo"})]
+        assert not output.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in FORMATS if name not in WORD_STARTS])
+def test_a_damaged_call_that_the_token_limit_cut_shows_no_half_marker(name: str) -> None:
+    """Its arguments are the beginning of what they are without the limit."""
+    random = Random(name)
+    for _ in range(3):
+        answer = make_answer(name, random, random.choice(sorted(REPAIRED)))
+        whole = fold_spans(parse_pieces(answer.make_parser(), [answer.text]))
+        text = f"{answer.before}{answer.after}"
+        for end in range(1, len(answer.text)):
+            spans = parse_pieces(answer.make_parser(), [answer.text[:end]], truncated=True)
+            output = fold_spans(spans)
+            shown = re.sub(r"\n|\b(?:t|to|f\w*|function \w*|Action|A\w*)$", "", output.text).strip()
+            assert text.replace("\n", "").startswith(shown), answer.text[:end]
+            assert answer.reasoning.startswith(output.reasoning)
+            for call, whole_call in zip(output.raw_calls, whole.raw_calls, strict=False):
+                assert call[0] == whole_call[0]
+                assert whole_call[1].startswith(call[1]), (answer.damage, answer.text[:end])
+
+
+def test_a_quote_inside_a_string_of_python_opens_no_string_of_json() -> None:
+    text = (
+        "<tool_call>book<arg_key>tags</arg_key><arg_value>['12\" wide']</arg_value></tool_call>"
+        '\nIt is 12"'
+    )
+    output = fold_spans(parse_pieces(OutputParser("glm47", tools=TOOLS), [text]))
+    assert output.calls == [("book", {"tags": ['12" wide']})]
+    assert output.text == '\nIt is 12"'

@@ -193,7 +193,7 @@ def find_damaged(
 def check_damaged(call: tuple[str, Any], answer: DamagedAnswer) -> Iterator[str]:
     name, arguments = call
     written = answer.calls[answer.index]
-    text = answer.text[answer.text.index(answer.damaged) :]
+    text = answer.text[answer.text.index(answer.damaged) :].replace('\\"', '"')
     if name not in answer.damaged:
         yield "a name was invented"
     if not isinstance(arguments, dict):

@@ -88,6 +88,20 @@ def add_space_before_name(call: WrittenCall, _: ToolFormat, random: Random) -> s
     return replace_match(match, call, random.choice((" ", "\n")) + call.name)
 
 
+def edit_name(*spellings: str) -> Damage:
+    def run(call: WrittenCall, _: ToolFormat, random: Random) -> str:
+        match = pick(rf"(?<![.\w]){call.name}\b", call.body, random)
+        return replace_match(match, call, random.choice(spellings).format(call.name))
+
+    return run
+
+
+def add_empty_call(call: WrittenCall, tool_format: ToolFormat, _: Random) -> str:
+    if tool_format.header is not None or not (call.opening and call.closing):
+        return call.text
+    return f"{call.opening}{call.closing}\n{call.text}"
+
+
 def end_turn_after_call(call: WrittenCall, tool_format: ToolFormat, random: Random) -> str:
     token = random.choice([end for end in ENDS_OF_TURN if end not in tool_format.section.close])
     before, after = random.choice(((token, ""), ("", token), (token, token)))
@@ -268,6 +282,46 @@ DAMAGES: dict[str, Damage] = {
     "closing tag with space": edit_inner_close(lambda tag: tag.replace("</", "</ ")),
     "closing tag of another name": edit_inner_close(lambda _: "</value>"),
     "closing tag missing": edit_inner_close(lambda _: ""),
+    "closing tag in capitals": edit_inner_close(str.upper),
+    "closing tag with space at its end": edit_inner_close(lambda tag: tag.replace(">", " >")),
+    "closing tag with a line break": edit_inner_close(lambda tag: tag.replace(">", "\n>")),
+    "closing tag without its end": edit_inner_close(lambda tag: tag[:-1]),
+    "closing tag escaped": edit_inner_close(lambda tag: tag.replace("</", "<\\/")),
+    "space in the slash of a tag": edit_inner_close(lambda tag: tag.replace("</", "< /")),
+    "slash of a tag doubled": edit_inner_close(lambda tag: tag.replace("</", "<//")),
+    "words in the call": lambda call, *_: f"{call.opening}{call.body}\nOK then.\n{call.closing}",
+    "empty call before": add_empty_call,
+    "ellipsis": edit_json(lambda text, _: f"{text[:-1]}, ...}}"),
+    "strings added": edit_json(
+        replace_one(r'"([A-Z])(\w+)"(?=[,}\]])', r'"\1" + "\2"', r'"\1" "\2"')
+    ),
+    "number with a unit": edit_json(replace_one(r"(?<=: )(\d+)(?=[,}])", r"\1 days", r"\1%")),
+    "number with a sign": edit_json(replace_one(r"(?<=: )(\d+)(?=[,}])", r"+\1", r"0\1")),
+    "constant of JavaScript": edit_json(replace_one(r"(?<=: )\d+(?=[,}])", "NaN", "undefined")),
+    "line break in a string": edit_json(replace_one(r'"([A-Z])(\w+)"(?=[,}\]])', r'"\1\n\2"')),
+    "backslash before a quote": edit_json(replace_one(r'"([A-Z]\w+)"(?=[,}\]])', r'"\1\\"')),
+    "backticks": edit_json(replace_one(r'"([A-Z]\w+)"(?=[,}\]])', r"`\1`")),
+    "quotes of two kinds": edit_json(
+        replace_one(r'"([A-Z]\w+)"(?=[,}\]])', r"""'\1""" ", r" """\1'""")
+    ),
+    "colon in a key": edit_json(replace_one(r'"(\w+)":', r'"\1:"', r'"\1:":')),
+    "sign for a comma": edit_json(replace_one(r", (?=\")", " | ", " and ", ". ", r",\\n")),
+    "sign for a colon": edit_json(replace_one(r'(?<="):', ",", " -", "")),
+    "other brackets": edit_json(
+        lambda text, random: random.choice(("({})", "[{}]", "<{}>")).format(text[1:-1])
+    ),
+    "quote of a key doubled": edit_json(replace_one(r'(\w)":', r'\1"":')),
+    "arguments missing": edit_json(lambda *_: ""),
+    "arguments null": edit_json(lambda *_: "null"),
+    "arguments twice": edit_json(lambda text, _: text + text),
+    "arguments cut": edit_json(lambda text, random: text[: random.randrange(1, len(text))]),
+    "arguments without brackets": edit_json(lambda text, _: text.rstrip("}]")),
+    "words before the arguments": edit_json(lambda text, _: f"OK: {text}"),
+    "name in bold": edit_name("**{}**", "`{}`"),
+    "name with a sign": edit_name("{}()", "{}:", "functions.{}"),
+    "name repeated": edit_name("{0}.{0}", "{} "),
+    "quotes of an attribute": edit(r'name="(\w+)"', r"name='\1'"),
+    "attribute without quotes": edit(r'name="(\w+)"', r"name=\1"),
 }
 # damage after which the call is the same
 REPAIRED = {"none", "close doubled", "space in arguments", "comment", "colon of JSON doubled"}
@@ -280,6 +334,11 @@ REPAIRED |= {"arrows", "separators of full width", "curly quotes around all", "t
 REPAIRED |= {"arguments in quotes"}
 REPAIRED |= {"space before the name", "line ends of Windows"}
 REPAIRED |= {"commas are semicolons", "words unquoted", "opening quote missing", "curly quotes"}
+REPAIRED |= {"closing tag in capitals", "closing tag with space at its end"}
+REPAIRED |= {"closing tag with a line break", "closing tag without its end", "closing tag escaped"}
+REPAIRED |= {"space in the slash of a tag", "slash of a tag doubled", "number with a sign"}
+REPAIRED |= {"quote of a key doubled", "name repeated", "empty call before"}
+REPAIRED |= {"quotes of an attribute", "attribute without quotes"}
 REPAIRED |= {"closing tag with space", "closing tag of another name", "closing tag missing"}
 # damage after which nobody can tell the text after the calls from the last one
 UNENDED = {"cut"}

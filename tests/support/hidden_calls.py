@@ -38,7 +38,7 @@ INVALID: tuple[dict[str, Any], ...] = (
     {"a": [1]},
     {"a": 1, "b": 2},
 )
-BETWEEN = (
+BETWEEN: tuple[str, ...] = (
     "",
     "\n",
     " ",

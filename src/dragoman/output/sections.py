@@ -85,12 +85,23 @@ class SectionReader:
             while (yield from read_marker(buffer, get_markers(*tools.call.open))) >= 0:
                 has_marker = True  # a doubled one counts once
                 yield from skip_space(buffer)
+            if has_marker and (yield from self._read_empty_call()):
+                is_first = False
+                continue
             if not has_marker and not (yield from self._is_at_unmarked_call(not is_first)):
                 if is_first:
                     yield from self._read_wrapped_text()
                 return
             yield from self._read_body_and_close()
             is_first = False
+
+    def _read_empty_call(self) -> ReadSteps[bool]:
+        """Read the closing marker of a call right after its opening one, which is no call."""
+        yield from skip_space(self._buffer)
+        if (yield from read_marker(self._buffer, get_markers(*self._tools.call.close))) < 0:
+            return False
+        self._calls.commit()
+        return True
 
     def _skip_brackets(self) -> ReadSteps[bool]:
         """Skip brackets that close nothing; they are dropped if the section ends after them."""
@@ -164,6 +175,8 @@ class SectionReader:
 
     def read_call(self) -> ReadSteps[None]:
         """Read a call without a section; several, if only a comma or semicolon separates them."""
+        if self._tools.call.open and (yield from self._read_empty_call()):
+            return
         yield from self._read_body_and_close()
         while self._tools.unmarked_starts and (yield from self._has_joined_call()):
             yield from self._read_body_and_close()

@@ -203,9 +203,13 @@ class MarkerSet:
         """Raise `UnexpectedEnd` if the token limit cut one of the markers of a call here."""
         if not (buffer.is_truncated and buffer.in_call):
             return
-        match = self._match[False](buffer.text, buffer.pos)
-        if not buffer.has_more or (match is not None and match.end() == len(buffer.text)):
+        if not buffer.has_more or self.is_cut_at(buffer, buffer.pos):
             raise UnexpectedEnd
+
+    def is_cut_at(self, buffer: TextBuffer, position: int) -> bool:
+        """Whether the text ends in a marker that starts at this position."""
+        match = self._match[False](buffer.text, position)
+        return match is not None and match.end() == len(buffer.text)
 
     def find_cut_marker(self, buffer: TextBuffer) -> int:
         """Return where a marker starts that the text ends in, or the end; words are no marker."""
@@ -291,6 +295,8 @@ def read_marker(buffer: TextBuffer, markers: MarkerSet) -> ReadSteps[int]:
     while True:
         start, end, index = markers.match(buffer)
         if index >= 0:
+            if buffer.is_truncated and end < len(buffer.text):
+                markers.check_cut(buffer)  # of a longer marker
             buffer.pos = end
             return index
         if start < 0 or buffer.has_ended:

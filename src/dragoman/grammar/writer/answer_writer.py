@@ -119,7 +119,11 @@ class AnswerWriter:
         if is_odd:
             lead, end = BEFORE_ODD_NAME, NAME_END
         read_names = list_read_names(name for name, _ in start.names)
-        prefixes = [prefixes_to_regex(f"{name}.{name}") for name, _ in start.names]
+        prefixes = [prefixes_to_regex(name) for name, _ in start.names]
+        prefixes += [  # of a name that is repeated
+            rf"{escape_regex(name)}\.(?:{prefix})?"
+            for (name, _), prefix in zip(start.names, prefixes, strict=True)
+        ]
         partial = f"(?:{'|'.join(prefixes)}|{join_regexes(read_names)}{space})?"
         whole = f"{join_regexes(read_names)}{end}"
         if start.escape_regexes is not None:

@@ -20,7 +20,7 @@ from dragoman.output.arguments.damage import (
     skip_odd_space,
     skip_stray_quote,
 )
-from dragoman.output.arguments.end_markers import is_at_end
+from dragoman.output.arguments.end_markers import is_at_end, make_end_markers
 from dragoman.output.arguments.free_text import read_free_text
 from dragoman.output.arguments.json_strings import LONE_SURROGATE, dump_json
 from dragoman.output.arguments.literal import ValueReader
@@ -41,6 +41,7 @@ from dragoman.output.text_buffer import (
 
 FENCES = ("```json", "```JSON", "```")  # of code blocks, which models put around arguments
 WRAPPER_STARTS = ('"', "'", "[")  # of values that are no object and may contain the arguments
+NULL_STARTS = ("n", "N")
 MAX_WRAPPERS = 4
 
 
@@ -82,8 +83,11 @@ def read_arguments_value(
     )
     value = ValueReader(buffer, calls.write_arguments, quotes, unquoted, types)
     value.must_be_object = True
-    value.colon_optional = body is not None or calls.is_certain
+    value.colon_optional = body is not None
     value.ends = calls.ends
+    if body is not None and body.fence:
+        fence = get_markers(*(marker.strip() for marker in body.fence))
+        value.ends = make_end_markers(calls.ends.join(fence), calls.ends.call_opens)
     calls.get_missing_end, calls.get_held_arguments = value.get_missing_end, value.get_held_text
     yield from value.read()
 
@@ -223,8 +227,9 @@ def read_members(
         char = yield from next_char(buffer)
         if char == colon or colon + char == "=>":
             buffer.pos += 1  # it is doubled, or an arrow
-            yield from skip_space(buffer)
-        yield from read_member(buffer, body, calls, fields, key)
+            char = yield from next_char(buffer)
+        if char not in ",}" or not calls.is_certain:  # else a key without a value is left out
+            yield from read_member(buffer, body, calls, fields, key)
 
 
 def read_member_key(
@@ -355,17 +360,22 @@ def read_named_arguments(
     is_fenced = (yield from read_marker(buffer, get_markers(*body.fence, *FENCES))) >= 0
     quote = yield from skip_stray_quote(buffer)
     char = yield from next_char(buffer)
+    closing = get_markers(*(marker.strip() for marker in (*body.fence, *FENCES)))
     if char == "{":
-        yield from read_arguments_value(buffer, calls, body)
+        try:
+            yield from read_arguments_value(buffer, calls, body)
+        except Mismatch:
+            if not (calls.is_emitting and (yield from is_at_marker(buffer, closing))):
+                raise
+            calls.complete_call()  # the fence comes before the end of the object
         if quote:
             yield from read_marker(buffer, get_markers(quote))
-    elif char in WRAPPER_STARTS:
+    elif char in WRAPPER_STARTS or (char in NULL_STARTS and calls.is_certain):
         calls.write_arguments(load_arguments((yield from collect_value(buffer, calls))))
     else:
         raise Mismatch
     calls.close_call()
     if is_fenced or body.fence:
-        closing = get_markers(*(marker.strip() for marker in (*body.fence, *FENCES)))
         yield from skip_space(buffer)
         while (yield from read_marker(buffer, closing)) >= 0:
             calls.commit()

@@ -29,7 +29,7 @@ MAX_SPACE = 32  # characters of white space after a quote
 CLOSERS = frozenset(",}]")  # characters that mostly follow a string
 COMMAS = ",;\uff0c\uff1b"  # characters between values, also those of full width
 COLONS = ":=\uff1a"  # characters after a key
-_DOUBLED_CLOSING = {quote: re.compile(rf"{quote}\s{{0,{MAX_SPACE}}}[,}}\])]") for quote in "\"'"}
+_DOUBLED_CLOSING = {quote: re.compile(rf"{quote}\s{{0,{MAX_SPACE}}}[,}}\]):]") for quote in "\"'"}
 # text that shows what damaged text before it means, and the same for a part of that text
 MEMBER = (  # a comma, a key and a colon
     re.compile(r"\s{0,16},\s{0,16}[\"'](?P<key>[^\"'\\]{1,64})[\"']\s{0,16}:"),
@@ -46,6 +46,7 @@ UNQUOTED = (  # words and a closing quote, or several words up to the end of the
 )
 # a value that is certainly neither, or all of it so far
 PLAIN = re.compile(r"(?:-?\d{1,32}(?:\.\d{1,32})?|true|false|null)(?:[,}\]]|(?P<part>\Z))")
+HALF_WORDS = re.compile(r"[\s\"']\Z")  # more words may follow, or the end of the value
 CURLY_QUOTED = re.compile(r"[\u201c\u2018](.*)[\u201d\u2019]", re.DOTALL)
 KEY_AFTER_QUOTE = (  # the rest of a key and a colon, in an object whose last string is not closed
     re.compile(r"\s{0,16}[\w.\- ]{1,64}[\"']\s{0,16}:"),
@@ -73,8 +74,11 @@ TURN_ENDS = MarkerSet(ENDS_OF_TURN)
 ODD_SPACES = COMMENT_STARTS | {char for char in map(chr, range(0x3001)) if char.isspace()}
 ODD_SPACES = (ODD_SPACES | {*INVISIBLE} | TURN_ENDS.first_chars) - {*" \t\r\n"}
 WRONG_CLOSES = ("</", "< /", "<\\/")  # start a closing tag, perhaps of another name
+WRONG_CLOSE = re.compile(r"<[ \\]?/")
 WRONG_TAG = (  # and the same for a part of it; a tag without its end is one word
-    re.compile(r"<[ \\]?/(?:[^<>\n]{0,48}\s{0,4}>\s{0,16}|[^\s<>]{1,48}(?: [^\s<>]{1,32})?\s{0,16}(?=<))"),
+    re.compile(
+        r"<[ \\]?/(?:[^<>\n]{0,48}\s{0,4}>\s{0,16}|[^\s<>]{1,48}(?: [^\s<>]{1,32})?\s{0,16}(?=<))"
+    ),
     re.compile(r"<[ \\]?(?:\Z|/(?:[^<>\n]{0,48}\s{0,16}\Z|[^<>\n]{0,48}\s{0,4}>\s{0,16}\Z))"),
 )
 StringReader: TypeAlias = Callable[[TextBuffer, EndMarkers, str, Output], ReadSteps[None]]
@@ -106,6 +110,8 @@ def find_next_key(buffer: TextBuffer) -> ReadSteps[str]:
 def skip_comment(buffer: TextBuffer) -> ReadSteps[bool]:
     """Skip a comment, which JSON does not have and models write; False if there is none."""
     if not (yield from is_before(buffer, COMMENT)):
+        if buffer.is_truncated and COMMENT[1].match(buffer.text, buffer.pos) is not None:
+            raise UnexpectedEnd
         return False
     match = COMMENT[0].match(buffer.text, buffer.pos)
     assert match is not None  # noqa: S101
@@ -157,7 +163,9 @@ def read_unquoted(buffer: TextBuffer) -> ReadSteps[str]:
         yield
     if not (yield from is_before(buffer, UNQUOTED)):
         part = UNQUOTED[1].match(buffer.text, buffer.pos) if buffer.is_truncated else None
-        if part is not None and " " in part[0].strip():
+        words = "" if part is None else part[0].strip()
+        is_half = part is not None and (" " in words or HALF_WORDS.search(part[0]) is not None)
+        if is_half and PLAIN.match(f"{words},") is None:
             raise UnexpectedEnd  # half of the words is another value
         return ""
     match = UNQUOTED[0].match(buffer.text, buffer.pos)
@@ -217,6 +225,8 @@ def choose_reader(
         if quotes < len(text) or len(text) == 3 or buffer.has_ended:
             break
         yield
+    if buffer.is_truncated and 0 < quotes == len(text):
+        raise UnexpectedEnd  # nobody knows yet how many quotes there are
     if quotes == 1 and text[1:2].isalnum():
         buffer.pos += 1
     if quotes < 2 or not text[2:] or text[2] in ",}])":
@@ -236,6 +246,8 @@ def read_triple_quoted(
         if buffer.text.startswith(quote * 2, buffer.pos):
             buffer.pos += 2
             return
+        if buffer.is_truncated and buffer.text[buffer.pos :] in ("", quote):
+            raise UnexpectedEnd
         out(escape(quote))
 
 
@@ -258,6 +270,8 @@ def skip_doubled_closing(buffer: TextBuffer, quote: str) -> ReadSteps[None]:
             return
         rest = buffer.text[buffer.pos : buffer.pos + MAX_SPACE]
         is_undecided = not rest or (rest[0] == quote and not rest[1:].strip())
+        if buffer.is_truncated and rest and is_undecided:
+            raise UnexpectedEnd
         if buffer.has_ended or not is_undecided or len(rest) == MAX_SPACE:
             return
         yield
@@ -308,11 +322,12 @@ def skip_wrong_close(
             if index >= 0 and (is_closed is False or (is_closed is None and buffer.has_ended)):
                 buffer.pos = match.end()
                 return True
-            if start < 0 or is_closed or is_far:
+            is_cut = buffer.is_truncated and next_markers.is_cut_at(buffer, match.end())
+            if is_closed or is_far or (start < 0 and not is_cut):
                 return False
         elif not is_part:
             return False
-        if buffer.is_truncated and is_part:
+        if buffer.is_truncated:
             raise UnexpectedEnd
         if buffer.has_ended:
             return False

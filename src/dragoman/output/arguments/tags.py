@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from dragoman.output.arguments.call_body import get_markers, next_char, read_arguments_value
 from dragoman.output.arguments.cast import cast, to_json
-from dragoman.output.arguments.damage import WRONG_CLOSES, skip_wrong_close
+from dragoman.output.arguments.damage import WRONG_CLOSE, WRONG_CLOSES, skip_wrong_close
 from dragoman.output.arguments.end_markers import (
     CLOSING_QUOTES,
     EndMarkers,
@@ -38,7 +38,7 @@ from dragoman.output.text_buffer import (
 )
 
 CDATA = ("<![CDATA[", "]]>")
-ESCAPED = re.compile(r"\\.", re.DOTALL)
+ESCAPED, QUOTES = re.compile(r"\\.", re.DOTALL), re.compile("[\"']")
 MakeItem: TypeAlias = Callable[[ParameterSchema], str]  # returns an element of a list as JSON
 JSON_TYPE: Types = frozenset({"json"})  # a value that the format declares not to be a string
 INLINE_TYPES = {"true": STRING, "false": JSON_TYPE}
@@ -209,7 +209,7 @@ def read_argument(
         raise Mismatch  # nothing separates the key from its value
     elif marker not in body.value.open:
         return
-    key_text = text.partition(WRONG_CLOSES[0])[0] if marker in body.value.open else text
+    key_text = WRONG_CLOSE.split(text)[0] if marker in body.value.open else text
     match = re.fullmatch(body.key_pattern, key_text.strip())
     if match is None:
         raise Mismatch
@@ -266,16 +266,18 @@ class PendingValue:
         self.markers = get_markers(*found, *("\n" + marker for marker in trimmed))
         self.next_markers = ends.join(get_markers(*body.key.open))
         self._checked = 0  # parts of the value up to which this is known:
-        self._in_string = False  # they end inside a string of a JSON value
+        self._quote = ""  # they end inside a string of a JSON or Python value with this quote
 
     def is_in_string(self, parts: Sequence[str]) -> bool:
-        """Whether the value read so far is JSON, and ends inside a string."""
+        """Whether the value read so far is JSON, and ends inside a string of JSON."""
         text = "".join(parts[self._checked :])
         if not self._checked and not text.lstrip().startswith(("[", "{")):
             return False
         self._checked = len(parts)
-        self._in_string ^= ESCAPED.sub("", text).count('"') % 2 == 1
-        return self._in_string
+        for char in QUOTES.findall(ESCAPED.sub("", text)):
+            if not self._quote or self._quote == char:
+                self._quote = "" if self._quote else char
+        return self._quote == '"'
 
 
 def read_value(buffer: TextBuffer, pending: PendingValue, out: ArgumentWriter) -> ReadSteps[None]:
