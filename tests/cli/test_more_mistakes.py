@@ -59,6 +59,8 @@ COMMANDS = [
     ("lst", "there is no command 'lst'. Did you mean `list`?"),
     ("keys delete x", "invalid choice: 'delete' (choose from"),
     ("formats x", "unexpected argument 'x'"),
+    ("--versoin", "there is no flag --versoin. Did you mean `--version`? See `dragoman --help`."),
+    ("--port 9000 serve", "there is no flag --port. Write the flags of a command after it."),
     ("stop", "the following arguments are required: MODEL"),
     ("cp good", "the following arguments are required: ALIAS"),
     # flags of other servers

@@ -6,6 +6,7 @@ import argparse
 
 from dragoman.cli.client.client import read_error
 from dragoman.cli.client.connect import make_transport
+from dragoman.cli.client.transport import RequestFailed
 from dragoman.cli.console.flags import CLIENT, add_flags, add_usage
 from dragoman.config import Settings
 
@@ -21,8 +22,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, settings: Settings) -> None:
     """Print `ready`, or fail with what the server waits for."""
-    response = make_transport(settings).send("GET", "/health/ready")
+    transport = make_transport(settings)
+    response = transport.send("GET", "/health/ready")
     if response.status != 200:
-        raise read_error(response)
+        error = read_error(response)
+        if response.status == 404 and error.code is None:
+            raise RequestFailed(f"The server at {transport.address} is not a dragoman server.")
+        raise error
     response.close()
     print("ready")

@@ -115,6 +115,7 @@ FOREIGN_FLAGS: dict[str, str | tuple[str, ...]] = {
     "--tool-call-parser": "--format",
     "--reasoning-parser": "--reasoning-format",
 }
+OWN_FLAGS = ("-h", "--help", "-v", "--version")  # of the program, without a command
 # Commands of Ollama, LM Studio and others, and what they are called here.
 FOREIGN_COMMANDS = {
     **dict.fromkeys(("delete", "remove"), "rm"),
@@ -186,6 +187,10 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     words = sys.argv[1:] if arguments is None else [*arguments]
     if words[:1] == ["help"] or not words:
         words = [*words[1:2], "--help"]
+    first = words[0].partition("=")[0]
+    if first.startswith("-") and first not in OWN_FLAGS:
+        hint = suggest_flag(first, OWN_FLAGS) or " Write the flags of a command after it."
+        build_parser(first).error(f"there is no flag {first}.{hint}")
     parsed, unknown = build_parser(words[0]).parse_known_args(words)
     for argument in unknown:
         flag = argument.partition("=")[0]

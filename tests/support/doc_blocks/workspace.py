@@ -210,8 +210,7 @@ class Workspace:
                 read_until(process, "Serving")
                 yield url.partition("://")[2].replace("0.0.0.0", LOOPBACK)
             finally:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
+                kill_session(process)
 
     # blocks
 
@@ -253,27 +252,36 @@ class Workspace:
         command = ["bash", "-euo", "pipefail", "-c", text]
         if block.language == "python":
             command = [sys.executable, "-c", text]
-        result = subprocess.run(
+        with subprocess.Popen(
             command,
             env=self.environment,
             cwd=self.directory,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            start_new_session=True,
             text=True,
-            timeout=self.block_seconds,
-            check=False,
-        )
-        assert result.returncode == 0, f"{block.page}:{block.line}\n{text}\n{result.stdout}"
+        ) as process:
+            try:
+                output, _ = process.communicate(timeout=self.block_seconds)
+            finally:  # also what the block has left behind
+                kill_session(process)
+        assert process.returncode == 0, f"{block.page}:{block.line}\n{text}\n{output}"
         for error in ("Traceback", "does not provide the extra"):
-            assert error not in result.stdout, result.stdout
-        return result.stdout
+            assert error not in output, output
+        return output
 
     def _run_engine(self, text: str) -> str:
         """Run a program that serves an engine of its own, until it listens."""
         command = [sys.executable, "-u", "-c", text]
         environment = self.environment | {"DRAGOMAN_PORT": "0"}
         return run_until_served(command, environment, self.directory)
+
+
+def kill_session(process: subprocess.Popen[str]) -> None:
+    """Kill a process that leads a session, and all that are still in it."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def run_until_served(command: list[str], environment: Mapping[str, str], directory: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -15,6 +16,8 @@ from dragoman.types import Json
 
 T = TypeVar("T")
 LOADING = "model_loading"  # the code of an error that a retry fixes
+# what an error tells those who write requests themselves
+HTTP_DETAILS = re.compile(r": send it as `Authorization: Bearer KEY`| \([A-Z]{3,7} /[^\s()]*\)")
 
 
 class ServedUpstream(Struct, kw_only=True):
@@ -158,8 +161,10 @@ def make_error(status: int, body: Json) -> RequestFailed:
     if not isinstance(error, dict) or not isinstance(error.get("message"), str):
         return RequestFailed(f"The server answered with status {status}.", status)
     message = error["message"]
+    advice = ""
     if (status == 401 and " /admin/" in message) or (status == 403 and "admin key" in message):
-        message += " Set it with --admin-key or DRAGOMAN_ADMIN_KEY."
+        advice = " Set it with --admin-key or DRAGOMAN_ADMIN_KEY."
     elif status == 401:
-        message += " Set it with --api-key or DRAGOMAN_API_KEY."
+        advice = " Set it with --api-key or DRAGOMAN_API_KEY."
+    message = HTTP_DETAILS.sub("", message) + advice
     return RequestFailed(message, status, error.get("code"), error.get("param"))

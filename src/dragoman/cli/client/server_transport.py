@@ -25,6 +25,13 @@ CHUNK = 1 << 16
 PEM_START, PEM_END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 
 
+def speaks_no_tls(error: OSError) -> bool:
+    """Whether the error of a handshake says that the server answers without TLS."""
+    from dragoman.models.upstream.probe_client import PLAIN_REASONS  # only mistakes need it
+
+    return isinstance(error, ssl.SSLError) and getattr(error, "reason", None) in PLAIN_REASONS
+
+
 class ServerResponse:
     """A response of a running server."""
 
@@ -166,6 +173,11 @@ class ServerTransport:
         except OSError as error:
             connection.close()
             reason = error.strerror or str(error)
+            if speaks_no_tls(error):
+                raise RequestFailed(
+                    f"The server at {self.address} does not speak TLS; its address may begin with "
+                    "http://."
+                ) from None
             raise RequestFailed(f"Cannot reach a server at {self.address}: {reason}.") from None
         return connection
 
