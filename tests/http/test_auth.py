@@ -30,6 +30,7 @@ from tests.support.hostile_http import (
     HostileServer,
     make_path,
     name_route,
+    serve_hostile,
 )
 from tests.support.hostile_samples import SAMPLES, make_websocket_message
 from tests.support.logs import collect_logs
@@ -659,3 +660,29 @@ def test_names_of_keys_are_in_the_log_and_bound_the_metrics() -> None:
             ("requests_running", "ann"): 0,
             ("requests_running", "bob"): 0,
         }
+
+
+def test_a_key_that_is_removed_while_its_body_arrives_gets_401(tmp_path: Path) -> None:
+    file = tmp_path / "keys.yaml"
+    stays, leaves = "key-that-stays", "key-that-leaves"
+    entry = "- {{name: {0}, key: key-that-{0}}}\n"
+    file.write_text("entries:\n" + entry.format("stays") + entry.format("leaves"))
+    body = json.dumps(make_chat()).encode()
+    with serve_hostile("Hello!", api_key_file=str(file), admin_key=(ADMIN,)) as server:
+        send: list[bool] = []
+
+        def send_slowly() -> Iterator[bytes]:
+            yield body[:5]
+            other = file.with_suffix(".new")
+            other.write_text("entries:\n" + entry.format("stays"))
+            other.rename(file)
+            poll_until(lambda: server.send("GET", "/v1/models", key=leaves).status_code == 401)
+            send.append(True)
+            yield body[5:]
+
+        headers = [("authorization", f"Bearer {leaves}"), ("content-type", "application/json")]
+        answer = server.send_raw("POST", CHAT, headers, send_slowly())
+        assert send == [True]
+        assert answer.status == 401
+        assert b"no longer valid" in answer.body
+        assert server.send("POST", CHAT, key=stays, json=make_chat()).status_code == 200

@@ -164,6 +164,21 @@ def test_bodies_of_one_key_leave_room_for_others() -> None:
         assert get_left(server) >= whole // 2
 
 
+def test_bodies_of_background_responses_count_until_these_end() -> None:
+    engine = ScriptedEngine([Reply("x", when="wait", hang_at=0), Reply("Hello.")], slots=1)
+    fields = {"model": "scripted", "background": True, "input": "x" * SIZE + " wait"}
+    with serve_scripted(engine, store="sqlite://") as server:
+        whole = get_left(server)
+        responses = [httpx.post(f"{server.url}/v1/responses", json=fields) for _ in range(6)]
+        statuses = [response.status_code for response in responses]
+        assert sorted(statuses) == [200] * 4 + [503] * 2
+        assert get_left(server) < whole - 4 * SIZE
+        for response in responses[:4]:
+            path = f"{server.url}/v1/responses/{response.json()['id']}/cancel"
+            assert httpx.post(path).status_code == 200
+        poll_until(lambda: get_left(server) == whole)
+
+
 def test_messages_of_one_key_leave_room_for_others() -> None:
     part = Frame(Opcode.TEXT, b"x" * SIZE, fin=False).serialize(mask=True)
     with serve_scripted("Hello.", api_key=[*KEYS]) as server, ExitStack() as stack:

@@ -184,8 +184,8 @@ entries:
         KeySettings(api=["plain"], admin=["root"], file=tmp_path / "keys.yaml", **settings)
     )
     keys = ("plain", "root", "own", "free", "none", "boss")
-    entries = {key: store.find(key.encode()) for key in keys}
-    return {key: entry.limits for key, entry in entries.items() if entry is not None}
+    found = {key: store.find(key.encode()) for key in keys}
+    return {key: entry.limits for key, entry in found.items() if entry is not None}
 
 
 def test_keys_without_limits_have_the_default_ones(tmp_path: Path) -> None:

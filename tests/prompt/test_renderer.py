@@ -16,6 +16,8 @@ from dragoman.formats import find_reasoning
 from dragoman.models.output_format import OutputFormat
 from dragoman.prompt import renderer as renderer_module
 from dragoman.prompt.renderer import PromptRenderer, RenderedPrompt
+from dragoman.prompt.tokens.encoding import COUNTED_PIECES, encode_pieces
+from dragoman.prompt.tokens.limit import make_limit
 from dragoman.prompt.tokens.token_cache import TokenCache
 from dragoman.testing import ByteTokenizer
 from dragoman.tokenizers.tokenizer import tokenizer_from_gguf
@@ -110,6 +112,37 @@ def test_no_double_bos() -> None:
         assert render(renderer, make_chat(message("user", "a"))).ids == [FIRST_SPECIAL, ord("a")]
     renderer = PromptRenderer("{{ messages[0].content }}", RecordingTokenizer("<s>", "</s>"))
     assert render(renderer, make_chat(message("user", "a"))).ids == [ord("a")]
+
+
+@pytest.mark.parametrize("count", [0, 1, 1023, 1024, 1025, 5000])
+def test_no_double_bos_however_often_a_client_writes_it(count: int) -> None:
+    renderer = PromptRenderer(None, RecordingTokenizer("<s>", "</s>", add_bos=True))
+    ids = asyncio.run(renderer.encode_prompt(Prompt(content="<s>" * count + "</s>a<s>")))
+    assert ids == [FIRST_SPECIAL, FIRST_SPECIAL + 1, ord("a"), FIRST_SPECIAL]
+    if count:
+        ids = asyncio.run(renderer.encode_prompt(Prompt(content="<s>" * count)))
+        assert ids == [FIRST_SPECIAL]
+
+
+def test_counting_the_characters_of_many_special_tokens_lets_others_run() -> None:
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def go() -> None:
+        tokenizer = RecordingTokenizer("<s>", "</s>")
+        limit = make_limit(29_999, 3, BadRequest)
+        other = asyncio.create_task(count_turns())
+        with pytest.raises(BadRequest, match="at least"):
+            await encode_pieces(["", "<s>"] * 30_000, tokenizer, TokenCache(1000), limit=limit)
+        other.cancel()
+
+    asyncio.run(go())
+    assert turns >= 2 * 30_000 // COUNTED_PIECES
 
 
 def test_special_tokens_that_strip_white_space() -> None:

@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 
-from dragoman.errors import DragomanError, Forbidden, Unauthorized
+from dragoman.errors import DragomanError, Forbidden, ModelNotFound, Unauthorized
 from dragoman.http.asgi import AsgiApp, Receive, RequestContext, Scope, Send
 from dragoman.http.middleware import get_request
 from dragoman.keys import AuditLog, KeyEntry, KeyStore, RateLimiter
@@ -77,6 +77,12 @@ class KeyGuard:
         try:
             await self._app(request.scope, receive, send)
             status = request.status
+        except ModelNotFound as error:
+            status = error.status
+            if request.owner and self._keys.find_owner(request.owner) is None:
+                # all models are hidden from a key that was removed since it was checked
+                raise Unauthorized("This API key is no longer valid.") from None
+            raise
         except DragomanError as error:
             status = error.status
             raise

@@ -16,6 +16,7 @@ from dragoman.errors import UnsupportedMedia
 from dragoman.http.asgi import RequestContext
 from dragoman.http.middleware import parse_host, parse_origin
 from dragoman.http.network.body_budget import UNLIMITED, BodyBudget
+from dragoman.keys.rate_limits import release_with_charge
 from dragoman.models.model import Model
 from dragoman.protocols.dialect import Decode, DialectContext
 from dragoman.protocols.shared.json_body import LARGE_BODY, collect_warnings
@@ -91,7 +92,8 @@ class BodyReader:
         request.refuse_compressed_body()
         with request.record.measure("receive"):
             hold = self._limit.budget.open_hold(request.owner)
-            request.on_end.append(hold.release)
+            if not release_with_charge(hold.release):
+                request.on_end.append(hold.release)
             limit, timeout = self._limit.get(), self._settings.receive_timeout
             body = await request.read_body(limit, timeout, self._limit.explain(), hold.grow)
             await self._starts.wait_turn()

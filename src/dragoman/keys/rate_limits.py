@@ -8,14 +8,15 @@ limited its answers, are taken from the next minutes: the owner waits until the 
 for them. Otherwise requests without a limit of tokens would be as good as free.
 
 A `Charge` is what one request holds. A background response that outlives its request shares the
-charge of that request, so it is counted once. Everything runs on one event loop.
+charge of that request, so it is counted once, and what belongs to the charge is released once, when
+both have ended. Everything runs on one event loop.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Self
@@ -128,6 +129,7 @@ class Charge:
     """What one request holds of its owner's limits: a place among the concurrent requests."""
 
     def __init__(self, usage: OwnerUsage | None) -> None:
+        self.on_release: list[Callable[[], None]] = []  # called once nobody holds it any more
         self._usage = usage
         self._holders = 0
         self._hold()
@@ -148,8 +150,12 @@ class Charge:
 
     def release(self) -> None:
         self._holders -= 1
-        if self._holders == 0 and self._usage is not None:
+        if self._holders:
+            return
+        if self._usage is not None:
             self._usage.running -= 1
+        while self.on_release:
+            self.on_release.pop()()
 
 
 class TokenReservation:
@@ -189,6 +195,15 @@ _current_charge: ContextVar[Charge] = ContextVar("dragoman_charge", default=NO_C
 def get_charge() -> Charge:
     """Return what the current request holds."""
     return _current_charge.get()
+
+
+def release_with_charge(release: Callable[[], None]) -> bool:
+    """Call a function when the current charge is released; False if there is none."""
+    charge = get_charge()
+    if charge is NO_CHARGE:
+        return False
+    charge.on_release.append(release)
+    return True
 
 
 class RunningRequest:

@@ -7,26 +7,78 @@ Work that waits for something else, such as a file, belongs into `asyncio.to_thr
 Decoding a large body is one long call of native code, which holds the interpreter from beginning to
 end. If several threads made such calls, the event loop would have to wait for one after the other.
 So there is one thread for them.
+
+Owners take turns, so that the work of one with many large requests delays that of another by one
+piece of work for each thread at most. An owner is known by its cache scope.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
-from typing import ParamSpec, TypeVar
+from typing import Generic, ParamSpec, TypeVar
+
+from dragoman.types.cache_scope import get_cache_scope
 
 T = TypeVar("T")
 P = ParamSpec("P")
 THREADS = 2
-_pool = ThreadPoolExecutor(THREADS, "dragoman-worker")
-_decoder = ThreadPoolExecutor(1, "dragoman-decoder")
+
+
+class _Work(Generic[T]):
+    """A call, and the future of its result."""
+
+    def __init__(self, function: Callable[[], T]) -> None:
+        self.future: Future[T] = Future()
+        self._function = function
+
+    def run(self) -> None:
+        if not self.future.set_running_or_notify_cancel():
+            return
+        try:
+            self.future.set_result(self._function())
+        except BaseException as error:
+            self.future.set_exception(error)
+            del self  # break the reference cycle
+
+
+class FairThreads:
+    """Threads that work for one owner after the other."""
+
+    def __init__(self, threads: int, name: str) -> None:
+        self._pool = ThreadPoolExecutor(threads, name)
+        self._lock = threading.Lock()
+        self._waiting: dict[str, deque[Callable[[], None]]] = {}
+
+    def submit(self, owner: str, function: Callable[[], T]) -> Future[T]:
+        work = _Work(function)
+        with self._lock:
+            self._waiting.setdefault(owner, deque()).append(work.run)
+        self._pool.submit(self._run_next)
+        return work.future
+
+    def _run_next(self) -> None:
+        """Do a piece of work of the owner whose turn it is; its next turn is the last one."""
+        with self._lock:
+            owner = next(iter(self._waiting))
+            queue = self._waiting.pop(owner)
+            run = queue.popleft()
+            if queue:
+                self._waiting[owner] = queue
+        run()
+
+
+_workers = FairThreads(THREADS, "dragoman-worker")
+_decoder = FairThreads(1, "dragoman-decoder")
 
 
 async def run_in_worker(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call a function in a worker thread, with the context variables of the caller."""
-    return await _run(_pool, function, *args, **kwargs)
+    return await _run(_workers, function, *args, **kwargs)
 
 
 async def run_in_decoder(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -35,8 +87,9 @@ async def run_in_decoder(function: Callable[P, T], *args: P.args, **kwargs: P.kw
 
 
 async def _run(
-    pool: ThreadPoolExecutor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    threads: FairThreads, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
 ) -> T:
     context = copy_context()
-    loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(pool, lambda: context.run(function, *args, **kwargs))
+    return await asyncio.wrap_future(
+        threads.submit(get_cache_scope(), lambda: context.run(function, *args, **kwargs))
+    )

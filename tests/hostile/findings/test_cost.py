@@ -101,7 +101,7 @@ def test_no_request_is_expensive_before_it_is_refused(server: ServerProcess) -> 
 @pytest.mark.parametrize("shape", ["prose", "quotes"])
 @measures_time
 def test_a_large_websocket_message_is_refused_cheaply(server: ServerProcess, shape: str) -> None:
-    message = f'{{"type":"response.create","model":"scripted","input":{TEXTS[shape](7 * MIB)}}}'
+    message = f'{{"type":"response.create","model":"scripted","input":{TEXTS[shape](5 * MIB)}}}'
     address = server.url.replace("http:", "ws:") + "/v1/responses"
     with (
         connect(address, max_size=None, proxy=None) as session,

@@ -2,9 +2,10 @@
 
 One body has a limit of its own, but a hundred at once can take more memory than the machine has.
 Messages on WebSockets count like bodies, from their first byte until they are answered.
-Bytes are counted as they arrive, not as headers announce them, and until the request ends: what
-was decoded from a body is as large as the body. A request that exceeds the budget gets 503 with
-Retry-After, before the system runs out of memory at a place that nobody chose.
+Bytes are counted as they arrive, not as headers announce them, and until the request ends, or its
+response in the background: what was decoded from a body is as large as the body. A request that
+exceeds the budget gets 503 with Retry-After, before the system runs out of memory at a place that
+nobody chose.
 
 The bodies of one owner may take as much as they leave free, like its requests in a queue. So an
 owner alone takes half of the budget, and however slowly it sends, others find room. Without API

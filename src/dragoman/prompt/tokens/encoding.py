@@ -18,6 +18,8 @@ from dragoman.prompt.tokens.text_encoder import TextEncoder
 from dragoman.prompt.tokens.token_cache import TokenCache
 
 PIECE_COST = 100  # characters that a piece counts for, besides its text
+COUNTED_PIECES = 1 << 12  # whose characters are counted at once
+COMPARED_IDS = 1 << 10
 
 
 class EncodedPrompt(Struct, frozen=True):
@@ -39,7 +41,7 @@ async def encode_pieces(
 
     With `fix_bos`, the pieces are a whole prompt, which gets a BOS token if the model wants one.
     """
-    limit.check_characters(sum(len(piece) for piece in pieces if isinstance(piece, str)))
+    await _check_characters(pieces, cache, limit)
     ids = array("i")
     cached = 0
     strip, start = False, None
@@ -70,11 +72,33 @@ async def encode_pieces(
     return _fix_bos(encoded_prompt, tokenizer) if fix_bos else encoded_prompt
 
 
+async def _check_characters(pieces: Sequence[Piece], cache: TokenCache, limit: PromptLimit) -> None:
+    """Reject a prompt that is too long to be tokenized, which may have very many pieces."""
+    characters = 0
+    for start in range(0, len(pieces), COUNTED_PIECES):
+        part = pieces[start : start + COUNTED_PIECES]
+        characters += sum(len(piece) for piece in part if isinstance(piece, str))
+        limit.check_characters(characters)
+        if len(part) == COUNTED_PIECES:
+            await cache.work.add(COUNTED_PIECES)
+
+
+def _count_leading(ids: array[int], token: int) -> int:
+    """Count how often a token stands at the start, first many at once."""
+    many = array("i", [token]) * COMPARED_IDS
+    count = 0
+    while ids[count : count + COMPARED_IDS] == many:
+        count += COMPARED_IDS
+    while count < len(ids) and ids[count] == token:
+        count += 1
+    return count
+
+
 def _fix_bos(prompt: EncodedPrompt, tokenizer: TextEncoder) -> EncodedPrompt:
     """Start the prompt with exactly one BOS token if the model wants one."""
     bos, ids = tokenizer.bos_id, prompt.ids
     if bos is None or not tokenizer.add_bos or not ids:
         return prompt
-    first = next((index for index, token in enumerate(ids) if token != bos), len(ids))
+    first = _count_leading(ids, bos)
     start = None if prompt.answer_start is None else prompt.answer_start + 1 - first
     return EncodedPrompt(array("i", [bos]) + ids[first:], prompt.cached_tokens, start)
