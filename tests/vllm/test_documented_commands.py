@@ -12,12 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.models.environments.install import CPU, detect_device
 from tests.support.doc_blocks.blocks import DocBlock, read_blocks
 from tests.support.doc_blocks.workspace import Workspace
 from tests.support.paths import ROOT
 from tests.support.safetensors_model import write_small_directory
 from tests.support.vllm_model import ENGINES, VARIABLES
 
+pytestmark = pytest.mark.skipif(
+    detect_device() != CPU, reason="the command would replace the CPU build by that for CUDA"
+)
 BLOCKS = [
     block
     for page in ("gpu.md", "deploying.md")
