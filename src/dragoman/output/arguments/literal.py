@@ -119,7 +119,7 @@ class ValueReader:
 
     def get_held_text(self) -> str:
         """Return the text that was read but not emitted yet."""
-        return (self._pending_braces + self._pending).rstrip()
+        return self._pending_braces + (self._pending if self._pending.strip() else "")
 
     def read(self) -> ReadSteps[None]:
         """Read the value to its end."""
