@@ -139,8 +139,8 @@ def test_unknown_fields_are_ignored_unless_the_server_is_strict() -> None:
     [
         (b"", "The body is empty; send a JSON object."),
         (b" \n", "The body is empty; send a JSON object."),
-        (b'{"model": "m" "messages": []}', "expected ',' or '}' at byte 14."),
-        (b"{'model': 'm'}", "object keys must be strings at byte 1."),
+        (b'{"model": "m" "messages": []}', "at byte 14: expected ',' or '}'."),
+        (b"{'model': 'm'}", "at byte 1: object keys must be strings."),
         (b'{"model": "m", "messages": [', "it ends too early."),
     ],
 )

@@ -42,9 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> None:
-    from dragoman.engines.llamacpp.loading.devices import start_gpu_probe
+    from dragoman.models.memory import prepare_planning
 
-    start_gpu_probe()  # while the modules below are imported
+    prepare_planning()  # while the modules below are imported
     from dragoman.http.network.sockets import open_sockets
     from dragoman.http.server import run_event_loop
 

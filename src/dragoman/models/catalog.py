@@ -17,6 +17,7 @@ new one.
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import threading
@@ -51,7 +52,6 @@ from dragoman.models.name_index import (
 )
 from dragoman.models.pull import DEFAULT_ALIASES, DEFAULT_FILE
 from dragoman.options import suggest
-from dragoman.types.bounded_cache import BoundedCache
 
 log = logging.getLogger("dragoman.catalog")
 
@@ -226,7 +226,7 @@ class ModelCatalog:
         return _make_distinct(models, root)
 
     def _describe(self, path: Path) -> ModelSource:
-        source = describe_file(path)
+        source = describe_version(path, read_stamp(path))
         return msgspec.structs.replace(source, options=self.base.restrict_to(source.kind))
 
     def _index_scanned(self, sources: list[ModelSource]) -> list[NameIndex]:
@@ -251,23 +251,12 @@ class ModelCatalog:
         return tiers
 
 
-def describe_file(path: Path) -> ModelSource:
-    """Describe a file or directory. What was read is cached until the file changes."""
-    stamp = read_stamp(path)
-    with _described_lock:
-        source = _described.get(stamp)
-    if source is None:
-        source = describe_directory(path) if path.is_dir() else describe_gguf(path)
-        real_path = os.path.realpath(path)
-        source = msgspec.structs.replace(source, real_path=real_path, stamp=stamp)
-        with _described_lock:
-            _described.put(stamp, source)
-    return source
+@functools.lru_cache(MAX_FILES)
+def describe_version(path: Path, stamp: FileStamp) -> ModelSource:
+    """Describe one version of a file or directory; all catalogs read it once."""
+    source = describe_directory(path) if path.is_dir() else describe_gguf(path)
+    return msgspec.structs.replace(source, real_path=os.path.realpath(path), stamp=stamp)
 
-
-# One for all catalogs of the process: a header may be some megabytes.
-_described = BoundedCache[FileStamp, ModelSource](max_entries=MAX_FILES)
-_described_lock = threading.Lock()
 
 NOT_A_MODEL = "The file is not a complete model."
 SAFETENSORS = "The file is one of a model of safetensors: name its directory."

@@ -11,7 +11,11 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
-from dragoman.engines.llamacpp.loading.devices import make_machine, probe_gpu_memory
+from dragoman.engines.llamacpp.loading.devices import (
+    make_machine,
+    probe_gpu_memory,
+    start_gpu_probe,
+)
 from dragoman.engines.llamacpp.loading.load_plan import read_draft_shape
 from dragoman.engines.llamacpp.loading.memory_plan import Machine, MemoryPlan, make_plan
 from dragoman.engines.llamacpp.loading.model_shape import ModelShape
@@ -21,6 +25,11 @@ from dragoman.models.catalog import ModelSource
 from dragoman.models.model import ModelInfo
 from dragoman.models.projectors import list_modalities, read_model_projector
 from dragoman.options import InvalidOption
+
+
+def prepare_planning() -> None:
+    """Start what planners wait for, beside whatever the caller does first."""
+    start_gpu_probe()
 
 
 class MemoryPlanner:

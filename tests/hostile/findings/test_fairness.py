@@ -53,7 +53,7 @@ async def send_all(
 
 async def flood_with_inputs(client: httpx.AsyncClient) -> list[int]:
     """Embed as many texts as a request may have; the answer comes when all are embedded."""
-    body = {"model": "scripted", "input": ["a"] * 2048}
+    body = {"model": "scripted", "input": [f"a{number}" for number in range(2048)]}
     asyncio.ensure_future(client.post("/v1/embeddings", json=body))  # noqa: RUF006
     return []
 

@@ -117,7 +117,7 @@ def _describe_invalid_json(body: bytes, error: Exception) -> str:
     if not body.strip():
         return "The body is empty; send a JSON object."
     if match := _MALFORMED.fullmatch(str(error)):
-        return f"The body is not valid JSON: {match['problem']} at byte {match['byte']}."
+        return f"The body is not valid JSON at byte {match['byte']}: {match['problem']}."
     if str(error) == TRUNCATED:
         return "The body is not valid JSON: it ends too early."
     return "The body is not valid JSON."
