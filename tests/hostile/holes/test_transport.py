@@ -219,7 +219,7 @@ def drip(selector: selectors.BaseSelector) -> None:
 
 
 LARGE_REQUESTS: dict[str, dict[str, Any]] = {
-    "/v1/embeddings": {"model": MODEL, "input": ["word " * 40] * 500},
+    "/v1/embeddings": {"model": MODEL, "input": [f"word {number} " * 40 for number in range(500)]},
     "/tokenize": {"model": MODEL, "prompt": "word " * 100_000},
     "/v1/messages/count_tokens": {
         "model": MODEL,
