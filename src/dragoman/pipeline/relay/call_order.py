@@ -21,14 +21,14 @@ class CallOrder:
 
     def __init__(self, index: int) -> None:
         self._index = index  # of the choice
-        self._arguments: list[str] = []  # of each call, as far as they have come
+        self._arguments: list[list[str]] = []  # the parts of each call that have come
         self._waiting: list[list[Delta]] = []  # parts of each call that have not been sent
         self._current = 0  # the call that is sent as it comes; those before it are complete
 
     def begin(self, name: str, call_id: str) -> Iterator[Delta]:
         """Begin the next call; yield what can be sent."""
         number = len(self._arguments)
-        self._arguments.append("")
+        self._arguments.append([])
         self._waiting.append([Delta(self._index, name, "tool_name", number, id=call_id)])
         yield from self._send()
 
@@ -36,7 +36,7 @@ class CallOrder:
         """Add a part of the arguments of a call; yield what can be sent."""
         if number < self._current:
             return  # it is complete, so whatever this is would break it
-        self._arguments[number] += arguments
+        self._arguments[number].append(arguments)
         self._waiting[number].append(Delta(self._index, arguments, "tool_args", number))
         yield from self._send()
 
@@ -60,11 +60,12 @@ class CallOrder:
 
     def _is_complete(self) -> bool:
         """Whether the arguments of the current call are a whole object."""
-        text = self._arguments[self._current]
-        if not text.rstrip().endswith("}"):
+        parts = self._arguments[self._current]
+        last = next(filter(str.strip, reversed(parts)), "")
+        if not last.rstrip().endswith("}"):
             return False
         try:
-            msgspec.json.decode(text)
+            msgspec.json.decode("".join(parts))
         except (msgspec.DecodeError, RecursionError):
             return False
         return True
