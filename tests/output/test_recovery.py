@@ -375,6 +375,11 @@ SHARED = {
     '{"city": "Os" + "lo", "days": 3}': {"city": "Os"},
     '{"city": "Oslo" | "days": 3}': {"city": "Oslo"},
     '{"city"": "Oslo", "days": 3}': {"city": "Oslo", "days": 3},
+    '{"city" "Oslo", "days" 3}': {"city": "Oslo", "days": 3},
+    '{"city": "Oslo", "days" 3}': {"city": "Oslo", "days": 3},
+    '{"note" "city": "Oslo"}': {"city": "Oslo"},
+    '{"days": 3, "note" "city": "Oslo"}': {"days": 3, "city": "Oslo"},
+    '{"tags" ["Oslo"]}': {"tags": ["Oslo"]},
     '{"tags": ["Oslo", "Paris"': {"tags": ["Oslo", "Paris"]},
     '{"city": """Oslo""", "days": 3}': {"city": "Oslo", "days": 3},
     "null": {},
@@ -388,6 +393,7 @@ JSON_FORMATS: tuple[str, ...] = (
     "kimi_k2",
 )
 JSON_FORMATS += ("functionary_v31", "mistral", "plamo3", "cwm", "apertus", "solar_open")
+JSON_FORMATS += ("llama3_json", "minimax_m1", "granite3", "xlam")
 
 
 @pytest.mark.parametrize("name", JSON_FORMATS)

@@ -240,6 +240,7 @@ DAMAGES: dict[str, Damage] = {
     "space in arguments": edit_json(replace_one(r"(?<=[,:]) ", "\xa0", "\ufeff", "\n\t")),
     "comment": add_comment,
     "colon of an object doubled": edit_object(lambda text, _: text.replace(":", "::", 1)),
+    "colon of an object missing": edit_object(lambda text, _: text.replace(":", "", 1)),
     "colon of an object wrong": edit_object(lambda text, _: text.replace(":", " =", 1)),
     "brace of an object missing": edit_object(lambda text, _: text[1:]),
     "name unquoted": edit_object(lambda text, name: text.replace(f'"{name}"', name, 1)),
@@ -258,6 +259,7 @@ DAMAGES: dict[str, Damage] = {
     ),
     "call in the arguments": edit_json(replace_one(r'(?<=: )"([A-Z]\w+)"(?=[,}])', r"f(\1)")),
     "colon of JSON doubled": edit_json(replace_one(r'(?<="):', "::", ": :")),
+    "colon of JSON missing": edit_json(replace_one(r'(?<="): ?', " ", "")),
     "comma of JSON added": edit_json(replace_one(r'(?<=[\w"\]}])(?=[}\]])', ",", " , ")),
     "brace in arguments doubled": edit_json(replace_one(r"(?<=.)(?:{|}(?=[,\]]))", r"\g<0>\g<0>")),
     "arguments in a string": edit_json(lambda text, _: json.dumps(text)),
@@ -329,6 +331,7 @@ REPAIRED |= {"comma of JSON added", "arguments in a string", "arguments in two s
 REPAIRED |= {"arguments in a list", "arguments in a fence", "arguments in Python"}
 REPAIRED |= {"open doubled", "end of turn after a call", "end of turn in the arguments"}
 REPAIRED |= {"colon of an object doubled", "colon of an object wrong"}
+REPAIRED |= {"colon of JSON missing", "colon of an object missing"}
 REPAIRED |= {"brace of an object missing", "name unquoted", "quote of the name missing"}
 REPAIRED |= {"arrows", "separators of full width", "curly quotes around all", "three quotes"}
 REPAIRED |= {"arguments in quotes"}

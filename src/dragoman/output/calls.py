@@ -3,6 +3,10 @@
 A call is not emitted before it is certain: its name is held back until its arguments start, so
 that text which only resembles a call for a while can still become text. From then on arguments are
 emitted as they arrive.
+
+The name of a tool that is not declared shows nothing, so less is certain there: if the first
+argument is a string, it is held back until it is closed, and if there are no arguments, the call is
+held back until what follows is known.
 """
 
 from __future__ import annotations
@@ -16,6 +20,8 @@ from dragoman.output.text_buffer import TextBuffer
 from dragoman.types import Json
 
 MAX_REJECTIONS, MAX_NAME = 16, 64  # possible calls that are noted, characters of their names
+MAX_HELD = 512  # characters of arguments that are held back
+NO_ARGUMENTS = "{}"
 NO_SCHEMA = read_parameter_schema(None)
 
 
@@ -31,6 +37,9 @@ class DeclaredTools:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(self._tools)
+
+    def is_declared(self, name: str) -> bool:
+        return name in self._tools
 
     def is_allowed(self, name: str) -> bool:
         return self._accept or name in self._tools
@@ -98,6 +107,8 @@ class CallRecorder:
         self._id = ""
         self._is_emitting = False
         self._is_open = False
+        self._held: list[str] | None = None  # arguments that do not show yet that a call is meant
+        self._is_in_string: Callable[[], bool] = bool  # whether they end inside a string
 
     def start_attempt(self, *, draft: bool, marked: bool, leading: bool = False) -> None:
         """Start reading a possible call. A draft emits nothing until it is resolved.
@@ -115,6 +126,7 @@ class CallRecorder:
         self.has_call = self.is_undeclared = self.has_rejected_call = self._is_emitting = (
             self._is_open
         ) = False
+        self._held = None
 
     def open_call(self, name: str, call_id: str = "") -> None:
         """Start a call of this name, with the id that the model gave it."""
@@ -126,15 +138,34 @@ class CallRecorder:
         if self._draft is None:
             self._emitted.append(f"\n{name}\n")
         self._is_emitting, self._is_open = False, True
+        self._held = None
         self.get_missing_end = self.get_held_arguments = str
 
     def get_parameter_types(self, key: str) -> Types:
         types = self.tools.get_parameter_types(self.name)
         return types[key] if key in types else self.tools.get_parameter_schema(self.name, key).types
 
+    def hold_arguments(self, is_in_string: Callable[[], bool] = bool) -> None:
+        """Hold the arguments of a tool that is not declared until they show that a call is meant.
+
+        `is_in_string`: whether they end inside a string so far.
+        """
+        if not self.tools.is_declared(self.name):
+            self._held, self._is_in_string = [], is_in_string
+
+    def _take_held(self) -> str:
+        held, self._held = self._held, None
+        return "".join(held or ())
+
     def write_arguments(self, text: str) -> None:
         if self.is_undeclared:
             return
+        if self._held is not None:
+            self._held.append(text)
+            is_short = self._is_in_string() and sum(map(len, self._held)) <= MAX_HELD
+            if is_short or self.is_unconfirmed:
+                return
+            text = self._take_held()
         spans = self._draft
         if spans is None:
             spans = self._spans
@@ -146,8 +177,25 @@ class CallRecorder:
         if text:
             spans.append(tuple.__new__(Span, ("tool_args", text, 0, self.count, "")))
 
+    @property
+    def is_unconfirmed(self) -> bool:
+        """Whether the call has no arguments, and counts only if it is confirmed."""
+        return self._held == [NO_ARGUMENTS]
+
+    def confirm_call(self) -> None:
+        """Emit a complete call without arguments that was held back."""
+        if self.is_unconfirmed:
+            self.write_arguments(self._take_held())
+            self.close_call()
+
+    def drop_call(self) -> None:
+        """Drop a call that was held back: it is text."""
+        self._held, self._is_open = None, False
+
     def close_call(self) -> None:
-        """Finish a complete call. Another one may follow."""
+        """Finish a complete call, unless it must be confirmed. Another one may follow."""
+        if self.is_unconfirmed:
+            return
         self.count += self._is_emitting
         self._became_text = self.is_undeclared
         if self.is_undeclared:
@@ -164,6 +212,7 @@ class CallRecorder:
 
     def complete_damaged_call(self) -> None:
         """Complete a call; what was read and could not be emitted with it stays held."""
+        self.confirm_call()
         if self._is_emitting and self._draft is None:
             rest = self._buffer.take_held()
             self.complete_call()
@@ -176,6 +225,8 @@ class CallRecorder:
 
         The arguments of a truncated answer stay as they are; otherwise they are completed.
         """
+        if self._held:
+            self.write_arguments(self._take_held())
         if not truncated:
             self.complete_call()
         elif self._is_open and not self.is_undeclared:
@@ -192,7 +243,8 @@ class CallRecorder:
 
     def commit(self) -> None:
         """Drop the text read so far, unless it belongs to a call that became text."""
-        if self._draft is None and not self._became_text and not self.is_undeclared:
+        is_text = self._became_text or self.is_undeclared or self.is_unconfirmed
+        if self._draft is None and not is_text:
             self._buffer.hold()
 
     def start_next_call(self) -> None:

@@ -15,6 +15,7 @@ from dragoman.output.arguments.call_body import (
     read_named_call,
     read_objects,
 )
+from dragoman.output.arguments.damage import is_before
 from dragoman.output.arguments.elements import read_nested_call
 from dragoman.output.arguments.end_markers import make_end_markers
 from dragoman.output.arguments.pythonic import read_python_calls
@@ -45,6 +46,10 @@ from dragoman.output.text_buffer import (
 
 OBJECT_LIST = re.compile(r"\[\s*\{")
 STRAY = re.compile(r"[\s}\]]*")
+TEXT = (  # of a sentence, not of damaged markup
+    re.compile(r"\s{0,64}[^\s<>{}\[\]()|\"'`,;:]"),
+    re.compile(r"\s{0,64}\Z"),
+)
 WORDS, MARKUP = re.compile(r"\w"), re.compile(r"[<>{}\[\]|]")
 
 
@@ -201,6 +206,7 @@ class SectionReader:
                 yield from read_marker(buffer, get_markers(*FENCES))
         else:
             yield from self.read_section_or_call()
+        calls.confirm_call()
         yield from self._read_call_close()
 
     def read_section_or_call(self) -> ReadSteps[None]:
@@ -264,9 +270,19 @@ class SectionReader:
         if is_fenced:
             yield from skip_space(self._buffer)
             yield from read_marker(self._buffer, get_markers(*FENCES))
+        yield from self._confirm_call()
         if self._calls.has_call:
             self._calls.commit()
         yield from self._read_call_close()
+
+    def _confirm_call(self) -> ReadSteps[None]:
+        """Confirm a call without arguments, unless its closing marker is missing before text."""
+        tools, calls = self._tools, self._calls
+        has_end = tools.call.close or tools.section.close
+        if has_end and calls.is_unconfirmed and (yield from is_before(self._buffer, TEXT)):
+            calls.drop_call()
+            raise Mismatch
+        calls.confirm_call()
 
     def _read_call_close(self) -> ReadSteps[None]:
         """Read the closing marker of a call, if it follows."""

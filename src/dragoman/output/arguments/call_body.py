@@ -10,7 +10,7 @@ import re
 from functools import lru_cache
 
 from dragoman.output.arguments.argument_types import ArgumentTypes
-from dragoman.output.arguments.cast import cast, load_value, to_json
+from dragoman.output.arguments.cast import cast, load_arguments, load_value
 from dragoman.output.arguments.damage import (
     COLONS,
     COMMAS,
@@ -22,7 +22,7 @@ from dragoman.output.arguments.damage import (
 )
 from dragoman.output.arguments.end_markers import is_at_end, make_end_markers
 from dragoman.output.arguments.free_text import read_free_text
-from dragoman.output.arguments.json_strings import LONE_SURROGATE, dump_json
+from dragoman.output.arguments.json_strings import LONE_SURROGATE
 from dragoman.output.arguments.literal import ValueReader
 from dragoman.output.calls import CallRecorder
 from dragoman.output.spec import JsonObjects, NamedObject
@@ -42,7 +42,6 @@ from dragoman.output.text_buffer import (
 FENCES = ("```json", "```JSON", "```")  # of code blocks, which models put around arguments
 WRAPPER_STARTS = ('"', "'", "[")  # of values that are no object and may contain the arguments
 NULL_STARTS = ("n", "N")
-MAX_WRAPPERS = 4
 
 
 @lru_cache(maxsize=512)
@@ -82,13 +81,13 @@ def read_arguments_value(
         call_keys=call_keys,
     )
     value = ValueReader(buffer, calls.write_arguments, quotes, unquoted, types)
-    value.must_be_object = True
-    value.colon_optional = body is not None
+    value.must_be_object = value.colon_optional = True
     value.ends = calls.ends
     if body is not None and body.fence:
         fence = get_markers(*(marker.strip() for marker in body.fence))
         value.ends = make_end_markers(calls.ends.join(fence), calls.ends.call_opens)
     calls.get_missing_end, calls.get_held_arguments = value.get_missing_end, value.get_held_text
+    calls.hold_arguments(lambda: value.stack[-1:] == ['"'])
     yield from value.read()
 
 
@@ -96,7 +95,7 @@ def collect_value(buffer: TextBuffer, calls: CallRecorder) -> ReadSteps[str]:
     """Read a value without emitting it."""
     parts: list[str] = []
     value = ValueReader(buffer, parts.append)
-    value.ends = calls.ends
+    value.ends, value.colon_optional = calls.ends, calls.is_certain
     yield from value.read()
     return "".join(parts)
 
@@ -137,6 +136,7 @@ def read_object_list(buffer: TextBuffer, body: JsonObjects, calls: CallRecorder)
             calls.start_next_call()
             try:
                 yield from read_call_object(buffer, body, calls)
+                calls.confirm_call()
             except Mismatch:
                 yield from skip_damaged_object(buffer, calls)
         elif char == "," and (calls.has_call or calls.has_rejected_call):
@@ -188,17 +188,29 @@ class _CallFields:
 
 def read_call_object(buffer: TextBuffer, body: JsonObjects, calls: CallRecorder) -> ReadSteps[None]:
     fields = _CallFields()
-    yield from read_members(buffer, body, calls, fields)
+    try:
+        yield from read_members(buffer, body, calls, fields)
+    except Mismatch:
+        if calls.is_unconfirmed and not (yield from ends_object(buffer, calls)):
+            calls.drop_call()
+        raise
     if fields.name is None:
         raise Mismatch
     if not fields.is_emitted:
         if fields.early_arguments is None and (body.requires_arguments or fields.has_other_members):
             raise Mismatch
         calls.open_call(fields.name, fields.id)
+        calls.hold_arguments()
         calls.write_arguments(
             fields.early_arguments if fields.early_arguments is not None else "{}"
         )
     calls.close_call()
+
+
+def ends_object(buffer: TextBuffer, calls: CallRecorder) -> ReadSteps[bool]:
+    """Whether an object whose brace is missing ends here."""
+    char = yield from peek_char(buffer)
+    return char == "]" or (char != "" and (yield from is_at_end(buffer, calls.ends)))
 
 
 def read_members(
@@ -220,16 +232,23 @@ def read_members(
         if char in ODD_SPACES and (yield from skip_odd_space(buffer, "}")):
             continue
         key = yield from read_member_key(buffer, body, calls, char)
-        colon = yield from next_char(buffer)
-        if colon not in (COLONS if calls.is_certain else ":"):
-            raise Mismatch
-        buffer.pos += 1
+        yield from skip_member_colon(buffer, is_certain=calls.is_certain)
         char = yield from next_char(buffer)
-        if char == colon or colon + char == "=>":
-            buffer.pos += 1  # it is doubled, or an arrow
-            char = yield from next_char(buffer)
         if char not in ",}" or not calls.is_certain:  # else a key without a value is left out
             yield from read_member(buffer, body, calls, fields, key)
+
+
+def skip_member_colon(buffer: TextBuffer, *, is_certain: bool) -> ReadSteps[None]:
+    """Skip the colon after a key; in a call that is certain, a damaged one, or none."""
+    colon = yield from next_char(buffer)
+    if colon not in (COLONS if is_certain else ":"):
+        if not is_certain or colon in ",}":
+            raise Mismatch
+        return
+    buffer.pos += 1
+    char = yield from next_char(buffer)
+    if char == colon or colon + char == "=>":
+        buffer.pos += 1  # it is doubled, or an arrow
 
 
 def read_member_key(
@@ -303,22 +322,8 @@ def read_arguments(
     if fields.name is not None:
         calls.open_call(fields.name, fields.id)
         fields.is_emitted = True
+        calls.hold_arguments()
         calls.write_arguments(arguments)
-
-
-def load_arguments(text: str) -> str:
-    """Return the object in a JSON text: itself, in a string, as a list's only element, or none."""
-    value = load_value(text)
-    for _ in range(MAX_WRAPPERS):
-        if isinstance(value, str):
-            text, value = value, load_value(value)
-        elif isinstance(value, list) and len(value) == 1:
-            text, value = dump_json(value[0]), value[0]
-    if value == [] or (value is None and text.strip() in ("null", "")):
-        return "{}"
-    if not isinstance(value, dict):
-        raise Mismatch
-    return to_json(text) or "{}"
 
 
 # bodies of type `NamedObject`
@@ -371,6 +376,7 @@ def read_named_arguments(
         if quote:
             yield from read_marker(buffer, get_markers(quote))
     elif char in WRAPPER_STARTS or (char in NULL_STARTS and calls.is_certain):
+        calls.hold_arguments()
         calls.write_arguments(load_arguments((yield from collect_value(buffer, calls))))
     else:
         raise Mismatch

@@ -20,6 +20,7 @@ from dragoman.output.arguments.parameter_types import STRING, Types
 from dragoman.output.text_buffer import Mismatch, TextBuffer, UnexpectedEnd
 from dragoman.types import Json
 
+MAX_WRAPPERS = 4  # strings and lists around the arguments of a call
 TYPE_ORDER = ("null", "boolean", "integer", "number", "object", "array")
 _JSON_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)")
 _INTEGER = re.compile(r"[-+]?[0-9]+")
@@ -141,3 +142,18 @@ def _repair(text: str) -> str | None:
         return repaired if dump_json(_load_strict(repaired)) else None
     except (UnexpectedEnd, Mismatch, ValueError, RecursionError):
         return None
+
+
+def load_arguments(text: str) -> str:
+    """Return the object in a JSON text: itself, in a string, as a list's only element, or none."""
+    value = load_value(text)
+    for _ in range(MAX_WRAPPERS):
+        if isinstance(value, str):
+            text, value = value, load_value(value)
+        elif isinstance(value, list) and len(value) == 1:
+            text, value = dump_json(value[0]), value[0]
+    if value == [] or (value is None and text.strip() in ("null", "")):
+        return "{}"
+    if not isinstance(value, dict):
+        raise Mismatch
+    return to_json(text) or "{}"

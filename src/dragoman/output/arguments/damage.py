@@ -31,6 +31,10 @@ COMMAS = ",;\uff0c\uff1b"  # characters between values, also those of full width
 COLONS = ":=\uff1a"  # characters after a key
 _DOUBLED_CLOSING = {quote: re.compile(rf"{quote}\s{{0,{MAX_SPACE}}}[,}}\]):]") for quote in "\"'"}
 # text that shows what damaged text before it means, and the same for a part of that text
+KEY = (  # a key and a colon
+    re.compile(r"[\"'][^\"'\\]{1,64}[\"']\s{0,16}:"),
+    re.compile(r"[\"'](?:\Z|[^\"'\\]{1,64}(?:\Z|[\"']\s{0,16}\Z))"),
+)
 MEMBER = (  # a comma, a key and a colon
     re.compile(r"\s{0,16},\s{0,16}[\"'](?P<key>[^\"'\\]{1,64})[\"']\s{0,16}:"),
     re.compile(r"\s{0,16}(?:\Z|,\s{0,16}(?:\Z|[\"'](?:\Z|[^\"'\\]{1,64}(?:\Z|[\"']\s{0,16}\Z))))"),
@@ -105,6 +109,15 @@ def find_next_key(buffer: TextBuffer) -> ReadSteps[str]:
     match = MEMBER[0].match(buffer.text, buffer.pos)
     assert match is not None  # noqa: S101
     return match["key"]
+
+
+def is_at_key(buffer: TextBuffer) -> ReadSteps[bool]:
+    """Whether a key in quotes and a colon follow."""
+    if (yield from is_before(buffer, KEY)):
+        return True
+    if buffer.is_truncated and KEY[1].match(buffer.text, buffer.pos) is not None:
+        raise UnexpectedEnd  # nobody knows yet whether it is a key or a value
+    return False
 
 
 def skip_comment(buffer: TextBuffer) -> ReadSteps[bool]:

@@ -209,7 +209,7 @@ def can_end_value(buffer: TextBuffer, end: int) -> bool | None:
     match = _FOLLOWER.match(buffer.text, end)
     char = None if match is None else match[1]
     if char is None:
-        return True if buffer.has_ended else None
+        return True if buffer.has_ended and not buffer.is_truncated else None
     return char in ",}]):;\uff0c\uff1a\uff1b"
 
 

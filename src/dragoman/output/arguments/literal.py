@@ -1,11 +1,9 @@
 """Rewrites values as JSON while they arrive.
 
 One scanner reads JSON, Python literals, and mixtures: single quotes, `True` and `None`, bare keys,
-extra or missing commas, tuples, and strings between the format's own markers. Valid JSON stays
-unchanged. Whatever arrives, the emitted text is a prefix of valid JSON: a key is held back until
-its value starts, so appending `ValueReader.get_missing_end` always completes it.
-
-Text that cannot be a value raises `Mismatch`, but only before any of it is emitted.
+missing commas, tuples, and strings between the format's own markers. Valid JSON stays unchanged.
+The emitted text is a prefix of valid JSON: a key is held back until its value starts, so appending
+`ValueReader.get_missing_end` always completes it. Text that is no value raises `Mismatch`.
 """
 
 from __future__ import annotations
@@ -24,6 +22,7 @@ from dragoman.output.arguments.damage import (
     ElementText,
     choose_reader,
     find_next_key,
+    is_at_key,
     is_before,
     read_bare_key,
     read_bare_word,
@@ -56,8 +55,7 @@ from dragoman.output.text_buffer import (
 )
 
 _SPACES = re.compile(r"[ \t\r\n]*")
-MAX_DEPTH = 128
-MAX_LEAD = 4096  # characters of white space and key held back before a value
+MAX_DEPTH, MAX_LEAD = 128, 4096  # characters of white space and key held back before a value
 
 
 class ValueReader:
@@ -288,8 +286,8 @@ class ValueReader:
         self._current_key = None
 
     def _start_string(self) -> None:
-        self._emit('"')
         self.stack.append('"')
+        self._emit('"')
 
     def _read_member(self) -> ReadSteps[None]:
         """Read a key and its value, or one element of a Python set."""
@@ -300,7 +298,11 @@ class ValueReader:
         self._pending = self._bare_key = ""
         key = yield from self._read_key()
         char = yield from self._next_char()
-        if char in COLONS or (self.colon_optional and char not in ",}"):
+        may_lack_colon = self.colon_optional or not is_first
+        may_lack_colon &= not (self._bare_key and char.isalnum())  # which are only words
+        if may_lack_colon and char in "\"'" and (yield from is_at_key(self._buffer)):
+            return  # a key without a value is left out
+        if char in COLONS or (may_lack_colon and char not in ",}"):
             self._buffer.pos += char in COLONS
             self._pending = f"{lead}{key}:"
             following = (yield from self._next_char()) if char in COLONS else ""
@@ -325,21 +327,19 @@ class ValueReader:
 
     def _read_key(self) -> ReadSteps[str]:
         buffer = self._buffer
-        char = buffer.text[buffer.pos]
+        char, markers = buffer.text[buffer.pos], self._string_markers
+        parts: list[str] = []
         if char in "\"'":
             buffer.pos += 1
-            parts: list[str] = ['"']
             read = yield from choose_reader(buffer, char)
             yield from read(buffer, self.ends, char, parts.append)
             yield from skip_doubled_closing(buffer, char)
-            return "".join([*parts, '"'])
-        markers = self._string_markers
-        if markers is not None and (yield from read_marker(buffer, markers)) >= 0:
-            parts = ['"']
+        elif markers is not None and (yield from read_marker(buffer, markers)) >= 0:
             yield from read_until_marker(buffer, self.ends, markers, parts.append)
-            return "".join([*parts, '"'])
-        self._bare_key = yield from read_bare_key(buffer, self.ends)
-        return quote(self._bare_key)
+        else:
+            self._bare_key = yield from read_bare_key(buffer, self.ends)
+            return quote(self._bare_key)
+        return f'"{"".join(parts)}"'
 
     def _read_string(self, quote: str) -> ReadSteps[None]:
         buffer = self._buffer

@@ -100,8 +100,10 @@ def read_python_call(buffer: TextBuffer, calls: CallRecorder, name: str) -> Read
     calls.open_call(name)
     arguments = KeywordArguments(buffer, calls)
     calls.get_missing_end = arguments.get_missing_end
+    calls.hold_arguments(arguments.is_in_string)
     next_name = yield from arguments.read()
     calls.close_call()
+    calls.confirm_call()
     return next_name
 
 
@@ -160,6 +162,9 @@ class KeywordArguments:
     def get_missing_end(self) -> str:
         inner = self._value.get_missing_end() if self._value is not None else ""
         return ('"' if self._in_string else inner) + "}"
+
+    def is_in_string(self) -> bool:
+        return self._in_string
 
     def _emit(self, text: str) -> None:
         lead, self._lead = self._lead, ""
