@@ -110,6 +110,16 @@ def test_a_first_string_without_an_end_makes_a_call_text(name: str) -> None:
     assert parse(name, text[: text.index("Oslo") + 4]).calls == [("weather", CITY)]
 
 
+@pytest.mark.parametrize("name", ["json_bare", "llama3_json", "xlam", "pythonic"])
+def test_a_first_string_without_an_end_is_text_where_no_marker_announces_a_call(name: str) -> None:
+    call = write_answer(name, CITY)[0]
+    call = call[min(call.find(char) % len(call) for char in "[{") :]
+    text = break_string(call)
+    output = parse(name, text)
+    assert (output.calls, output.text) == ([], text)
+    assert [tool for tool, _ in parse(name, text, TOOLS).calls] == ["weather"]
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_whole_argument_shows_a_call(name: str) -> None:
     call, closing = write_answer(name, {"days": 3, **CITY})

@@ -108,6 +108,7 @@ class CallRecorder:
         self._is_emitting = False
         self._is_open = False
         self._held: list[str] | None = None  # arguments that do not show yet that a call is meant
+        self._held_size = 0  # in characters
         self._is_in_string: Callable[[], bool] = bool  # whether they end inside a string
 
     def start_attempt(self, *, draft: bool, marked: bool, leading: bool = False) -> None:
@@ -151,7 +152,7 @@ class CallRecorder:
         `is_in_string`: whether they end inside a string so far.
         """
         if not self.tools.is_declared(self.name):
-            self._held, self._is_in_string = [], is_in_string
+            self._held, self._held_size, self._is_in_string = [], 0, is_in_string
 
     def _take_held(self) -> str:
         held, self._held = self._held, None
@@ -162,7 +163,8 @@ class CallRecorder:
             return
         if self._held is not None:
             self._held.append(text)
-            is_short = self._is_in_string() and sum(map(len, self._held)) <= MAX_HELD
+            self._held_size += len(text)
+            is_short = self._held_size <= MAX_HELD and self._is_in_string()
             if is_short or self.is_unconfirmed:
                 return
             text = self._take_held()
@@ -223,9 +225,10 @@ class CallRecorder:
     def end_inside_call(self, *, truncated: bool) -> None:
         """Handle an answer that ends inside a call, or inside text that looked like one.
 
-        The arguments of a truncated answer stay as they are; otherwise they are completed.
+        The arguments of a truncated answer stay as they are; otherwise they are completed, unless
+        they are held back and no marker announces the call.
         """
-        if self._held:
+        if self._held and (truncated or self.is_unconfirmed or self.is_certain):
             self.write_arguments(self._take_held())
         if not truncated:
             self.complete_call()
