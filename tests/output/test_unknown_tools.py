@@ -9,7 +9,7 @@ import pytest
 from dragoman.formats import find_tools, get_tool_formats
 from dragoman.output.calls import MAX_HELD
 from dragoman.output.library import OutputParser, ParserPolicy
-from dragoman.output.spec import JsonObjects, NamedObject, PythonCalls, ToolFormat
+from dragoman.output.spec import JsonObjects, MarkerPair, NamedObject, PythonCalls, ToolFormat
 from dragoman.testing.format_checks import ParsedOutput, fold_spans, parse_pieces
 from tests.support.answers import AnswerWriter
 
@@ -74,6 +74,15 @@ def test_a_call_without_arguments_counts_if_it_is_closed_or_ends_the_answer(name
         assert parse(name, text).calls == [("weather", {})], text
     closed = parse(name, call + closing + AFTER)
     assert (closed.calls, closed.text.strip()) == ([("weather", {})], AFTER.strip())
+
+
+def test_a_closing_marker_may_be_a_word() -> None:
+    words = MarkerPair(open=("@call ",), close=("@end",))
+    entry = ToolFormat(name="words", models="", example="", section=words, bodies=(JsonObjects(),))
+    text = '@call {"name": "weather", "arguments": {}} @end@call {"name": "weather"}\n@en'
+    for pieces in ([text], list(text)):
+        output = fold_spans(parse_pieces(OutputParser(entry), pieces))
+        assert (output.calls, output.text) == ([("weather", {})] * 2, "")
 
 
 @pytest.mark.parametrize("tools", [None, OTHERS])

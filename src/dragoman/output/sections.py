@@ -15,7 +15,6 @@ from dragoman.output.arguments.call_body import (
     read_named_call,
     read_objects,
 )
-from dragoman.output.arguments.damage import is_before
 from dragoman.output.arguments.elements import read_nested_call
 from dragoman.output.arguments.end_markers import make_end_markers
 from dragoman.output.arguments.pythonic import read_python_calls
@@ -46,10 +45,7 @@ from dragoman.output.text_buffer import (
 
 OBJECT_LIST = re.compile(r"\[\s*\{")
 STRAY = re.compile(r"[\s}\]]*")
-TEXT = (  # of a sentence, not of damaged markup
-    re.compile(r"\s{0,64}[^\s<>{}\[\]()|\"'`,;:]"),
-    re.compile(r"\s{0,64}\Z"),
-)
+SPACES, TEXT = re.compile(r"\s{0,64}"), re.compile(r"[^\s<>{}\[\]()|\"'`,;:]")
 WORDS, MARKUP = re.compile(r"\w"), re.compile(r"[<>{}\[\]|]")
 
 
@@ -277,12 +273,31 @@ class SectionReader:
 
     def _confirm_call(self) -> ReadSteps[None]:
         """Confirm a call without arguments, unless its closing marker is missing before text."""
-        tools, calls = self._tools, self._calls
-        has_end = tools.call.close or tools.section.close
-        if has_end and calls.is_unconfirmed and (yield from is_before(self._buffer, TEXT)):
+        calls = self._calls
+        if calls.is_unconfirmed and (yield from self._is_before_text()):
             calls.drop_call()
             raise Mismatch
         calls.confirm_call()
+
+    def _is_before_text(self) -> ReadSteps[bool]:
+        """Whether text follows where a marker must end the call, and not just damaged markup."""
+        buffer, tools = self._buffer, self._tools
+        closes = (*tools.call.close, *tools.section.close)
+        markers = get_markers(*closes, *tools.call.open, *tools.section.open)
+        while closes:
+            match = SPACES.match(buffer.text, buffer.pos)
+            end = buffer.pos if match is None else match.end()
+            if end < len(buffer.text):
+                start, _, index = markers.match_from(buffer, end)
+                is_cut = buffer.has_ended and markers.is_cut_at(buffer, end)
+                if start < 0 and not is_cut:
+                    return TEXT.match(buffer.text, end) is not None
+                if index >= 0:
+                    return False
+            if buffer.has_ended:
+                return False
+            yield
+        return False
 
     def _read_call_close(self) -> ReadSteps[None]:
         """Read the closing marker of a call, if it follows."""
