@@ -209,6 +209,8 @@ def check_damaged(call: tuple[str, Any], answer: DamagedAnswer) -> Iterator[str]
                 yield "a marker became part of an argument"
             if not shown and not EMPTY.search(answer.damaged):
                 yield "an empty string was invented"
+            if isinstance(leaf, float):
+                shown = shown.removesuffix("0")  # Python writes `25.`
             if shown.strip().lower() not in text.lower():
                 yield "a value was invented"
 
