@@ -76,6 +76,11 @@ class SoakLoad:
             for operation in dict.fromkeys(OPERATIONS):
                 self.outcomes[await self._try(operation, client)] += 1
 
+    async def run_once(self, operation: Operation) -> str:
+        """Do one thing once, and return the outcome."""
+        async with self._open_client(0) as client:
+            return await self._try(operation, client)
+
     def _open_client(self, number: int) -> httpx.AsyncClient:
         keys = list(self._keys.values())
         headers = {"authorization": f"Bearer {keys[number % len(keys)]}"}
