@@ -10,6 +10,8 @@ server leaves behind.
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import gc
 import os
 import re
 import signal
@@ -36,6 +38,9 @@ from tests.support.serving import poll_until
 
 SCRIPTED = "dragoman.testing.scripted:create"
 ACTIVITY = "activity: "  # starts the line that SIGUSR1 makes the server write
+MEMORY = signal.SIGRTMIN  # makes the server write what its live objects take
+MALLOC_BYTES = "bytes from malloc = "
+OBJECT_BYTES = re.compile(r"# bytes in allocated blocks +=([ \d,]+)")  # as CPython writes it
 
 
 class ServerPlan(Struct, kw_only=True):
@@ -53,6 +58,18 @@ class Activity(Struct):
 
     tasks: list[str]
     threads: list[str]
+
+
+class AllocatorCounts(ctypes.Structure):
+    """The `struct mallinfo2` of glibc."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks"),
+            *("fsmblks", "uordblks", "fordblks", "keepcost"),
+        )
+    )
 
 
 class FaultServer:
@@ -105,6 +122,17 @@ class FaultServer:
         poll_until(lambda: any(line.startswith(ACTIVITY) for line in self.lines[before:]))
         line = next(line for line in self.lines[before:] if line.startswith(ACTIVITY))
         return msgspec.json.decode(line.removeprefix(ACTIVITY), type=Activity)
+
+    def measure_live_bytes(self) -> int:
+        """Have the server collect its garbage, and return how many bytes are in use then."""
+        before = len(self.lines)
+        self.send_signal(MEMORY)
+        poll_until(lambda: any(line.startswith(MALLOC_BYTES) for line in self.lines[before:]))
+        text = "".join(self.lines[before:])
+        objects = OBJECT_BYTES.search(text)
+        assert objects is not None, text
+        malloc = text.rpartition(MALLOC_BYTES)[2].split()[0]
+        return int(objects[1].replace(",", "")) + int(malloc)
 
     def count_restarts(self) -> int:
         """Return how often the engine was restarted."""
@@ -170,9 +198,20 @@ def report_activity() -> None:
     print(ACTIVITY + msgspec.json.encode(activity).decode(), file=sys.stderr, flush=True)
 
 
+def report_memory() -> None:
+    """Write what live objects take: the small ones of CPython, and all that malloc has given."""
+    gc.collect()
+    sys._debugmallocstats()
+    library = ctypes.CDLL(None)
+    library.mallinfo2.restype = AllocatorCounts
+    counts = library.mallinfo2()
+    print(f"{MALLOC_BYTES}{counts.uordblks + counts.hblkhd}", file=sys.stderr, flush=True)
+
+
 async def serve(plan: ServerPlan) -> None:
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGUSR1, report_activity)
+    loop.add_signal_handler(MEMORY, report_memory)
     await loop.getaddrinfo("localhost", 80)  # starts the threads of libuv, which stay: four
     options = {"name": "scripted", "port": 0, **plan.options}
     if not plan.in_child:

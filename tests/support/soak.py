@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -71,10 +72,19 @@ class SoakLoad:
             self._stopped = True
 
     async def warm_up(self) -> None:
-        """Do each thing once, which starts worker processes and whatever else is started once."""
+        """Do each thing once, which starts and imports whatever is started or imported once."""
         async with self._open_client(0) as client:
             for operation in dict.fromkeys(OPERATIONS):
                 self.outcomes[await self._try(operation, client)] += 1
+            for request in () if self.mutations is None else self.mutations.recorded:
+                if request.route.method == "POST":
+                    path = re.sub(r"{.*?}", "a", request.route.path)
+                    await client.post(path, json=request.body)
+
+    async def run_once(self, operation: Operation) -> str:
+        """Do one thing once, and return the outcome."""
+        async with self._open_client(0) as client:
+            return await self._try(operation, client)
 
     def _open_client(self, number: int) -> httpx.AsyncClient:
         keys = list(self._keys.values())

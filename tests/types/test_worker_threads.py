@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import threading
+import weakref
+from typing import Any
 
 import pytest
 
 from dragoman.types.cache_scope import set_cache_scope
 from dragoman.types.worker_threads import FairThreads, run_in_decoder, run_in_worker
+from tests.support.serving import poll_until
 
 
 class BusyThread:
@@ -57,3 +62,26 @@ def test_errors_and_owners_reach_the_caller() -> None:
                 await run(lambda: 1 / 0)
 
     asyncio.run(fail())
+
+
+class Body:
+    """What work takes."""
+
+
+@pytest.mark.parametrize("run", [run_in_worker, run_in_decoder])
+def test_failed_work_is_freed_without_a_garbage_collection(run: Any) -> None:
+    def fail(body: Body) -> None:
+        raise ValueError(body)
+
+    async def use() -> weakref.ref[Body]:
+        body = Body()
+        with contextlib.suppress(ValueError):
+            await run(fail, body)
+        return weakref.ref(body)
+
+    gc.disable()
+    try:
+        reference = asyncio.run(use())
+        poll_until(lambda: reference() is None)
+    finally:
+        gc.enable()

@@ -139,8 +139,9 @@ class RunRegistry:
 def _explain_cancellation(run: ActiveRun) -> BaseException:
     """Return the exception to raise: ours, the server's shutdown, or an engine's mistake."""
     task = asyncio.current_task()
-    if task is not None and run.reason is not None and task.uncancel() == 0:
-        return run.reason
+    reason, run.reason = run.reason, None  # its traceback leads to the run: a reference cycle
+    if task is not None and reason is not None and task.uncancel() == 0:
+        return reason
     if task is not None and task.cancelling() == 0:
         log.error("the engine raised CancelledError")
         return EngineFailed(ENGINE_FAILURE)

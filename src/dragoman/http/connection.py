@@ -82,9 +82,10 @@ class Connection(HttpToolsProtocol):
         self._lingering.stop()
         if self._half_close is not None:
             self._half_close.stop()
+            self._half_close = None  # break the reference cycle
         super().connection_lost(exc)
         self._report_disconnect()
-        if self.cycle is not None:  # break the reference cycle
+        if self.cycle is not None:  # likewise
             self.cycle.transport = self.transport
 
     def _report_disconnect(self) -> None:

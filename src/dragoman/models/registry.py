@@ -44,6 +44,7 @@ from dragoman.models.model import (
 )
 from dragoman.models.names import ModelNames
 from dragoman.models.residency import Lease, LoadedModel, LoadState, ModelSlot, Residency
+from dragoman.types.detached_task import start_detached
 
 log = logging.getLogger("dragoman.models")
 
@@ -324,7 +325,7 @@ class ModelRegistry:
     def _start_load(self, slot: ModelSlot) -> asyncio.Task[None]:
         slot.error, slot.failed_stamp = None, None
         slot.start_timing()
-        slot.task = asyncio.get_running_loop().create_task(self._load(slot))
+        slot.task = start_detached(self._load(slot))
         return slot.task
 
     async def _load(self, slot: ModelSlot) -> None:

@@ -275,6 +275,11 @@ class CallRecorder:
             self._reject("malformed")
         self.is_undeclared = self._became_text = False
 
+    def detach(self) -> None:
+        """Forget the parser and the readers of arguments, which refer to this."""
+        self._emit_held = _do_nothing
+        self.get_missing_end = self.get_held_arguments = str
+
     @property
     def is_certain(self) -> bool:
         """Whether calls are read for certain: a marker announces them, or there was one."""
@@ -299,3 +304,7 @@ class CallRecorder:
 
 def _describe(span: Span) -> str:
     return f"\n{span.text}\n" if span.channel == "tool_name" else span.text
+
+
+def _do_nothing() -> None:
+    pass

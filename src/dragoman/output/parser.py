@@ -45,6 +45,7 @@ class Parser(ParserMachine):
         self._buffer.finish(truncated=truncated)
         for _ in self._loop:
             pass
+        self.release()
         if self._only_text:
             self._text.extend(self._leading_space)
         if self._policy.only_calls and not truncated:
@@ -52,6 +53,12 @@ class Parser(ParserMachine):
         if self._policy.unclosed_reasoning == "repeat" and not truncated:
             self._spans.extend(self._repeat_as_text(rest + self._spans))
         return rest + self._spans
+
+    def release(self) -> None:
+        """Parse no further. Breaks reference cycles, which would keep what the parser holds."""
+        self._closed = True
+        self._loop.close()
+        self._calls.detach()
 
     def _repeat_as_text(self, last: list[Span]) -> list[Span]:
         """Return unclosed reasoning as text, if the answer contains nothing else."""

@@ -35,7 +35,7 @@ from dragoman.pipeline.plan import (
     warn_about_cache,
     warn_about_trace,
 )
-from dragoman.pipeline.reader import ChatReader, Reader, ReaderOptions
+from dragoman.pipeline.reader import ChatReader, Reader, ReaderOptions, release_at_end
 from dragoman.pipeline.reading.token_ids import TokenIdReader
 from dragoman.pipeline.reasoning_budget import extend_prompt, generate_within_budget
 from dragoman.pipeline.relay.delta_reader import RelayReader
@@ -278,7 +278,7 @@ async def run_jobs(plan: Plan, deliver: Deliver) -> None:
     readers = await make_readers(plan)
     runner = JobRunner(plan.model.engine, plan.jobs, plan.ticket, readers)
     record = get_record()
-    with plan.ticket:
+    with plan.ticket, release_at_end(readers):
         with record.measure("queue"):
             await runner.acquire_first()
         plan.count_used_tokens = lambda: sum(

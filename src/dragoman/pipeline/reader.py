@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 
 import msgspec
@@ -135,6 +136,9 @@ class Reader:
         echo, self._echo = self._echo, ""
         tokens = self.prompt_logprobs + released.tokens
         return ReleasedText(echo + released.text, tokens, released.stop)
+
+    def release(self) -> None:
+        """Read no further: free what belongs to text that was not read to its end."""
 
     def count_prompt(self, step: Step) -> None:
         """Use the engine's own counts of the prompt's tokens."""
@@ -305,6 +309,9 @@ class ChatReader(Reader):
         deltas.append(replace(last, finish=finish, stop=reason, usage=self._make_usage(step)))
         return deltas
 
+    def release(self) -> None:
+        self._parser.release()
+
     def _is_last_call_complete(self) -> bool:
         """Whether the last call was complete when a stop string ended the choice."""
         try:
@@ -353,6 +360,16 @@ class ChatReader(Reader):
         """Continue with a job whose prompt includes the output so far and the end of reasoning."""
         if isinstance(prompt, list) and isinstance(self._prompt, list):
             self.ids = prompt[len(self._prompt) :]
+
+
+@contextmanager
+def release_at_end(readers: Sequence[Reader]) -> Iterator[None]:
+    """Release readers, also those whose choice was cut short."""
+    try:
+        yield
+    finally:
+        for reader in readers:
+            reader.release()
 
 
 def merge_deltas(deltas: Sequence[Delta]) -> list[Delta]:

@@ -153,6 +153,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
         if self._process is not None:
             self.returncode = self._process.get_returncode()
             self._process.close()
+            self._process = None  # break the reference cycle
         self._end_process()
 
     def _close(self) -> None:
@@ -182,9 +183,11 @@ class ChildProcess(asyncio.SubprocessProtocol):
         self.kill()
         if not self.ready.done():
             self.ready.set_result(None)
+        on_disconnect, self._on_disconnect = self._on_disconnect, None  # likely refers to this
+        self._on_frame = _ignore
         try:
-            if self._on_disconnect is not None:
-                self._on_disconnect()
+            if on_disconnect is not None:
+                on_disconnect()
         finally:
             self._report_exit()  # or nobody would replace the child
 
@@ -246,4 +249,9 @@ class _ChildProtocol(asyncio.Protocol):
         if not self.is_lost:
             self.is_lost = True
             self.writable.set()
-            self._on_lost(self._error)
+            on_lost, self._on_lost, self._on_frame = self._on_lost, _ignore, _ignore
+            on_lost(self._error)
+
+
+def _ignore(_: object) -> None:
+    pass

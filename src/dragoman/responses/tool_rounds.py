@@ -215,6 +215,7 @@ class RemoteTools:
             return ToolCallResult(error="The tool did not answer in time.")
 
     def close(self) -> None:
+        self.read_media = None  # it belongs to a response, which must not outlive its end here
         if self._client is not None:
             self._client.close()
 

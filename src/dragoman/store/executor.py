@@ -80,7 +80,10 @@ class StoreExecutor:
         result: Future[T] = Future()
         self._pending.append(PendingWrite(operation, result, frees_space))
         self._submit(self._write_pending, self._writers)
-        return await _await_result(result)
+        try:
+            return await _await_result(result)
+        finally:
+            del result  # its error leads here: break the reference cycle
 
     async def shrink(self) -> None:
         await self._run(self._database.shrink)
@@ -121,10 +124,7 @@ class StoreExecutor:
         if len(batch) > 1 and self._write_together(batch):
             return
         for write in batch:
-            try:
-                write.result.set_result(self._write_alone(write))
-            except BaseException as error:
-                write.result.set_exception(error)
+            self._write_alone(write)
 
     def _write_together(self, batch: list[PendingWrite]) -> bool:
         """Run writes in one transaction; False if one of them failed, and each must run alone."""
@@ -141,10 +141,16 @@ class StoreExecutor:
             write.result.set_result(value)
         return True
 
-    def _write_alone(self, write: PendingWrite) -> Any:
-        if write.frees_space:
-            return self._database.run_freeing_space(write.operation)
-        return self._database.run([write.operation], write=True)[0]
+    def _write_alone(self, write: PendingWrite) -> None:
+        try:
+            if write.frees_space:
+                value = self._database.run_freeing_space(write.operation)
+            else:
+                [value] = self._database.run([write.operation], write=True)
+            write.result.set_result(value)
+        except BaseException as error:
+            write.result.set_exception(error)
+            del write  # the error leads here: break the reference cycle
 
 
 async def _await_result(future: Future[T]) -> T:
@@ -157,7 +163,10 @@ async def _await_result(future: Future[T]) -> T:
         raise
     if not done and future.cancel():
         raise StoreUnavailable("The server's database is not available.", retry_after=5)
-    return await result
+    try:
+        return await result
+    finally:
+        del future, result, done  # the error leads here: break the reference cycle
 
 
 def _connect(url: str, limits: StoreLimits) -> Database:

@@ -63,13 +63,16 @@ class FairThreads:
 
     def _run_next(self) -> None:
         """Do a piece of work of the owner whose turn it is; its next turn is the last one."""
+        self._take_next()()
+
+    def _take_next(self) -> Callable[[], None]:
         with self._lock:
             owner = next(iter(self._waiting))
             queue = self._waiting.pop(owner)
             run = queue.popleft()
             if queue:
                 self._waiting[owner] = queue
-        run()
+        return run
 
 
 _workers = FairThreads(THREADS, "dragoman-worker")

@@ -15,7 +15,7 @@ import statistics
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import combinations
 from pathlib import Path
@@ -42,6 +42,7 @@ SEED = int(os.environ.get("SOAK_SEED", "1"))
 WORKERS = 12
 FAULT_INTERVAL = 12.0  # seconds
 MAX_SLOPE = 1.0  # MB per minute, in the second half
+MAX_LIVE_GROWTH = 60.0  # bytes of live objects for each request, likewise
 MAX_GROWTH = 30 << 20  # bytes, likewise
 WARM_UP = 0.5  # of the time, before memory is measured
 COMPARED_SAMPLES = 20  # at the start and at the end, one each second
@@ -263,15 +264,15 @@ def test_soak(default_model: Path, tmp_path: Path, add_figures: Callable[..., No
         asyncio.run(load.run(WORKERS, min(5.0, SECONDS / 10)))  # fills caches and pools
         wait_until_idle(server)
         before = list_held(server)
-        asyncio.run(run_load(load, injector, usages, real_pid))
+        live_growth = run_halves(server, load, lambda: run_load(load, injector, usages, real_pid))
         real_load.stop()
-        wait_until_idle(server)
         leaks = find_lasting_leaks(server, before)
         figures = collect_figures(load, injector, usages, real_load)
         figures |= {f"leaked {kind}": names.total() for kind, names in leaks.items()}
         figures["engine restarts"] = read_metric(server, "engine_restarts_total")
         server.send_signal(signal.SIGTERM)
         assert server.wait(60) == 0
+        figures["growth of live objects in bytes per request"] = round(live_growth, 1)
     report(figures, load)
     add_figures("soak", **figures)
     assert load.outcomes["lost"] == load.outcomes["wrong"] == 0, load.problems[:5]
@@ -281,20 +282,38 @@ def test_soak(default_model: Path, tmp_path: Path, add_figures: Callable[..., No
     if SECONDS >= 600:  # before that, caches and pools of threads still fill
         assert usages["server"].find_slope() < MAX_SLOPE
         assert usages["server"].growth < MAX_GROWTH
+        assert live_growth < MAX_LIVE_GROWTH
     assert "Traceback" not in server.log, server.log[-3000:]
+
+
+def run_halves(
+    server: FaultServer, load: SoakLoad, run: Callable[[], Coroutine[None, None, None]]
+) -> float:
+    """Run the load twice; return by how much live objects grow for a request of the second time.
+
+    They are measured while no request is in progress. After the first time, caches are full.
+    """
+    measured = []
+    for _ in range(2):
+        asyncio.run(run())
+        wait_until_idle(server)
+        measured.append((sum(load.outcomes.values()), server.measure_live_bytes()))
+    (requests_before, before), (requests, after) = measured
+    return (after - before) / (requests - requests_before)
 
 
 async def run_load(
     load: SoakLoad, injector: FaultInjector, usages: dict[str, Usage], real_pid: int
 ) -> None:
-    """Run the load; inject a fault now and then, until shortly before the end."""
-    running = asyncio.create_task(load.run(WORKERS, SECONDS))
+    """Run the load for half of the time; inject a fault now and then until shortly before."""
+    seconds = SECONDS / 2
+    running = asyncio.create_task(load.run(WORKERS, seconds))
     started_at, next_fault_at = time.monotonic(), time.monotonic() + FAULT_INTERVAL / 2
     while not running.done():
         for usage in usages.values():
             usage.sample()
         now = time.monotonic()
-        if next_fault_at <= now < started_at + SECONDS - FAULT_INTERVAL / 2:
+        if next_fault_at <= now < started_at + seconds - FAULT_INTERVAL / 2:
             await asyncio.to_thread(injector.inject_next)
             if sum(injector.counts.values()) % 8 == 1:
                 os.kill(find_engine_pid(real_pid), signal.SIGKILL)

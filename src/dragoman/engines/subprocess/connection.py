@@ -135,6 +135,7 @@ class ChildConnection:
                 self.post(messages.CancelCall(number))
             if not result.done():
                 result.cancel()
+            del result  # its error leads here: break the reference cycle
 
     def fail_call(self, number: int, error: DragomanError) -> None:
         """Fail one call and cancel it in the child."""
@@ -159,8 +160,9 @@ class ChildConnection:
         for result in self._results.values():
             if not result.done():
                 result.set_exception(deserialize_error(serialized))
-        if self.on_close is not None:
-            self.on_close()
+        on_close, self.on_close = self.on_close, None  # it refers to this: a reference cycle
+        if on_close is not None:
+            on_close()
 
     def _receive(self, body: bytes) -> None:
         message = messages.parent_decoder.decode(body)

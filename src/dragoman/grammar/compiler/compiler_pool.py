@@ -26,7 +26,6 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Coroutine
 from typing import TypeVar
 
 import msgspec
@@ -50,6 +49,7 @@ from dragoman.grammar.grammar_spec import CompiledGrammar, GrammarSpec
 from dragoman.processes.worker_loop import WALL_CLOCK_FACTOR
 from dragoman.processes.worker_process import WorkerProcess
 from dragoman.types.cache_scope import get_cache_scope
+from dragoman.types.detached_task import start_detached
 
 log = logging.getLogger("dragoman.grammar")
 
@@ -208,7 +208,8 @@ class CompilerPool:
         self._pending[key] = pending
         self._start_workers()
         self._dispatch()
-        pending.task = self._start_task(self._run_pending(key, pending))
+        task = asyncio.get_running_loop().create_task(self._run_pending(key, pending))
+        pending.task = self._track(task)
         return pending
 
     async def _run_pending(self, key: Key, pending: PendingCompile) -> Outcome:
@@ -277,7 +278,7 @@ class CompilerPool:
         while len(self._workers) < wanted and not self._is_closed:
             worker = WorkerProcess(log, MAX_FRAME_BYTES)
             self._workers.add(worker)
-            self._start_task(self._run_worker(worker))
+            self._track(start_detached(self._run_worker(worker)))
 
     async def _run_worker(self, worker: WorkerProcess) -> None:
         """Start a worker, and clean up when it has exited."""
@@ -304,8 +305,7 @@ class CompilerPool:
             while self.queue:
                 self.queue.pop().worker.set_result(_make_no_worker_error())
 
-    def _start_task(self, work: Coroutine[object, None, T]) -> asyncio.Task[T]:
-        task = asyncio.get_running_loop().create_task(work)
+    def _track(self, task: asyncio.Task[T]) -> asyncio.Task[T]:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task

@@ -29,9 +29,7 @@ class HealthHandlers:
         await request.send_response(200, b'{"status":"live"}')
 
     async def get_readiness(self, request: RequestContext) -> None:
-        problem = self._readiness.find_problem()
-        if problem is not None:
-            raise problem
+        self._readiness.check()
         await request.send_response(200, b'{"status":"ready"}')
 
     async def get_root(self, request: RequestContext) -> None:

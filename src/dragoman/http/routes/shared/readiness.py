@@ -6,7 +6,7 @@ it is loaded, and not ready while its engine restarts. Other models load and res
 
 from __future__ import annotations
 
-from dragoman.errors import DragomanError, ModelLoading, Unavailable
+from dragoman.errors import ModelLoading, Unavailable
 from dragoman.http.metrics import Metrics
 from dragoman.http.respond import Responder
 from dragoman.models.registry import ModelRegistry
@@ -35,25 +35,24 @@ class Readiness:
         """Note that the start-up model was loaded; unloaded later, it is loaded on demand."""
         self._main_model, self.startup_model = model, None
 
-    def find_problem(self) -> DragomanError | None:
-        """Why requests cannot be served now, if they cannot."""
+    def check(self) -> None:
+        """Raise why requests cannot be served now, if they cannot."""
         if self._responder.drain_seconds is not None:
-            return self._responder.make_draining_error()
+            raise self._responder.make_draining_error()
         listing_error = self._registry.catalog.listing_error
         if listing_error is not None:
-            return Unavailable(listing_error.message, retry_after=listing_error.retry_after)
+            raise Unavailable(listing_error.message, retry_after=listing_error.retry_after)
         if self.startup_model is not None:
             entry = self._registry.get(self.startup_model or self._registry.default_name)
             if entry.state == "failed" and entry.error is not None:  # it is tried again
-                return Unavailable(entry.error, retry_after=1)
+                raise Unavailable(entry.error, retry_after=1)
             if entry.state != "ready":
-                return ModelLoading(f"The model `{entry.id}` is loading.", retry_after=1)
+                raise ModelLoading(f"The model `{entry.id}` is loading.", retry_after=1)
             self.end_startup(entry.id)
         main = self._main_model or self._registry.default_name
         for state in self._metrics.get_model_states():
             if state.model == main and not state.is_up:
                 problem = FAILURES.get(state.failure, "is being restarted")
-                return Unavailable(
+                raise Unavailable(
                     f"The engine of `{main}` {problem}.", retry_after=state.retry_after
                 )
-        return None
