@@ -60,7 +60,7 @@ def test_the_documented_settings_exist() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"tensor_parallel_size": 2}, {"data_parallel_size": 2}],
+    [{"tensor_parallel_size": 2}, {"pipeline_parallel_size": 2}, {"data_parallel_size": 2}],
     ids=lambda arguments: next(iter(arguments)),
 )
 def test_a_model_runs_in_several_workers(arguments: dict[str, Any]) -> None:
