@@ -3,13 +3,15 @@
 It is the real vLLM with two packages beside it. Its distribution has another name, and its command
 `vllm` does not find its own version: one package has the ordinary name. vLLM asks its platform how
 many devices a machine has, and what Ray calls them; that of the CPU has one, without a name. The
-other package is a plugin of vLLM with a platform that has eight and the name of GPUs, and inherits
-everything else. Workers on the CPU share memory if their process group has one address, which is
-that of a machine, but with Ray that of the cluster; so this platform also compares the machines.
+other package is a plugin of vLLM with a platform that has eight and the name of GPUs, takes less
+memory, and inherits everything else. Workers on the CPU share memory if their process group has one
+address, which is that of a machine, but with Ray that of the cluster; so this platform compares the
+names of the machines, too.
 """
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,8 +21,16 @@ from dragoman.engines.vllm.installation import NAME, get_python
 from dragoman.models.environments.install import VERSION
 
 DEVICES = 8
-# the devices of a machine, which `ray start` cannot find here
-RAY_VARIABLES = {"RAY_OVERRIDE_RESOURCES": f'{{"GPU": {DEVICES}, "CPU": {DEVICES}}}'}
+# each of sixteen workers would take memory for the logits of 2048 sequences, and a GiB of KV cache
+SEQUENCES = 4
+CACHE_BYTES = 1 << 26
+# what `ray start` cannot find out here, as the machines share one memory
+RESOURCES = {"GPU": DEVICES, "CPU": 1, "object_store_memory": 100 << 20}
+RAY_VARIABLES = {
+    "RAY_OVERRIDE_RESOURCES": json.dumps(RESOURCES),
+    "RAY_memory_monitor_refresh_ms": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
 PLATFORM = f"""
 from vllm.platforms.cpu import CpuPlatform
 
@@ -31,6 +41,12 @@ class EightDevices(CpuPlatform):
     @classmethod
     def device_count(cls):
         return {DEVICES}
+
+    @classmethod
+    def check_and_update_config(cls, vllm_config):
+        super().check_and_update_config(vllm_config)
+        vllm_config.scheduler_config.max_num_seqs = {SEQUENCES}
+        vllm_config.cache_config.kv_cache_memory_bytes = {CACHE_BYTES}
 
     @classmethod
     def get_device_communicator_cls(cls):

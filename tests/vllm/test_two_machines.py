@@ -21,7 +21,7 @@ from tests.support.doc_blocks.workspace import SHELL, Workspace, kill_session
 from tests.support.linked_machines import LinkedMachine, run_machines
 from tests.support.safetensors_model import write_small_directory
 from tests.support.vllm_cpu_additions import RAY_VARIABLES, add_packages
-from tests.support.vllm_model import ENGINES
+from tests.support.vllm_model import ENGINES, VARIABLES, WARM_UP
 
 pytestmark = pytest.mark.skipif(
     detect_device() != CPU, reason="the commands would replace the CPU build by that for CUDA"
@@ -31,16 +31,11 @@ DIRECTORY = re.compile(r"dragoman serve \./(\S+)")
 # ends only when it is stopped, or when a server of ours has answered
 SERVES = re.compile(r"^(?:\S+/)?(?P<program>dragoman|vllm) serve ", re.MULTILINE)
 SECONDS = 1500  # sixteen workers on two cores
-# a worker has one GiB of KV cache instead of a share of the machine's memory; see also `EAGER` of
-# the commands for one machine, which is here without code that torch compiles ahead
+# a worker may use any core
 SETTINGS = {
-    "ONEDNN_MAX_CPU_ISA": "AVX512_CORE",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "OMP_NUM_THREADS": "1",
     "DRAGOMAN_HANG_TIMEOUT": "600",
-    "TORCHDYNAMO_DISABLE": "1",
-    "VLLM_USE_AOT_COMPILE": "0",
 }
 
 
@@ -108,7 +103,7 @@ def test_commands_work_as_pasted(
     with ExitStack() as stack:
         workspace = stack.enter_context(Workspace(tmp_path / "workspace", default_model, example))
         (workspace.home / ".cache" / "dragoman" / "engines").symlink_to(ENGINES.resolve())
-        workspace.environment |= SETTINGS | RAY_VARIABLES
+        workspace.environment |= VARIABLES | WARM_UP | SETTINGS | RAY_VARIABLES
         stack.enter_context(add_packages(ENGINES, tmp_path / "additions"))
         running = Example(workspace, machines, stack)
         for block in example:
