@@ -95,10 +95,12 @@ test-postgres: $(VENV)/.test ## hold the store to its tests on a throw-away Post
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt 'psycopg[binary]'
 	$(BIN)/python -m tests.support.postgres $(BIN)/pytest -q tests/store
 
-test-vllm: $(VENV)/.test ## install vLLM for the CPU in an environment of its own, and hold it to the engine contract, as an upstream server, too (6 GB; half an hour)
+test-vllm: $(VENV)/.test ## install vLLM for the CPU in an environment of its own, and hold it to the engine contract, as an upstream server, too (6 GB; needs root for two machines on one; an hour)
 	mkdir -p $(VLLM) && echo '*' > $(VLLM)/.gitignore
 	$(BIN)/dragoman pull smollm2-135m
 	$(BIN)/dragoman engine install vllm --device cpu --engines-dir $(VLLM)/engines
+	$(BIN)/python -m pip --python $(VLLM)/engines/vllm/bin/python install --quiet --disable-pip-version-check ray==2.60.0
+	@command -v ip || { apt-get update && apt-get install -y --no-install-recommends iproute2; }
 	VLLM_FOLDER=$(CURDIR)/$(VLLM) $(BIN)/pytest -q -s -o norecursedirs='.*' tests/vllm
 
 test-install: $(VENV)/.test $(INSTALL)/.done ## install with pip, uv and pipx in empty environments, with every Python here, and serve (400 MB; about two minutes for each)

@@ -6,17 +6,23 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
 from dragoman.cli.main import parse_arguments
-from tests.support.doc_blocks.blocks import IN_TERMINAL, DocBlock, read_blocks
+from tests.support.doc_blocks.blocks import (
+    IN_TERMINAL,
+    PAGES,
+    DocBlock,
+    list_blocks_of,
+    read_blocks,
+)
 from tests.support.doc_blocks.workspace import ADDRESS, UPSTREAM, Workspace
 from tests.support.paths import ROOT
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
 BLOCKS = {str(page.relative_to(ROOT)): read_blocks(page) for page in PAGES}
 # languages whose blocks are commands, and those whose blocks are only shown
 RUN, SHOWN = {"sh", "python"}, {"json", "yaml", "text", "lark", "nginx", "caddyfile", "ini"}
@@ -26,13 +32,11 @@ SETTINGS_FILES = {
     "models.yaml": "--models-file",
     "preset.yaml": "--sampling-preset",
 }
-# why a block is not run as it is written, and which test does the same where it can
-NOT_RUN = re.compile(r"not run: [^;]+; (?P<test>tests/\S+) \w.+|run by make (?P<target>[\w-]+)")
-TARGETS = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+TARGETS = sorted({block.target for page in BLOCKS for block in BLOCKS[page] if block.target})
 
 
 def is_run(block: DocBlock) -> bool:
-    return block.language in RUN and not NOT_RUN.fullmatch(block.marker) and block.file is None
+    return block.language in RUN and block.target is None and block.file is None
 
 
 def is_settings_file(block: DocBlock) -> bool:
@@ -50,19 +54,14 @@ def needs_server(block: DocBlock) -> bool:
 @pytest.mark.parametrize("page", BLOCKS)
 def test_blocks_are_well_formed(page: str) -> None:
     for block in BLOCKS[page]:
-        where = f"{page}:{block.line}"
+        where = str(block)
         assert block.language in RUN | SHOWN, f"{where}: name a language of {sorted(RUN | SHOWN)}"
         if block.marker and block.language in RUN:
-            not_run = NOT_RUN.fullmatch(block.marker)
             address = block.served_address
             is_known = block.marker == IN_TERMINAL or address is not None
-            assert block.file or is_known or not_run, f"{where}: {block.marker}"
+            assert block.file or block.target or is_known, f"{where}: {block.marker}"
             if address is not None:
                 assert address.endswith(f":{block.port}"), f"{where}: not the port of the command"
-            if not_run and not_run["target"]:
-                assert not_run["target"] in TARGETS, where
-            elif not_run:
-                assert (ROOT / not_run["test"]).exists(), where
         if block.language == "json" and "..." not in block.text:
             json.loads(block.text)
         elif block.language == "yaml":
@@ -79,10 +78,36 @@ def check_shell(block: DocBlock) -> None:
     """Check the syntax of the shell, and every command line of ours."""
     command = ["bash", "-n", "-c", block.text]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, f"{block.page}:{block.line}: {result.stderr}"
+    assert result.returncode == 0, f"{block}: {result.stderr}"
     for words in block.commands:
         if words != ["--version"]:
             parse_arguments(words)
+
+
+def test_targets_run_their_blocks() -> None:
+    """Tests of a target have its blocks as their parameters, which the names of the tests show."""
+    folders = {find_test_folder(target): target for target in TARGETS}
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-o", "norecursedirs=.*"]
+    command += ["-p", "no:cacheprovider", *folders]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert result.returncode == 0, result.stdout
+    run: dict[str, set[str]] = {target: set() for target in TARGETS}
+    for name in result.stdout.splitlines():
+        for folder, target in folders.items():
+            if name.startswith(f"{folder}/"):
+                run[target].update(re.findall(r"[\w./-]+\.md:\d+", name))
+    assert run == {target: set(map(str, list_blocks_of(target))) for target in TARGETS}
+
+
+def find_test_folder(target: str) -> str:
+    """Return the folder whose tests a target of the Makefile runs, all of them."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    recipe = re.search(rf"^{target}:.*\n((?:\t.*\n)+)", makefile, re.MULTILINE)
+    assert recipe is not None, f"there is no target {target}"
+    [folder] = re.findall(
+        r"\bpytest\b.* (tests/\w+)(?: \$\(if \$\(AGENT\).*)?$", recipe[1], re.MULTILINE
+    )
+    return str(folder)
 
 
 @pytest.mark.slow

@@ -10,19 +10,20 @@ import pytest
 from dragoman.testing import ScriptedEngine
 from tests.agents.sandbox import GREETING, AgentSandbox
 from tests.agents.test_claude_code import QUIET
-from tests.support.doc_blocks.blocks import read_blocks
+from tests.support.doc_blocks.blocks import DocBlock, list_blocks_of, run_blocks
 from tests.support.doc_blocks.workspace import ADDRESS
-from tests.support.paths import ROOT
 from tests.support.serving import serve_scripted
 
-MARKER = "run by make test-agents"
 # without a terminal, an agent takes its task as arguments
 TASKS = {"claude": ["-p", GREETING], "codex": ["exec", "--skip-git-repo-check", GREETING]}
 
 
 @pytest.mark.parametrize("agent", TASKS)
-def test_line_of_the_readme_starts_the_agent(agent: str, sandbox: AgentSandbox) -> None:
-    [block] = [block for block in read_blocks(ROOT / "README.md") if block.marker == MARKER]
+@run_blocks(list_blocks_of("test-agents"))
+def test_line_of_the_readme_starts_the_agent(
+    agent: str, example: list[DocBlock], sandbox: AgentSandbox
+) -> None:
+    [block] = example
     [line] = re.findall(
         rf"^(?:\w+=\S+ )*{agent} .*$", block.text.replace("\\\n", " "), re.MULTILINE
     )

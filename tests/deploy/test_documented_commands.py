@@ -20,22 +20,16 @@ import pytest
 
 from tests.deploy.docker_daemon import DockerDaemon, start_daemon, wait_until
 from tests.deploy.test_image import KEY, find_free_port
-from tests.support.doc_blocks.blocks import read_blocks
-from tests.support.paths import ROOT
+from tests.support.doc_blocks.blocks import DocBlock, list_blocks_of, run_blocks
 from tests.support.repository import copy_repository
 from tests.support.server_process import read_until
 
 ANSWER_SECONDS = 180  # the first start downloads the model
 MODEL = "smollm2-135m"
-DOCUMENTED = [
-    block.text
-    for block in read_blocks(ROOT / "docs" / "deploying.md")
-    if block.marker == "run by make test-deploy"
-]
 
 
-def find_block(text: str) -> str:
-    [block] = [block for block in DOCUMENTED if text in block]
+def find_block(text: str) -> DocBlock:
+    [block] = [block for block in list_blocks_of("test-deploy") if text in block.text]
     return block
 
 
@@ -120,12 +114,10 @@ def shell(daemon: DockerDaemon, repository: Path) -> Shell:
     return Shell(daemon, repository)
 
 
-def test_all_blocks_are_run_here() -> None:
-    assert len(DOCUMENTED) == len({IMAGE, OWN_MODEL, COMPOSE, SERVICE, UPGRADE}) == 5
-
-
-def test_image_is_built_and_serves(shell: Shell) -> None:
-    build, _, start = IMAGE.partition("docker run")
+@run_blocks([IMAGE])
+def test_image_is_built_and_serves(example: list[DocBlock], shell: Shell) -> None:
+    [image] = example
+    build, _, start = image.text.partition("docker run")
     shell.run_to_the_end(build)
     with shell.run(f"docker run{start}") as process:
         assert shell.count_answer_tokens(KEY, MODEL) in range(1, 17)
@@ -144,20 +136,26 @@ def has_state(daemon: DockerDaemon, container: str, state: str) -> bool:
     return daemon.run("inspect", "--format", "{{.State.Health.Status}}", container) == f"{state}\n"
 
 
-def test_image_serves_a_model_of_the_reader(shell: Shell, default_model: Path) -> None:
+@run_blocks([OWN_MODEL])
+def test_image_serves_a_model_of_the_reader(
+    example: list[DocBlock], shell: Shell, default_model: Path
+) -> None:
+    [own_model] = example
     (shell.repository / "models").mkdir()
     shutil.copy(default_model, shell.repository / "models" / "big.gguf")
-    with shell.run(OWN_MODEL) as process:
+    with shell.run(own_model.text) as process:
         assert shell.count_answer_tokens(KEY, "big") in range(1, 17)
         shell.daemon.run("stop", *shell.daemon.run("ps", "--quiet").split())
         output, _ = process.communicate()
     assert process.returncode == 0, output
 
 
-def test_compose_starts_the_server_with_postgresql(shell: Shell) -> None:
+@run_blocks([COMPOSE])
+def test_compose_starts_the_server_with_postgresql(example: list[DocBlock], shell: Shell) -> None:
+    [compose_block] = example
     shell.daemon.build_image("postgres", "postgres:17-bookworm")
     shell.move_port_of("deploy/compose.yaml")
-    copy, _, start = COMPOSE.partition("\n")
+    copy, _, start = compose_block.text.partition("\n")
     shell.run_to_the_end(copy)
     values = shell.repository / "deploy" / ".env"
     filled = re.sub(r"=$", f"={KEY}", values.read_text(), flags=re.MULTILINE)
@@ -173,7 +171,9 @@ def test_compose_starts_the_server_with_postgresql(shell: Shell) -> None:
     shell.daemon.run(*compose, "down", "--volumes")
 
 
-def test_service_is_installed_reloaded_and_upgraded(shell: Shell) -> None:
+@run_blocks([SERVICE, UPGRADE])
+def test_service_is_installed_reloaded_and_upgraded(example: list[DocBlock], shell: Shell) -> None:
+    service, upgrade = example
     machine = shell.daemon.start_systemd(shell.repository)
 
     def run_in_machine(block: str, awaited: str) -> None:
@@ -195,14 +195,14 @@ def test_service_is_installed_reloaded_and_upgraded(shell: Shell) -> None:
         command = ["systemctl", "show", "dragoman", "--property", name, "--value"]
         return shell.daemon.run("exec", machine, *command).strip()
 
-    run_in_machine(SERVICE, f"Serving {MODEL}")
+    run_in_machine(service.text, f"Serving {MODEL}")
     assert ask_systemd("ActiveState") == "active"
     key = shell.daemon.run("exec", machine, "cat", "/etc/dragoman/environment").strip()
     chat = ["/opt/dragoman/bin/dragoman", "run", MODEL, "Hello!", "--set", "max_tokens=5"]
     assert shell.daemon.run("exec", "--env", key, machine, *chat).strip()
     shell.daemon.run("exec", machine, "systemctl", "reload", "dragoman")
     first = ask_systemd("MainPID")
-    run_in_machine(UPGRADE, "a new process has taken over")
+    run_in_machine(upgrade.text, "a new process has taken over")
     wait_until(lambda: ask_systemd("MainPID") != first)
     assert ask_systemd("ActiveState") == "active"
     assert shell.daemon.run("exec", "--env", key, machine, *chat).strip()

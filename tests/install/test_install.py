@@ -20,7 +20,7 @@ import httpx
 import pytest
 
 from tests.install.package_index import PackageIndex, serve_index
-from tests.support.doc_blocks.blocks import read_blocks
+from tests.support.doc_blocks.blocks import DocBlock, list_blocks_of, run_blocks
 from tests.support.paths import ROOT
 from tests.support.repository import copy_repository
 from tests.support.server_process import read_until
@@ -62,11 +62,30 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     shutil.rmtree(tmp_path)
 
 
+def find_tool(block: DocBlock) -> str:
+    """Return the program that a block installs with."""
+    [tool] = re.findall(r"^\S*\b(pip|pipx|uv) .*install\b", block.text, flags=re.MULTILINE)
+    return str(tool)
+
+
+def list_examples() -> list[list[DocBlock]]:
+    """List the blocks that install from a copy, each with those that change such a command."""
+    blocks = list_blocks_of("test-install")
+    examples = [[block] for block in blocks if block.text.rstrip().endswith("install .")]
+    for block in blocks:
+        if [block] not in examples:
+            tool = find_tool(block)
+            next(example for example in examples if find_tool(example[0]) == tool).append(block)
+    return examples
+
+
 @pytest.mark.parametrize("version", PYTHONS)
-@pytest.mark.parametrize("tool", ["pip", "uv", "pipx"])
+@run_blocks(*list_examples())
 def test_install_lines_work(
-    tool: str, version: str, home: Path, monkeypatch: pytest.MonkeyPatch
+    example: list[DocBlock], version: str, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    install, *changes = example
+    tool = find_tool(install)
     folder = home / "bin"
     folder.mkdir()
     (folder / "python3").symlink_to(PYTHONS[version])
@@ -74,29 +93,28 @@ def test_install_lines_work(
     monkeypatch.setenv("PIPX_DEFAULT_PYTHON", str(PYTHONS[version]))
     path = f"{folder}:{home}/.local/bin:{TOOLS}:/usr/bin:/bin"
     monkeypatch.setenv("PATH", path)
-    [block] = [block for block in read_install_blocks("README.md") if names_tool(block, tool)]
-    subprocess.run(["bash", "-ec", block], check=True)
+    subprocess.run(["bash", "-ec", install.text], check=True)
     command = home / ".local" / "bin" / "dragoman"
     if tool == "pip":
         command = Path(".venv/bin/dragoman").absolute()
     monkeypatch.chdir(home)  # the server starts anywhere
     assert count_answer_tokens(command) in range(1, 6)
-    if tool != "pipx":
-        replace_engine(tool, command, home, monkeypatch)
+    for block in changes:
+        if "--index-url" in block.text:
+            replace_engine(block, command, home)
+        else:
+            install_extras(block, command.parent, monkeypatch)
         assert count_answer_tokens(command) in range(1, 6)
-    if tool == "pip":
-        install_extras(command.parent, monkeypatch)
 
 
-def replace_engine(tool: str, command: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def replace_engine(block: DocBlock, command: Path, home: Path) -> None:
     """Replace the engine as docs/gpu.md says, and serve a file with it where the page does."""
-    [block] = [text for text in read_install_blocks("docs/gpu.md") if names_tool(text, tool)]
     folder = command.resolve().parent
     [model] = home.glob(".cache/dragoman/models/*/*.gguf")
     (home / "model.gguf").symlink_to(model)
     wheels = home / "wheels"
     download = ["download", "--no-deps", "--dest", str(wheels), read_engine_version(folder)]
-    if tool == "pip":
+    if find_tool(block) == "pip":
         subprocess.run([str(folder / "pip"), *download], check=True)
     else:
         python = f"--python-version={read_version(folder)}"
@@ -110,13 +128,13 @@ def replace_engine(tool: str, command: Path, home: Path, monkeypatch: pytest.Mon
         f'#!/bin/sh\nPYTHONPATH="{paths}" exec {serve} env -u PYTHONPATH {command} "$@"\n'
     )
     (shims / "dragoman").chmod(0o755)
-    [url] = re.findall(r"https://\S+", block)
+    [url] = re.findall(r"https://\S+", block.text)
     index = PackageIndex(url, wheels, home)
     with serve_index(index) as variables:
         # no other index is asked
         environment = os.environ | variables | {"PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": ""}
         environment["PATH"] = f"{shims}:{folder}:{environment['PATH']}"
-        subprocess.run(["bash", "-ec", block], env=environment, check=True)
+        subprocess.run(["bash", "-ec", block.text], env=environment, check=True)
     assert any(path.endswith(".whl") for path in index.requests), index.requests
 
 
@@ -135,23 +153,13 @@ def run_python(folder: Path, program: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def install_extras(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def install_extras(block: DocBlock, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Install the extras as docs/media.md says, and all others; import what they bring."""
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    [block] = read_install_blocks("docs/media.md")
-    subprocess.run(["bash", "-ec", block], check=True)
+    subprocess.run(["bash", "-ec", block.text], check=True)
     subprocess.run(["pip", "install", "dragoman[mcp,otel,postgres]"], check=True)
     modules = "PIL, soundfile, pypdf, mcp, opentelemetry.sdk, psycopg"
     subprocess.run([str(folder / "python"), "-c", f"import {modules}"], check=True)
-
-
-def read_install_blocks(page: str) -> list[str]:
-    blocks = read_blocks(ROOT / page)
-    return [block.text for block in blocks if block.marker == "run by make test-install"]
-
-
-def names_tool(block: str, tool: str) -> bool:
-    return re.search(rf"^\S*\b{tool} .*install", block, flags=re.MULTILINE) is not None
 
 
 def count_answer_tokens(command: Path) -> int:

@@ -13,7 +13,7 @@ import pytest
 from dragoman.engines.vllm.installation import find_interpreter
 from dragoman.types import DEFAULT_SAMPLING, Job, Sampling
 from tests.support.paths import ROOT
-from tests.support.vllm_model import ENGINES, make_vllm_engine
+from tests.support.vllm_model import ENGINES, WARM_UP, make_vllm_engine
 
 LIST_FIELDS = """
 import dataclasses, json
@@ -60,11 +60,20 @@ def test_the_documented_settings_exist() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"tensor_parallel_size": 2}, {"data_parallel_size": 2}],
+    [
+        {"tensor_parallel_size": 2},
+        {"pipeline_parallel_size": 2, "enforce_eager": False},
+        {"data_parallel_size": 2},
+    ],
     ids=lambda arguments: next(iter(arguments)),
 )
-def test_a_model_runs_in_several_workers(arguments: dict[str, Any]) -> None:
-    """On the CPU, where a worker takes the place of a GPU; there, vLLM 0.32 has no pipelines."""
+def test_a_model_runs_in_several_workers(
+    arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the CPU, where a worker takes the place of a GPU."""
+    if "pipeline_parallel_size" in arguments:
+        for name, value in WARM_UP.items():
+            monkeypatch.setenv(name, value)
 
     async def run() -> list[int]:
         engine = make_vllm_engine(arguments=SMALL | arguments, slots=4)

@@ -2,8 +2,8 @@
 
 A comment on the line before a block says how it is tested:
 
-    <!-- not run: REASON; TEST ... -->  it is checked, but not run; what the test does instead
     <!-- run by make test-install -->   another target runs it
+    <!-- run by make test-vllm on 10.0.0.1, 10.0.0.2 -->  it does so on each of these machines
     <!-- run in a terminal -->          it is a chat, in which a user types
     <!-- file: dragoman.yaml -->        its text becomes this file in the working directory
     <!-- serves gpu-box:8000 -->        it starts the server of the later blocks at this address
@@ -17,6 +17,10 @@ stand-ins (`other_servers`); llama-server is a real one. Addresses and ports of 
 free ports of loopback. Where a block uses the server on port 8000 and the page starts none, one
 is running, and it is also the one on port 8080 that another Dragoman is to stand in front of;
 where it uses Hugging Face or an OTLP collector, a server on loopback stands there.
+
+Blocks of another target are the parameters of its tests (`blocks.run_blocks`), and a test of
+`tests/test_doc_commands.py` fails if a target leaves one out. There is no way to have a block of
+commands that nothing runs.
 
 Files of settings are checked by `dragoman config`. `dragoman serve` and `make serve` in a block run
 until they have answered a request (`answered_command`). `make` runs in the repository; targets that

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from tests.support.certificates import Authority
 from tests.support.doc_blocks.blocks import IN_TERMINAL, DocBlock
@@ -29,6 +29,7 @@ ADDRESS = "127.0.0.1:8000"
 UPSTREAM = "127.0.0.1:8080"
 COLLECTOR = "http://localhost:4318"
 BLOCK_SECONDS = 120
+SHELL = ("bash", "-euo", "pipefail", "-c")
 TRY_SERVER = f"{sys.executable} -m tests.support.doc_blocks.answered_command"
 OTHER_SERVER = f"exec {sys.executable} -m tests.support.doc_blocks.other_servers"
 DRY_TARGETS = ("check", "test", "format")
@@ -184,7 +185,7 @@ class Workspace:
         assert address is not None
         host, _, port = address.partition(":")
         text = re.sub(rf"--port {port}\b", "--port 0", self._replace_addresses(block.text))
-        command = ["bash", "-euo", "pipefail", "-c", text]
+        command = [*SHELL, text]
         server = self._run_server(command, self._get_machine(host))
         self._addresses[address] = self._stack.enter_context(server)
         if address == ADDRESS:
@@ -249,27 +250,31 @@ class Workspace:
         text = self._replace_addresses(block.text)
         if block.language == "python" and "dragoman.serve(" in text:
             return self._run_engine(text)
-        command = ["bash", "-euo", "pipefail", "-c", text]
+        command = [*SHELL, text]
         if block.language == "python":
             command = [sys.executable, "-c", text]
-        with subprocess.Popen(
-            command,
-            env=self.environment,
-            cwd=self.directory,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            text=True,
-        ) as process:
+        with self.start_process(command, subprocess.PIPE) as process:
             try:
                 output, _ = process.communicate(timeout=self.block_seconds)
             finally:  # also what the block has left behind
                 kill_session(process)
-        assert process.returncode == 0, f"{block.page}:{block.line}\n{text}\n{output}"
+        assert process.returncode == 0, f"{block}\n{text}\n{output}"
         for error in ("Traceback", "does not provide the extra"):
             assert error not in output, output
         return output
+
+    def start_process(self, command: Sequence[str], output: int | IO[str]) -> subprocess.Popen[str]:
+        """Start a command in the working directory, in a session of its own."""
+        return subprocess.Popen(
+            command,
+            env=self.environment,
+            cwd=self.directory,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            text=True,
+        )
 
     def _run_engine(self, text: str) -> str:
         """Run a program that serves an engine of its own, until it listens."""
