@@ -49,21 +49,18 @@ class StageTime(Struct, frozen=True):
         return self.end - self.start
 
 
-class StageTimer:
+class StageTimer(Struct, eq=False):
     """Adds the time of a block to a list of stages. A request has many, so it is no generator."""
 
-    __slots__ = ("_details", "_name", "_stages", "_start")
+    stages: list[StageTime]
+    name: str
+    details: str
+    start: float = msgspec.field(default_factory=now)
 
-    def __init__(self, stages: list[StageTime], name: str, details: str) -> None:
-        self._stages = stages
-        self._name = name
-        self._details = details
-
-    def __enter__(self) -> None:
-        self._start = now()
+    def __enter__(self) -> None: ...
 
     def __exit__(self, *_: object) -> None:
-        self._stages.append(StageTime(self._name, self._start, now(), self._details))
+        self.stages.append(StageTime(self.name, self.start, now(), self.details))
 
 
 class Generation:
