@@ -178,7 +178,7 @@ def make_reuse_headers(reuse: PromptReuse | None) -> list[Header]:
 
 async def push_frames(stream: Stream, run: Run, timer: AnswerTimer) -> None:
     """Generate the answer of a run and push its frames to a stream."""
-    await run.stream(Sink(timer.record, stream.push))
+    await run.stream(Sink(timer.record, stream.push, stream.push_end))
     await stream.start()
     await stream.finish()
 
