@@ -62,7 +62,7 @@ def _find_limit(model: Model) -> int:
     capabilities = model.capabilities
     if capabilities.context is None or set(capabilities.modalities) != {"text"}:
         return MAXIMUM
-    text = ESCAPE * model.make_prompt_limit("prompt").characters
+    text = ESCAPE * model.get_prompt_limit("prompt").characters
     return min(max(text, MINIMUM), MAXIMUM)
 
 

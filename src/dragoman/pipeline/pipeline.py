@@ -201,7 +201,7 @@ async def render_chat(
     output_format = model.output_format.for_chat(chat)
     budget = get_reasoning_budget(chat, model, request)
     scope = make_replay_scope(model, request)
-    limit = model.make_prompt_limit("messages")
+    limit = model.get_prompt_limit("messages")
     replayed = await render_with_replay(chat, scope, replay, limit)
     rendered = replayed.rendered
     content = rendered.text if rendered.ids is None else rendered.ids

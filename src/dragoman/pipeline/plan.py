@@ -116,8 +116,9 @@ class Plan(Struct):
     @property
     def max_answer_tokens(self) -> int | None:
         """How many tokens all choices may have; None if neither client nor operator limits them."""
-        sampling = self.request.sampling.with_defaults(self.model.defaults)
-        if sampling.max_tokens is None and not self.request.prefill_only:
+        request = self.request
+        is_limited = request.prefill_only or request.sampling.max_tokens is not None
+        if not is_limited and self.model.defaults.max_tokens is None:
             return None
         return sum(job.n * (job.sampling.max_tokens or 0) for job in self.jobs)
 

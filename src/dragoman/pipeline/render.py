@@ -20,7 +20,7 @@ import time
 from msgspec.structs import replace
 
 from dragoman.errors import BadRequest, ContextOverflow, Unsupported
-from dragoman.media.service import MediaReading, has_media
+from dragoman.media.service import MediaReading
 from dragoman.models.model import Model
 from dragoman.pipeline.rendering.infill_template import find_infill_renderer, render_infill
 from dragoman.pipeline.rendering.media_prompt import count_prompt
@@ -49,7 +49,7 @@ async def load_media(
     chat: Chat, model: Model, services: Services, owner: str, limit: PromptLimit
 ) -> Chat:
     """Return the chat with its media read; raise `BadRequest` for the first that is invalid."""
-    if not any(map(has_media, chat.messages)):
+    if not chat.media:
         return chat
     reading = MediaReading(
         modalities=model.capabilities.modalities,
@@ -64,7 +64,7 @@ async def load_media(
 
 async def load_request_media(request: Request, model: Model, services: Services) -> Request:
     """Read the media of all chats of a request."""
-    limit = model.make_prompt_limit("messages")
+    limit = model.get_prompt_limit("messages")
     prompts = [
         await load_media(prompt, model, services, request.owner, limit)
         if isinstance(prompt, Chat)
@@ -223,7 +223,7 @@ async def encode_raw_prompt(
 
     Returns warnings, too.
     """
-    limit = model.make_prompt_limit("prompt")
+    limit = model.get_prompt_limit("prompt")
     if prompt.infill is not None:
         renderer = await find_infill_renderer(prompt.infill, model)
         if renderer is not None:

@@ -30,7 +30,7 @@ def check_sampling(request: Request, model: Model) -> None:
     """Reject the sampling fields that this model's engine does not honour."""
     supported = model.capabilities.sampling
     sampling = request.sampling
-    for name in sampling.list_set_fields():
+    for name in sampling.set_fields:
         if name not in supported and not sampling.is_off(name):
             raise _make_error(request, name)
     if request.text_biases and "logit_bias" not in supported:
@@ -92,7 +92,7 @@ def warn_about_unused(request: Request, sampling: Sampling) -> tuple[str, ...]:
 def _find_unused(requested: Sampling, sampling: Sampling) -> Iterator[tuple[str, str]]:
     if sampling.mirostat and requested.samplers is not None:
         yield "samplers", "`mirostat` replaces all samplers but the temperature."
-    for name in requested.list_set_fields():
+    for name in requested.set_fields:
         main = MAIN_FIELDS.get(name)
         if main is not None and getattr(sampling, main) is None:
             yield name, f"`{main}` is not set."
