@@ -68,6 +68,12 @@ async def _allow() -> AbstractContextManager[None]:
     return nullcontext()
 
 
+def _get_no_limits() -> None: ...
+
+
+def _ignore_error(error: DragomanError) -> None: ...
+
+
 class RequestContext:
     """One request and its response."""
 
@@ -101,9 +107,9 @@ class RequestContext:
     def _reset_hooks(self) -> None:
         # Set by middleware: what is left of the limits of the key; checks the key again and counts
         # a request inside the block; reports a refusal.
-        self.get_rate_limits: Callable[[], RateLimitStatus | None] = lambda: None
+        self.get_rate_limits: Callable[[], RateLimitStatus | None] = _get_no_limits
         self.authorize: Authorize = _allow
-        self.report_error: Callable[[DragomanError], None] = lambda error: None
+        self.report_error: Callable[[DragomanError], None] = _ignore_error
 
     def break_cycles(self) -> None:
         """Remove the references that lead from the ended request back to itself.

@@ -116,8 +116,7 @@ class Responder:
     async def _send_stream(self, stream: Stream, run: Run, timer: AnswerTimer) -> None:
         self._clock.add(stream)
         try:
-            # In its own task, so that a token does not resume all the coroutines above this one.
-            await asyncio.create_task(push_frames(stream, run, timer))
+            await push_frames(stream, run, timer)
         finally:
             self._clock.remove(stream)
 

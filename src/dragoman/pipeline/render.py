@@ -64,15 +64,12 @@ async def load_media(
 
 async def load_request_media(request: Request, model: Model, services: Services) -> Request:
     """Read the media of all chats of a request."""
-    limit = model.get_prompt_limit("messages")
-    prompts = [
-        await load_media(prompt, model, services, request.owner, limit)
-        if isinstance(prompt, Chat)
-        else prompt
-        for prompt in request.prompts
-    ]
-    unchanged = all(old is new for old, new in zip(request.prompts, prompts, strict=True))
-    return request if unchanged else replace(request, prompts=tuple(prompts))
+    limit, prompts = model.get_prompt_limit("messages"), list(request.prompts)
+    for index, prompt in enumerate(prompts):
+        if isinstance(prompt, Chat) and prompt.media:
+            prompts[index] = await load_media(prompt, model, services, request.owner, limit)
+            request = replace(request, prompts=tuple(prompts))
+    return request
 
 
 def adapt_chat(chat: Chat, model: Model) -> tuple[Chat, tuple[str, ...]]:
