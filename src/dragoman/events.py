@@ -37,6 +37,8 @@ class Usage(Struct, frozen=True):
     accepted: int = 0  # of these
 
     def __add__(self, other: Usage) -> Usage:
+        if self == NO_USAGE:
+            return other
         return Usage(
             self.prompt + other.prompt,
             self.completion + other.completion,
@@ -45,6 +47,9 @@ class Usage(Struct, frozen=True):
             self.drafted + other.drafted,
             self.accepted + other.accepted,
         )
+
+
+NO_USAGE = Usage()
 
 
 class Delta(Struct, frozen=True, gc=False):

@@ -12,8 +12,8 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
+from types import TracebackType
 
 from dragoman.engines.adapter import get_engine_name
 from dragoman.engines.subprocess.progress import (
@@ -53,6 +53,35 @@ class GeneratedSteps:
         return waits_for is not None and getattr(self._steps, "ag_await", None) is not waits_for
 
 
+class WatchedCall:
+    """A call inside a block. Each request has two, so it is no generator."""
+
+    __slots__ = ("_call", "_limit", "_watch")
+
+    def __init__(self, watch: InProcessWatch, call: RunningCall) -> None:
+        self._watch = watch
+        self._call = call
+
+    async def __aenter__(self) -> None:
+        limit = self._limit = asyncio.Timeout(None)
+        await limit.__aenter__()
+        self._watch.add(self._call, limit)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            await self._limit.__aexit__(kind, error, traceback)
+        except TimeoutError:
+            message = "The engine made no progress on this request."
+            raise EngineDown(message, retry_after=1) from None
+        finally:
+            self._watch.remove(self._call)
+
+
 class InProcessWatch:
     """Watches the calls of one engine."""
 
@@ -72,38 +101,30 @@ class InProcessWatch:
         """Whether the engine hung a moment ago and has made no progress since."""
         return time.monotonic() < self._stalled_until
 
-    @asynccontextmanager
-    async def watch(
+    def watch(
         self,
         kind: CallKind,
         size: int,
         job: Job | None = None,
         steps: ProgressSource | None = None,
-    ) -> AsyncGenerator[None, None]:
+    ) -> WatchedCall:
         """Fail the call inside this block with `EngineDown` if the engine hangs.
 
         `size` is how many tokens it may process before the first step or the result.
         """
-        number = next(self._numbers)
-        self._watch.add(RunningCall(number, kind, size, steps, job))
+        return WatchedCall(self, RunningCall(next(self._numbers), kind, size, steps, job))
+
+    def add(self, call: RunningCall, limit: asyncio.Timeout) -> None:
+        self._watch.add(call)
+        self._limits[call.number] = limit
         if self._ticking is None:
             self._ticking = asyncio.create_task(self._tick())
-        try:
-            async with asyncio.timeout(None) as limit:
-                self._limits[number] = limit
-                yield
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            raise EngineDown(
-                "The engine made no progress on this request.", retry_after=1
-            ) from None
-        finally:
-            del self._limits[number]
-            if limit.expired():
-                self._watch.give_up(number)
-            else:
-                self._watch.remove(number, is_cancelled=False)
+
+    def remove(self, call: RunningCall) -> None:
+        if self._limits.pop(call.number).expired():
+            self._watch.give_up(call.number)
+        else:
+            self._watch.remove(call.number, is_cancelled=False)
 
     async def _tick(self) -> None:
         """Look at the calls until there are none."""

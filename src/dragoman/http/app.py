@@ -85,6 +85,7 @@ class App:
         self._clock = clock = StreamClock(settings.patience, settings.ping)
         self._log_level = settings.log_level
         self._reloading: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # on which requests are served
         self.runtime = runtime
         self.settings = settings
         self.observer = RequestObserver(
@@ -165,13 +166,20 @@ class App:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.metrics.loop_lag.start()
-        self._loop_watch.start()
-        self.batches.start()
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._loop = loop
+            self._start_services()
         if scope["type"] == "lifespan":
             await self._serve_lifespan(receive, send)
         else:
             await self._app(scope, receive, send)
+
+    def _start_services(self) -> None:
+        """Start what runs beside the requests, on the loop that runs now."""
+        self.metrics.loop_lag.start()
+        self._loop_watch.start()
+        self.batches.start()
 
     async def _serve_lifespan(self, receive: Receive, send: Send) -> None:
         while (await receive())["type"] != "lifespan.shutdown":
@@ -180,6 +188,7 @@ class App:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def aclose(self) -> None:
+        self._loop = None
         self.metrics.loop_lag.stop()
         self._loop_watch.stop()
         await self.batches.aclose()

@@ -10,12 +10,19 @@ from __future__ import annotations
 
 import asyncio
 import re
-import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    MutableMapping,
+)
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from io import BytesIO
 from itertools import islice
+from os import urandom
 from typing import Any, Literal, TypeAlias
 from urllib.parse import parse_qsl
 
@@ -41,6 +48,8 @@ Authorize: TypeAlias = Callable[[], Awaitable[AbstractContextManager[None]]]
 
 JSON = b"application/json"
 WEBSOCKET = "WEBSOCKET"  # used as the method of a WebSocket handshake
+TRACE_HEADERS = (b"traceparent", b"tracestate")
+PLAIN_ENCODINGS = ((b"content-encoding", b"identity"), (b"transfer-encoding", b"chunked"))
 MAX_QUERY_FIELDS = 100
 RENEWAL = 64 << 10  # bytes of a long body after which the client has time for more
 MAX_WARNINGS, MAX_WARNING_LENGTH = 16, 300
@@ -59,6 +68,12 @@ async def _allow() -> AbstractContextManager[None]:
     return nullcontext()
 
 
+def _get_no_limits() -> None: ...
+
+
+def _ignore_error(error: DragomanError) -> None: ...
+
+
 class RequestContext:
     """One request and its response."""
 
@@ -67,6 +82,8 @@ class RequestContext:
         self.receive = receive
         self.send = send
         self.request_id = request_id
+        # of a repeated header, the first
+        self.headers: dict[bytes, bytes] = dict(list(scope["headers"])[::-1])
         self.is_websocket = scope["type"] == "websocket"
         self.method: str = WEBSOCKET if self.is_websocket else scope["method"]
         self.path: str = scope["path"].removeprefix(scope.get("root_path", "")) or "/"
@@ -90,9 +107,9 @@ class RequestContext:
     def _reset_hooks(self) -> None:
         # Set by middleware: what is left of the limits of the key; checks the key again and counts
         # a request inside the block; reports a refusal.
-        self.get_rate_limits: Callable[[], RateLimitStatus | None] = lambda: None
+        self.get_rate_limits: Callable[[], RateLimitStatus | None] = _get_no_limits
         self.authorize: Authorize = _allow
-        self.report_error: Callable[[DragomanError], None] = lambda error: None
+        self.report_error: Callable[[DragomanError], None] = _ignore_error
 
     def break_cycles(self) -> None:
         """Remove the references that lead from the ended request back to itself.
@@ -119,32 +136,25 @@ class RequestContext:
         record = self.record
         record.route, record.owner, record.api = self.route, self.owner, self.dialect.name
         record.key_name = self.key_name
-        record.warnings = tuple(dict.fromkeys((*self.warnings, *record.warnings)))
-
-    @cached_property
-    def _headers(self) -> dict[bytes, bytes]:
-        """The headers; of a repeated one, the first."""
-        return dict(list(self.scope["headers"])[::-1])
-
-    def get_header(self, name: bytes) -> bytes | None:
-        return self._headers.get(name)
+        if self.warnings:
+            record.warnings = tuple(dict.fromkeys((*self.warnings, *record.warnings)))
 
     def get_header_text(self, name: str) -> str | None:
-        value = self.get_header(name.encode())
+        value = self.headers.get(name.encode())
         return None if value is None else value.decode("latin-1")
 
     def refuse_compressed_body(self) -> None:
         """Raise `UnsupportedMedia` for a body that must be decoded before it is read."""
-        plain = {b"content-encoding": b"identity", b"transfer-encoding": b"chunked"}
-        for name, value in plain.items():
-            if (self.get_header(name) or value).strip().lower() != value:
+        for name, plain in PLAIN_ENCODINGS:
+            if name in self.headers and (self.headers[name] or plain).strip().lower() != plain:
                 raise UnsupportedMedia(f"Send the body without `{name.decode().title()}`.")
 
     @property
     def trace_headers(self) -> dict[str, str]:
         """The headers that say which trace of the client this request belongs to."""
-        texts = {name: self.get_header_text(name) for name in ("traceparent", "tracestate")}
-        return {name: text for name, text in texts.items() if text is not None}
+        headers = self.headers
+        present = [name for name in TRACE_HEADERS if name in headers]
+        return {name.decode(): headers[name].decode("latin-1") for name in present}
 
     @cached_property
     def query(self) -> dict[str, str]:
@@ -180,7 +190,7 @@ class RequestContext:
 
     def _announces_more_than(self, limit: int) -> bool:
         """Whether the headers say that the body is larger than this."""
-        length = self.get_header(b"content-length")
+        length = self.headers.get(b"content-length")
         return length is not None and length.isdigit() and int(length) > limit
 
     async def receive_chunks(self, timeout: float) -> AsyncIterator[bytes]:
@@ -301,11 +311,13 @@ class RequestContext:
 
 
 def make_request_id() -> str:
-    return f"req_{secrets.token_hex(16)}"
+    return f"req_{urandom(16).hex()}"
 
 
-def make_warning_headers(warnings: Iterable[str]) -> list[Header]:
+def make_warning_headers(warnings: Collection[str]) -> list[Header]:
     """Return a header for each warning."""
+    if not warnings:
+        return []
     unique = dict.fromkeys(warnings)
     texts = (_UNPRINTABLE.sub("?", text)[:MAX_WARNING_LENGTH].strip() for text in unique)
     return [(b"x-dragoman-warning", text.encode()) for text in islice(texts, MAX_WARNINGS)]

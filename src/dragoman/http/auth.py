@@ -26,6 +26,7 @@ from dragoman.types.cache_scope import set_cache_scope
 
 REFUSALS = (401, 403, 429)  # that the audit log records
 INTERNAL_ERROR = 500
+REPORT_HEADER_NAMES = [name.encode() for name in REPORT_HEADERS]
 
 
 def read_keys(headers: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
@@ -135,6 +136,8 @@ class KeyGuard:
 
     def _set_report_options(self, request: RequestContext, *, is_admin: bool) -> None:
         """Note what the client wants to know about its request, if it may know that."""
+        if request.headers.keys().isdisjoint(REPORT_HEADER_NAMES):
+            return
         timings, trace, debug = map(request.get_header_text, REPORT_HEADERS)
         if debug is not None and not (self._allows_debug or is_admin):
             raise Forbidden(

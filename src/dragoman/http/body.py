@@ -62,7 +62,7 @@ def _find_limit(model: Model) -> int:
     capabilities = model.capabilities
     if capabilities.context is None or set(capabilities.modalities) != {"text"}:
         return MAXIMUM
-    text = ESCAPE * model.make_prompt_limit("prompt").characters
+    text = ESCAPE * model.get_prompt_limit("prompt").characters
     return min(max(text, MINIMUM), MAXIMUM)
 
 
@@ -81,7 +81,7 @@ class BodyReader:
         self._starts = StartQueue()
 
     async def read(self, request: RequestContext) -> bytes:
-        content_type = request.get_header(b"content-type")
+        content_type = request.headers.get(b"content-type")
         if content_type is None:
             content_type = b"" if is_from_other_site(request) else b"application/json"
         media_type = content_type.partition(b";")[0].strip().lower()
@@ -125,7 +125,7 @@ class BodyReader:
 
 def is_from_page(request: RequestContext) -> bool:
     """Whether a browser sends the request: it says so in each one that is not a GET."""
-    return any(request.get_header(name) is not None for name in (b"origin", b"sec-fetch-site"))
+    return any(name in request.headers for name in (b"origin", b"sec-fetch-site"))
 
 
 def is_from_other_site(request: RequestContext) -> bool:
@@ -134,7 +134,8 @@ def is_from_other_site(request: RequestContext) -> bool:
     A browser sends such a request without asking the server first if its content type is one of a
     form or is missing. So JSON from pages must say that it is JSON; then the browser asks first.
     """
-    if request.get_header(b"sec-fetch-site") in (b"cross-site", b"same-site"):
+    if request.headers.get(b"sec-fetch-site") in (b"cross-site", b"same-site"):
         return True
-    origin = request.get_header(b"origin")
-    return origin is not None and parse_origin(origin) != parse_host(request.get_header(b"host"))
+    origin, host = request.headers.get(b"origin"), request.headers.get(b"host")
+    own = None if host is None else parse_host(host)
+    return origin is not None and parse_origin(origin) != own

@@ -112,6 +112,8 @@ class Connection(HttpToolsProtocol):
             return
         if not self._upgraded:
             self._check_size(len(data))
+            if self._phase != "idle" and self._deadline is None and not self.is_closing:
+                self._deadline = self.loop.call_at(self._late_at, self._on_deadline)
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """The client sends nothing more. Return whether it may still read the response."""
@@ -206,7 +208,9 @@ class Connection(HttpToolsProtocol):
             return
         self._phase = "headers"
         self._header_bytes = self._field_bytes = 0
-        self._start_deadline()
+        # a timer is started only if the request does not arrive completely with its beginning
+        self._stop_deadline()
+        self._late_at = self.loop.time() + self.settings.receive_timeout
         super().on_message_begin()
         if self.health_only:
             self.scope[HEALTH_ONLY] = True  # type: ignore[literal-required]

@@ -15,6 +15,7 @@ import logging
 import re
 import socket
 from collections.abc import Callable
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 from dragoman.config import LOOPBACK, Settings
@@ -217,12 +218,12 @@ class HostGuard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = get_request(scope)
         hosts = [value for name, value in scope["headers"] if name == b"host"]
-        if hosts and (len(hosts) > 1 or not HOST.fullmatch(hosts[0])):
-            raise InvalidHost("The Host header is malformed.")
         if not hosts and scope.get("http_version") == "1.1":
             raise InvalidHost("HTTP/1.1 requires a Host header.")
-        host = parse_host(hosts[0] if hosts else None)
-        header = request.get_header(b"origin")
+        host = parse_host(hosts[0]) if hosts else None
+        if hosts and (len(hosts) > 1 or host is None):
+            raise InvalidHost("The Host header is malformed.")
+        header = request.headers.get(b"origin")
         origin = None if header is None else parse_origin(header)
         policy = self._policy
         if policy is not None and (policy.is_on_loopback or not self._needs_key()):
@@ -249,8 +250,11 @@ def is_address(host: str) -> bool:
     return True
 
 
-def parse_host(host: bytes | None) -> str | None:
-    return None if host is None else re.sub(r":\d+$", "", host.decode("latin-1")).lower()
+@lru_cache(maxsize=64)  # clients of a server name the same few hosts
+def parse_host(host: bytes) -> str | None:
+    """Return the host of a Host header, without its port; None if it is malformed."""
+    match = HOST.fullmatch(host)
+    return None if match is None else match[1].decode("latin-1").lower()
 
 
 def parse_origin(origin: bytes) -> str:

@@ -116,8 +116,7 @@ class Responder:
     async def _send_stream(self, stream: Stream, run: Run, timer: AnswerTimer) -> None:
         self._clock.add(stream)
         try:
-            # In its own task, so that a token does not resume all the coroutines above this one.
-            await asyncio.create_task(push_frames(stream, run, timer))
+            await push_frames(stream, run, timer)
         finally:
             self._clock.remove(stream)
 
@@ -178,7 +177,7 @@ def make_reuse_headers(reuse: PromptReuse | None) -> list[Header]:
 
 async def push_frames(stream: Stream, run: Run, timer: AnswerTimer) -> None:
     """Generate the answer of a run and push its frames to a stream."""
-    await run.stream(Sink(timer.record, stream.push))
+    await run.stream(Sink(timer.record, stream.push, stream.push_end))
     await stream.start()
     await stream.finish()
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
+from functools import cached_property
 from typing import TypeAlias, TypedDict, Unpack
 
 from msgspec import Struct
@@ -35,7 +36,7 @@ BASE = re.compile(r"(?:/v1|/openai|/api(?=/v1/))+(?=/)")  # of other servers, or
 _PARAMETER = re.compile(r"\{(\w+)(?:\.\.\.)?\}")
 
 
-class Route(Struct, frozen=True, kw_only=True):
+class Route(Struct, frozen=True, kw_only=True, dict=True):
     """A path with a method, its access rule and its handler."""
 
     path: str
@@ -50,17 +51,17 @@ class Route(Struct, frozen=True, kw_only=True):
     streams: bool = False
     counts_as_concurrent: bool = True  # False for a POST that runs no model
 
-    @property
+    @cached_property
     def is_concurrent(self) -> bool:
         """Whether its requests count as concurrent ones: reading and deleting never does."""
         return self.counts_as_concurrent and self.method in ("POST", WEBSOCKET)
 
-    @property
+    @cached_property
     def name(self) -> RouteName:
         """The route as the scopes of keys name it."""
         return RouteName(self.method, self.path)
 
-    @property
+    @cached_property
     def parameters(self) -> list[str]:
         """The names of the parameters in the path."""
         return _PARAMETER.findall(self.path)
@@ -69,7 +70,7 @@ class Route(Struct, frozen=True, kw_only=True):
         """Return the wire API that the client of this request uses."""
         for dialect in self.dialects:
             header = dialect.client_header
-            if header is not None and request.get_header(header) is not None:
+            if header is not None and header in request.headers:
                 return dialect
         return self.dialects[0]
 
@@ -173,7 +174,7 @@ class Router:
 
     def __init__(self, routes: list[Route]) -> None:
         self.routes: list[Route] = []
-        self._exact: dict[str, dict[str, Route]] = {}
+        self._exact: dict[str, RouteMatch] = {}  # by path, of those without parameters
         self._tree = PathNode()
         for route in routes:
             self.add(route)
@@ -184,12 +185,14 @@ class Router:
         for path in list_path_variants(route.path):
             self._tree.add(path.split("/"), route)
             if not route.parameters:
-                self._exact.setdefault(path, {})[route.method] = route
+                known = self._exact.get(path)
+                methods = {} if known is None else known.methods
+                self._exact[path] = _make_match({**methods, route.method: route}, ())
 
     def find(self, path: str) -> RouteMatch:
-        methods = self._exact.get(path)
-        if methods is not None:
-            return _make_match(methods, ())
+        exact = self._exact.get(path)
+        if exact is not None:
+            return exact
         segments = path.split("/", MAX_SEGMENTS)
         match = self._tree.find(segments, 0, ())
         return match or RouteMatch({}, (), self._tree.find_nearest(segments))

@@ -32,6 +32,7 @@ class Stream:
         self._request = request
         self._send = request.send
         self._opening = opening
+        self._last: list[bytes] = []  # sent with the end
         self._direct: DirectWrite | None = None  # once the stream is open
         self._loop = asyncio.get_running_loop()
         self._starting: asyncio.Task[None] | None = None  # the clock's
@@ -58,13 +59,13 @@ class Stream:
             (b"cache-control", b"no-cache"),
             (b"x-accel-buffering", b"no"),
         )
+        writer = self._request.scope.get(DIRECT_WRITER)
+        direct = None if writer is None else writer.write
         with self._request.collect_writes():
             await self._request.start_response(200, headers)
-            for frame in (*self._opening, *first):
-                await self._write(frame)
+            await self._write_frames([*self._opening, *first], direct)
         self.is_open = True
-        writer = self._request.scope.get(DIRECT_WRITER)
-        self._direct = None if writer is None else writer.write
+        self._direct = direct
         self._finish_sending()
 
     def push(self, frames: list[bytes]) -> Awaitable[None] | None:
@@ -75,6 +76,10 @@ class Stream:
         self._has_sent = True
         return None
 
+    def push_end(self, frames: list[bytes]) -> None:
+        """Send the last frames with the end of the stream."""
+        self._last = frames
+
     async def send_frames(self, frames: list[bytes]) -> None:
         if not self.started:  # the headers and these frames are written together
             self.started = True
@@ -83,12 +88,19 @@ class Stream:
         if not self.is_open:
             await self.start()
         self._sending = True
-        for frame in frames:
-            await self._write(frame)
+        await self._write_frames(frames, self._direct)
         self._finish_sending()
 
     async def finish(self) -> None:
-        await self._write(b"", more=False)
+        """End the stream."""
+        with self._request.collect_writes():
+            await self._write_frames(self._last, self._direct)
+            await self._write(b"", more=False)
+
+    async def _write_frames(self, frames: list[bytes], direct: DirectWrite | None) -> None:
+        if frames and (direct is None or not direct(frames)):
+            for frame in frames:
+                await self._write(frame)
 
     async def _write(self, frame: bytes, more: bool = True) -> None:
         try:

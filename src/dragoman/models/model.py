@@ -101,10 +101,17 @@ class Model(Struct, kw_only=True, eq=False, weakref=True):
     warned_about_scopes: bool = False
     watch: InProcessWatch | None = None  # of an engine that runs in this process
     _fingerprint: str = ""
+    _prompt_limits: dict[str, PromptLimit] = msgspec.field(default_factory=dict)
     _token_visibility: dict[OutputFormat, TokenVisibility] = msgspec.field(default_factory=dict)
 
-    def make_prompt_limit(self, param: str) -> PromptLimit:
+    def get_prompt_limit(self, param: str) -> PromptLimit:
         """Return how long a prompt may be, with the error that names the client's field."""
+        limit = self._prompt_limits.get(param)
+        if limit is None:
+            limit = self._prompt_limits[param] = self._compute_prompt_limit(param)
+        return limit
+
+    def _compute_prompt_limit(self, param: str) -> PromptLimit:
         context, trained = self.capabilities.context, self.capabilities.trained_context
         if context is None:
             return self._make_limit(DEFAULT_TOKENS, f"`{param}` is too long: it has")
@@ -118,7 +125,7 @@ class Model(Struct, kw_only=True, eq=False, weakref=True):
         """Return how long an input to embed may be."""
         context = self.capabilities.embedding_context
         if context is None:
-            return self.make_prompt_limit(param)
+            return self.get_prompt_limit(param)
         return make_limit(
             context,
             self.renderer.longest_token,

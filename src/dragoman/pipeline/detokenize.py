@@ -34,6 +34,7 @@ class ReleasedText(Struct, frozen=True, gc=False):
 
 
 NO_TEXT = ReleasedText("")
+make_decoder = codecs.getincrementaldecoder("utf-8")
 
 
 def _clamp_logprob(logprob: float | None) -> float | None:
@@ -104,7 +105,7 @@ class Detokenizer:
     ) -> None:
         self._pieces = pieces
         self._hidden = hidden
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._decoder = make_decoder("replace")
         self._stops = StopMatcher(stops) if any(stops) else None
         self._logprobs = logprobs
         self._decoded = 0  # characters

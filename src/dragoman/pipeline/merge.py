@@ -95,30 +95,32 @@ class JobRunner:
         self._first: RunningPart | None = None
 
     async def acquire_first(self) -> None:
-        """Wait until the request may start."""
+        """Wait until the request may start; nothing else acquires slots for it before."""
         self._first = await self._acquire_next()
+
+    async def _acquire_in_turn(self) -> RunningPart | None:
+        """Wait for slots for the next choices, after the lanes that wait already."""
+        async with self._acquiring:
+            return await self._acquire_next()
 
     async def _acquire_next(self) -> RunningPart | None:
         """Wait for slots for the next choices; None if there are no more choices."""
-        async with self._acquiring:
-            if not self._pending:
-                return None
-            pending = self._pending.popleft()
-            job, sampling = pending.job, pending.job.sampling
-            tokens = estimate_tokens(job.prompt)
-            claim = await self._ticket.acquire(pending.remaining, tokens, sampling.max_tokens)
-            if claim.slots < pending.remaining:
-                rest = replace(pending, started=pending.started + claim.slots)
-                self._pending.appendleft(rest)
-            first = pending.first + pending.started
-            choices = self._choices[first : first + claim.slots]
-            probed = tokens if job.prompt_logprobs is not None else 0  # token by token
-            claim.count_generated = lambda: (
-                probed + sum(choice.completion_tokens for choice in choices)
-            )
-            return RunningPart(
-                pending.make_part(claim.slots), first, claim, choices, not pending.started
-            )
+        if not self._pending:
+            return None
+        pending = self._pending.popleft()
+        job, sampling = pending.job, pending.job.sampling
+        tokens = estimate_tokens(job.prompt)
+        claim = await self._ticket.acquire(pending.remaining, tokens, sampling.max_tokens)
+        if claim.slots < pending.remaining:
+            rest = replace(pending, started=pending.started + claim.slots)
+            self._pending.appendleft(rest)
+        first = pending.first + pending.started
+        choices = self._choices[first : first + claim.slots]
+        probed = tokens if job.prompt_logprobs is not None else 0  # token by token
+        claim.count_generated = lambda: probed + sum(choice.completion_tokens for choice in choices)
+        return RunningPart(
+            pending.make_part(claim.slots), first, claim, choices, not pending.started
+        )
 
     def get_single_job(self) -> Job | None:
         """Return the job that makes the whole answer, if there is one."""
@@ -135,7 +137,7 @@ class JobRunner:
 
     async def _run_parts(self, part: RunningPart | None) -> AsyncGenerator[Step, None]:
         """Run one part after the other while there are some."""
-        while part is not None or (part := await self._acquire_next()) is not None:
+        while part is not None or (part := await self._acquire_in_turn()) is not None:
             async with self._start_part(part) as steps:
                 async for step in steps:
                     yield self._renumber_choice(step, part)
@@ -169,10 +171,11 @@ class JobRunner:
     @staticmethod
     def _count_prompt(step: Step, claim: SlotClaim) -> None:
         """Note counts of the prompt; an engine may report its cached tokens in a later step."""
-        counts = step.prompt_tokens or 0, step.cached_tokens or 0
-        if all(isinstance(count, int) and count >= 0 for count in counts):  # else it is rejected
-            claim.prompt_tokens = counts[0] or claim.prompt_tokens
-            claim.cached_tokens = counts[1] or claim.cached_tokens
+        prompt, cached = step.prompt_tokens or 0, step.cached_tokens or 0
+        if not (isinstance(prompt, int) and isinstance(cached, int)) or min(prompt, cached) < 0:
+            return  # it is rejected
+        claim.prompt_tokens = prompt or claim.prompt_tokens
+        claim.cached_tokens = cached or claim.cached_tokens
 
 
 @asynccontextmanager

@@ -12,6 +12,7 @@ The owner of a `Plan` must close it. Cancelling `generate` cancels the engine.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Sequence
 from typing import cast
 
@@ -66,7 +67,7 @@ from dragoman.pipeline.validate import (
     validate_chat,
     validate_request,
 )
-from dragoman.pipeline.watch import DeliverSteps, admit, deliver_steps, open_steps
+from dragoman.pipeline.watch import DeliverSteps, admit, deliver_steps, read_steps
 from dragoman.presets.apply import apply_sampling
 from dragoman.telemetry.access_log import log_parameters
 from dragoman.telemetry.raw_output import RawOutputs, collect_steps, format_prompt
@@ -201,7 +202,7 @@ async def render_chat(
     output_format = model.output_format.for_chat(chat)
     budget = get_reasoning_budget(chat, model, request)
     scope = make_replay_scope(model, request)
-    limit = model.make_prompt_limit("messages")
+    limit = model.get_prompt_limit("messages")
     replayed = await render_with_replay(chat, scope, replay, limit)
     rendered = replayed.rendered
     content = rendered.text if rendered.ids is None else rendered.ids
@@ -292,8 +293,9 @@ async def run_jobs(plan: Plan, deliver: Deliver) -> None:
             if deliver_to is not None and job is not None:
                 await deliver_steps(deliver_to, job, plan, answer)
             else:
-                async with open_steps(start_jobs(plan, runner, readers, record), plan) as steps:
-                    await answer.read(steps)
+                steps = start_jobs(plan, runner, readers, record)
+                # In its own task, so that a step does not resume all coroutines above this one.
+                await asyncio.create_task(read_steps(steps, plan, answer))
             answer.check_complete()
 
 

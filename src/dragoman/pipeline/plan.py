@@ -99,7 +99,10 @@ class Plan(Struct):
     @property
     def prompt_tokens(self) -> int:
         """How many tokens all prompts have, as far as that is known."""
-        return sum(prompt.tokens or 0 for prompt in self.prompts)
+        tokens = 0
+        for prompt in self.prompts:
+            tokens += prompt.tokens or 0
+        return tokens
 
     @property
     def prompt_ids(self) -> list[list[int]]:
@@ -111,15 +114,22 @@ class Plan(Struct):
     @property
     def estimated_prompt_tokens(self) -> int:
         """How many tokens all prompts have; texts are estimated."""
-        return sum(estimate_tokens(prompt.content) + prompt.media_tokens for prompt in self.prompts)
+        tokens = 0
+        for prompt in self.prompts:
+            tokens += estimate_tokens(prompt.content) + prompt.media_tokens
+        return tokens
 
     @property
     def max_answer_tokens(self) -> int | None:
         """How many tokens all choices may have; None if neither client nor operator limits them."""
-        sampling = self.request.sampling.with_defaults(self.model.defaults)
-        if sampling.max_tokens is None and not self.request.prefill_only:
+        request = self.request
+        is_limited = request.prefill_only or request.sampling.max_tokens is not None
+        if not is_limited and self.model.defaults.max_tokens is None:
             return None
-        return sum(job.n * (job.sampling.max_tokens or 0) for job in self.jobs)
+        tokens = 0
+        for job in self.jobs:
+            tokens += job.n * (job.sampling.max_tokens or 0)
+        return tokens
 
     def close(self) -> None:
         self.reservation.settle(self.count_used_tokens())

@@ -20,7 +20,7 @@ import time
 from msgspec.structs import replace
 
 from dragoman.errors import BadRequest, ContextOverflow, Unsupported
-from dragoman.media.service import MediaReading, has_media
+from dragoman.media.service import MediaReading
 from dragoman.models.model import Model
 from dragoman.pipeline.rendering.infill_template import find_infill_renderer, render_infill
 from dragoman.pipeline.rendering.media_prompt import count_prompt
@@ -49,7 +49,7 @@ async def load_media(
     chat: Chat, model: Model, services: Services, owner: str, limit: PromptLimit
 ) -> Chat:
     """Return the chat with its media read; raise `BadRequest` for the first that is invalid."""
-    if not any(map(has_media, chat.messages)):
+    if not chat.media:
         return chat
     reading = MediaReading(
         modalities=model.capabilities.modalities,
@@ -64,15 +64,12 @@ async def load_media(
 
 async def load_request_media(request: Request, model: Model, services: Services) -> Request:
     """Read the media of all chats of a request."""
-    limit = model.make_prompt_limit("messages")
-    prompts = [
-        await load_media(prompt, model, services, request.owner, limit)
-        if isinstance(prompt, Chat)
-        else prompt
-        for prompt in request.prompts
-    ]
-    unchanged = all(old is new for old, new in zip(request.prompts, prompts, strict=True))
-    return request if unchanged else replace(request, prompts=tuple(prompts))
+    limit, prompts = model.get_prompt_limit("messages"), list(request.prompts)
+    for index, prompt in enumerate(prompts):
+        if isinstance(prompt, Chat) and prompt.media:
+            prompts[index] = await load_media(prompt, model, services, request.owner, limit)
+            request = replace(request, prompts=tuple(prompts))
+    return request
 
 
 def adapt_chat(chat: Chat, model: Model) -> tuple[Chat, tuple[str, ...]]:
@@ -223,7 +220,7 @@ async def encode_raw_prompt(
 
     Returns warnings, too.
     """
-    limit = model.make_prompt_limit("prompt")
+    limit = model.get_prompt_limit("prompt")
     if prompt.infill is not None:
         renderer = await find_infill_renderer(prompt.infill, model)
         if renderer is not None:

@@ -17,6 +17,7 @@ from dragoman.presets.sampling import PresetSampling
 from dragoman.types import Capabilities, Prompt, Request, Sampling
 from dragoman.types.sampling import MAIN_FIELDS, SAMPLER_NAMES
 
+SAMPLER_FIELDS = frozenset({"samplers", *MAIN_FIELDS, *SAMPLER_NAMES})
 # how many of the last tokens these fields consider
 WINDOWS = {
     "presence_penalty": "repeat_last_n",
@@ -30,7 +31,7 @@ def check_sampling(request: Request, model: Model) -> None:
     """Reject the sampling fields that this model's engine does not honour."""
     supported = model.capabilities.sampling
     sampling = request.sampling
-    for name in sampling.list_set_fields():
+    for name in sampling.set_fields:
         if name not in supported and not sampling.is_off(name):
             raise _make_error(request, name)
     if request.text_biases and "logit_bias" not in supported:
@@ -48,8 +49,9 @@ async def resolve_tokens(request: Request, model: Model) -> Request:
     """Return the request with the token ids that only the model's tokenizer knows."""
     if request.text_biases:
         request = await _resolve_text_biases(request, model)
-    if any(isinstance(prompt, Prompt) and prompt.infill for prompt in request.prompts):
-        request = _add_infill_stops(request, model)
+    for prompt in request.prompts:
+        if isinstance(prompt, Prompt) and prompt.infill:
+            return _add_infill_stops(request, model)
     return request
 
 
@@ -82,6 +84,8 @@ def warn_about_unused(request: Request, sampling: Sampling) -> tuple[str, ...]:
 
     `sampling` is complete: it includes the defaults of the model.
     """
+    if SAMPLER_FIELDS.isdisjoint(request.sampling.set_fields):
+        return ()
     names = request.client_field_names
     return tuple(
         f"`{names.get(name, name)}` has no effect: {reason}"
@@ -92,7 +96,7 @@ def warn_about_unused(request: Request, sampling: Sampling) -> tuple[str, ...]:
 def _find_unused(requested: Sampling, sampling: Sampling) -> Iterator[tuple[str, str]]:
     if sampling.mirostat and requested.samplers is not None:
         yield "samplers", "`mirostat` replaces all samplers but the temperature."
-    for name in requested.list_set_fields():
+    for name in requested.set_fields:
         main = MAIN_FIELDS.get(name)
         if main is not None and getattr(sampling, main) is None:
             yield name, f"`{main}` is not set."

@@ -25,7 +25,6 @@ from dragoman.types import (
     MediaPart,
     Message,
     Request,
-    TextPart,
 )
 from dragoman.types.limits import NO_LIMITS, KeyLimits
 
@@ -38,7 +37,7 @@ def validate_request(request: Request, model: Model, limits: KeyLimits = NO_LIMI
     check_generates(model.capabilities)
     for prompt in request.prompts:
         if isinstance(prompt, Chat):
-            model.make_prompt_limit("messages").check_chat(prompt)
+            model.get_prompt_limit("messages").check_chat(prompt)
             validate_chat(prompt, model, limits)
     capabilities = model.capabilities
     check_logprobs(request.logprobs, capabilities.logprobs)
@@ -82,15 +81,14 @@ def validate_media(chat: Chat, model: Model, limits: KeyLimits = NO_LIMITS) -> N
 def check_media_size(chat: Chat, limit: int) -> None:
     """Reject media whose content, as far as the request itself contains it, is too large."""
     total = 0
-    for message in chat.messages:
-        for part in message.content:
-            total += 0 if isinstance(part, TextPart) else measure_media(part)
-            if total > limit and not isinstance(part, TextPart):
-                raise TooLarge(
-                    f"The media of this request is larger than the {limit:,} bytes that this API "
-                    "key may send.",
-                    param=part.param,
-                )
+    for _, part in chat.media:
+        total += measure_media(part)
+        if total > limit:
+            raise TooLarge(
+                f"The media of this request is larger than the {limit:,} bytes that this API "
+                "key may send.",
+                param=part.param,
+            )
 
 
 def measure_media(part: MediaPart) -> int:
@@ -158,19 +156,12 @@ def find_unsupported_media(chat: Chat, model: Model) -> Iterator[tuple[Message, 
     Files are read by the stage `media`, whatever the engine.
     """
     modalities = model.capabilities.modalities
-    for message in chat.messages:
-        for part in message.content:
-            if isinstance(part, ImagePart | AudioPart) and part.modality not in modalities:
-                yield message, part
+    for message, part in chat.media:
+        if isinstance(part, ImagePart | AudioPart) and part.modality not in modalities:
+            yield message, part
 
 
 def warn_about_tool_media(chat: Chat) -> list[str]:
     """Return a warning for each type of media that the stage `media` left out of tool results."""
-    parts = (
-        part
-        for message in chat.messages
-        for part in message.content
-        if isinstance(part, MediaPart) and part.item is None
-    )
-    types = dict.fromkeys(part.wire_type for part in parts)
+    types = dict.fromkeys(part.wire_type for _, part in chat.media if part.item is None)
     return [f"`{name}` in tool results is not shown to the model." for name in types]

@@ -61,6 +61,12 @@ async def open_steps(
             yield source
 
 
+async def read_steps(steps: AsyncGenerator[Step, None], plan: Plan, answer: AnswerReader) -> None:
+    """Read the steps that an engine yields, and close them at the end."""
+    async with open_steps(steps, plan) as watched:
+        await answer.read(watched)
+
+
 def count_work(plan: Plan) -> int:
     """Return how many tokens the jobs of a plan may process."""
     answer = plan.max_answer_tokens or plan.model.capabilities.context or 0

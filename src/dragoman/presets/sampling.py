@@ -45,7 +45,7 @@ class PresetSampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def names(self) -> list[str]:
         """The fields that are set, by our names."""
-        names = list(self.sampling.list_set_fields())
+        names = list(self.sampling.set_fields)
         return [*names, "banned_strings"] if self.banned_strings is not None else names
 
 

@@ -55,22 +55,19 @@ def arrange_messages(
 ) -> list[Turn]:
     """Do the same as `prepare_messages`, but return turns."""
     text_tools = tools if not capabilities.tools_rendered else ()
-    cannot_call = capabilities.calls_need_tools and not tools
-    if text_tools or not capabilities.tool_calls_rendered or cannot_call:
-        capabilities = replace(capabilities, tool_calls_rendered=False, tool_results_rendered=False)
     turns = [_replace_role(_flatten(message), capabilities) for message in messages]
-    turns = [_split_off_reasoning(turn, capabilities) for turn in turns]
-    turns = list(match_results(turns))
-    turns = list(_write_calls_as_text(turns, capabilities))
+    if capabilities.reasoning_end is not None:
+        turns = [_split_off_reasoning(turn, capabilities) for turn in turns]
+    has_calls = any(turn.tool_calls or turn.role == "tool" for turn in turns)
+    if has_calls:
+        cannot_call = capabilities.calls_need_tools and not tools
+        as_text = text_tools or not capabilities.tool_calls_rendered or cannot_call
+        turns = _arrange_calls(turns, capabilities, as_text=bool(as_text))
     if text_tools:
         described = [_describe_tool(tool, capabilities) for tool in text_tools]
         turns = generic_tools.add_tool_prompt(turns, described)
-    if not capabilities.reasoning_with_both:
-        turns = [_move_reasoning_to_text(turn) for turn in turns]
-    if not capabilities.content_with_calls:
-        turns = list(_separate_text_from_calls(turns))
-    if not capabilities.parallel_calls:
-        turns = list(_separate_calls(turns))
+    if has_calls:
+        turns = _separate_turns(turns, capabilities)
     turns = _place_system_messages(turns, capabilities, bool(tools))
     turns = list(_merge_runs(turns, capabilities))
     return list(_insert_fillers(turns, capabilities, bool(tools)))
@@ -147,6 +144,26 @@ def _split_off_reasoning(turn: Turn, capabilities: TemplateCapabilities) -> Turn
 
 
 # Calls and results
+
+
+def _arrange_calls(
+    turns: list[Turn], capabilities: TemplateCapabilities, *, as_text: bool
+) -> list[Turn]:
+    """Put results after their calls; write both as text if the template cannot write them."""
+    if as_text:
+        capabilities = replace(capabilities, tool_calls_rendered=False, tool_results_rendered=False)
+    return list(_write_calls_as_text(list(match_results(turns)), capabilities))
+
+
+def _separate_turns(turns: list[Turn], capabilities: TemplateCapabilities) -> list[Turn]:
+    """Make several turns of one that has more than the template writes in one turn."""
+    if not capabilities.reasoning_with_both:
+        turns = [_move_reasoning_to_text(turn) for turn in turns]
+    if not capabilities.content_with_calls:
+        turns = list(_separate_text_from_calls(turns))
+    if not capabilities.parallel_calls:
+        turns = list(_separate_calls(turns))
+    return turns
 
 
 def _write_calls_as_text(turns: list[Turn], capabilities: TemplateCapabilities) -> Iterator[Turn]:

@@ -134,7 +134,6 @@ class ResponseRun:
         return self.encoder.start()
 
     async def stream(self, sink: Sink) -> None:
-        push = sink.push
         try:
             if self.request.wants_answer:
                 await self._generate_rounds(sink)
@@ -143,7 +142,7 @@ class ResponseRun:
         finally:
             self._context.remote_tools.close()
         self._last_frames = self.encoder.end(self.usage)
-        await pipeline.await_delivery(push(await self._save_and_take_frames()))
+        await pipeline.await_delivery(sink.end(await self._save_and_take_frames()))
 
     async def _generate_rounds(self, sink: Sink) -> None:
         push, tools = sink.push, self._context.remote_tools

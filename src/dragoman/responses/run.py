@@ -37,6 +37,11 @@ class Sink(Struct, frozen=True):
 
     observe: Observe  # is called with every delta before its frames are pushed
     push: Push
+    push_end: Push | None = None  # takes the last frames, if they are sent in another way
+
+    def end(self, frames: list[bytes]) -> Awaitable[None] | None:
+        """Push the last frames; await what this returns."""
+        return (self.push_end or self.push)(frames)
 
 
 class Run(Protocol):
@@ -131,7 +136,7 @@ class CompletionRun:
 
         await pipeline.generate(self._plan, deliver)
         await self._save_whole()
-        await pipeline.await_delivery(push(self._encoder.end(self._usage)))
+        await pipeline.await_delivery(sink.end(self._encoder.end(self._usage)))
 
     async def collect(self, observe: Observe) -> bytes:
         await pipeline.generate(self._plan, self._observe_and_fold(observe))

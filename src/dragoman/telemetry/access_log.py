@@ -27,13 +27,10 @@ def log_request(record: RequestRecord, level: int = logging.INFO) -> None:
     """Write the line of a request that has ended."""
     if not log.isEnabledFor(level):
         return
-    parts = {
-        "method": escape_text(record.method, 16),
-        "path": escape_text(record.path),
-        "status": record.status,
-        "duration_ms": _to_milliseconds(record.seconds),
-    }
-    message = "{method} {path} {status} {duration_ms:.0f} ms".format_map(parts)
+    method, path = escape_text(record.method, 16), escape_text(record.path)
+    duration = round(1000 * record.seconds, 1)
+    parts = {"method": method, "path": path, "status": record.status, "duration_ms": duration}
+    message = f"{method} {path} {record.status} {duration:.0f} ms"
     log.log(level, LogEvent(message, make_fields(record), parts, MAX_FIELD))
 
 
@@ -46,17 +43,18 @@ def log_rejection(error: DragomanError) -> None:
 
 def make_fields(record: RequestRecord) -> dict[str, Json]:
     """Return what is known about a request that has ended."""
-    usage, stages = record.usage, record.sum_stages()
+    usage = record.usage
+    unfinished = record.unfinished_tokens
     first_token = None if record.first_token is None else record.first_token - record.started
     return {
         "model": record.model or escape_text(record.requested_model),
         "prompt_tokens": usage.prompt or None,
         "cached_tokens": usage.cached or None,
-        "completion_tokens": record.completion_tokens or None,
+        "completion_tokens": usage.completion + unfinished or None,
         "reasoning_tokens": usage.reasoning or None,
-        "cancelled_tokens": record.unfinished_tokens or None,
-        "queue_ms": _to_milliseconds(stages.get("queue")),
-        "prefill_ms": _to_milliseconds(stages.get("prefill")),
+        "cancelled_tokens": unfinished or None,
+        "queue_ms": _to_milliseconds(record.get_seconds("queue")),
+        "prefill_ms": _to_milliseconds(record.get_seconds("prefill")),
         "first_token_ms": _to_milliseconds(first_token),
         "tokens_per_second": _round(record.tokens_per_second),
         "finish": list(dict.fromkeys(record.finishes)),
@@ -74,6 +72,8 @@ def make_fields(record: RequestRecord) -> dict[str, Json]:
 
 def list_call_names(record: RequestRecord) -> list[str]:
     """Return the names of the tools that the model called, with how often it called each."""
+    if not record.call_names:
+        return []
     counts = Counter(escape_text(name, 64) for name in record.call_names)
     return [
         name if count == 1 else f"{name}×{count}"

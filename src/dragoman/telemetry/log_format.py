@@ -49,24 +49,27 @@ class LogEvent:
     ) -> None:
         self.message = message
         self.message_fields = dict(message_fields or {})
-        self.fields = {
-            name: value for name, value in fields.items() if value not in (None, "", [], {})
-        }
+        self.fields = {name: value for name, value in fields.items() if value or value == 0}
         self._limit = limit
 
     def __str__(self) -> str:
-        fields = (f"{name}={self._format(value)}" for name, value in self.fields.items())
+        fields = [f"{name}={self._format(value)}" for name, value in self.fields.items()]
         return " ".join([self.message, *fields])
 
     def to_json(self) -> dict[str, Json]:
         return {"message": self.message} | self.message_fields | self.fields
 
     def _format(self, value: Json) -> str:
-        if isinstance(value, bool | int | float):
-            return json.dumps(value)
-        if isinstance(value, list) and all(isinstance(entry, str) for entry in value):
-            value = ",".join(value)
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        if isinstance(value, str):
+            text = value
+        elif isinstance(value, bool):
+            return "true" if value else "false"
+        elif isinstance(value, int | float):
+            return repr(value)
+        elif isinstance(value, list) and all(isinstance(entry, str) for entry in value):
+            text = ",".join(value)
+        else:
+            text = json.dumps(value, ensure_ascii=False)
         escaped = escape_text(text, self._limit)
         if _QUOTED.isdisjoint(escaped):
             return escaped

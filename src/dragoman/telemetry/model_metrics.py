@@ -60,16 +60,18 @@ class ModelMetrics:
 
     def add(self, record: RequestRecord) -> None:
         """Add a request that has ended."""
-        stages, speed = record.sum_stages(), record.tokens_per_second
+        queued, prefill = record.get_seconds("queue"), record.get_seconds("prefill")
+        speed = record.tokens_per_second
         self.cancelled_tokens += record.unfinished_tokens
         self.warnings += len(record.warnings)
         self.tool_calls += len(record.call_names)
-        self.finishes.update(record.finishes)
-        if "queue" in stages:
+        for reason in record.finishes:
+            self.finishes[reason] += 1
+        if queued is not None:
             priority = PRIORITIES[0] if record.request is None else record.request.priority
-            self.queue[priority].observe(stages["queue"])
-        if "prefill" in stages:
-            self.prefill.observe(stages["prefill"])
+            self.queue[priority].observe(queued)
+        if prefill is not None:
+            self.prefill.observe(prefill)
         if speed is not None:
             self.speed.observe(speed)
 

@@ -49,21 +49,18 @@ class StageTime(Struct, frozen=True):
         return self.end - self.start
 
 
-class StageTimer:
+class StageTimer(Struct, eq=False):
     """Adds the time of a block to a list of stages. A request has many, so it is no generator."""
 
-    __slots__ = ("_details", "_name", "_stages", "_start")
+    stages: list[StageTime]
+    name: str
+    details: str
+    start: float = msgspec.field(default_factory=now)
 
-    def __init__(self, stages: list[StageTime], name: str, details: str) -> None:
-        self._stages = stages
-        self._name = name
-        self._details = details
-
-    def __enter__(self) -> None:
-        self._start = now()
+    def __enter__(self) -> None: ...
 
     def __exit__(self, *_: object) -> None:
-        self._stages.append(StageTime(self._name, self._start, now(), self._details))
+        self.stages.append(StageTime(self.name, self.start, now(), self.details))
 
 
 class Generation:
@@ -209,10 +206,16 @@ class RequestRecord(Struct, eq=False):
 
         return call
 
-    def list_stages(self) -> list[StageTime]:
+    def list_stages(self) -> Sequence[StageTime]:
         """List the stages so far, in the order in which they ended."""
-        running = [] if self.generation is None else self.generation.make_stages()
-        return self.stages + running
+        if self.generation is None:
+            return self.stages
+        return self.stages + self.generation.make_stages()
+
+    def get_seconds(self, name: str) -> float | None:
+        """Return the seconds of one stage; None if there was none."""
+        times = [stage.end - stage.start for stage in self.list_stages() if stage.name == name]
+        return sum(times) if times else None
 
     def sum_stages(self) -> dict[str, float]:
         """Return the seconds of each stage; one that was repeated is added up."""
@@ -256,7 +259,11 @@ class RequestRecord(Struct, eq=False):
     @property
     def unfinished_tokens(self) -> int:
         """How many tokens were generated for choices that never finished."""
-        return sum(choice.completion_tokens for choice in self.choices if not choice.is_finished)
+        tokens = 0
+        for choice in self.choices:
+            if not choice.is_finished:
+                tokens += choice.completion_tokens
+        return tokens
 
     @property
     def completion_tokens(self) -> int:
@@ -266,7 +273,7 @@ class RequestRecord(Struct, eq=False):
     def tokens_per_second(self) -> float | None:
         """How fast the answer was generated after its first token, which comes with the prefill."""
         tokens = self.completion_tokens - 1
-        seconds = self.sum_stages().get("generate", 0.0) if tokens > 0 else 0.0
+        seconds = self.get_seconds("generate") if tokens > 0 else None
         return tokens / seconds if seconds else None
 
     @property

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, cast
 
 from dragoman._version import __version__
@@ -55,6 +55,7 @@ class Tracing:
         """`provider` is a `TracerProvider`; None is the one that the program has configured."""
         self._tracer = _get_tracer(provider)
         self._has_provider = provider is not None
+        self._is_configured = _make_configured_check()
         self._spans: dict[int, Span] = {}  # of the requests in progress, by the id of the record
 
     def start(self, record: RequestRecord, headers: Mapping[str, str]) -> None:
@@ -62,7 +63,7 @@ class Tracing:
         incoming = headers.get("traceparent", "")
         if _TRACEPARENT.fullmatch(incoming):
             record.traceparent = incoming
-        if self._tracer is None or not (self._has_provider or _is_configured()):
+        if self._tracer is None or not (self._has_provider or self._is_configured()):
             return
         from opentelemetry.trace import SpanKind
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -103,11 +104,13 @@ def _get_tracer(provider: object | None) -> Tracer | None:
     return trace.get_tracer("dragoman", __version__, cast("TracerProvider | None", provider))
 
 
-def _is_configured() -> bool:
-    """Whether the program has configured a provider; it may do so at any time."""
-    from opentelemetry import trace
-
-    return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+def _make_configured_check() -> Callable[[], bool]:
+    """Return whether the program has configured a provider; it may do so at any time."""
+    try:
+        from opentelemetry.trace import ProxyTracerProvider, get_tracer_provider
+    except ImportError:
+        return lambda: False
+    return lambda: not isinstance(get_tracer_provider(), ProxyTracerProvider)
 
 
 def make_provider(endpoint: str) -> object:

@@ -8,6 +8,7 @@ cross a process boundary unchanged.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from functools import cached_property
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
 from msgspec import Struct
@@ -135,7 +136,7 @@ class Adapter(Struct, frozen=True):
     scale: float = 1.0
 
 
-class Chat(Struct, frozen=True, kw_only=True, tag="chat"):
+class Chat(Struct, frozen=True, kw_only=True, tag="chat", dict=True):
     """A conversation that the model's own template turns into a prompt."""
 
     messages: tuple[Message, ...]
@@ -159,6 +160,16 @@ class Chat(Struct, frozen=True, kw_only=True, tag="chat"):
     template: str | None = None  # in Go's language, to use instead of the model's
     client_field_names: dict[str, str] = {}  # our field -> the client's name for it
     optional_fields: tuple[str, ...] = ()  # dropped with a warning if the model has no support
+
+    @cached_property
+    def media(self) -> tuple[tuple[Message, MediaPart], ...]:
+        """All parts that are not text, with their messages; several stages look for some."""
+        return tuple(
+            (message, part)
+            for message in self.messages
+            for part in message.content
+            if not isinstance(part, TextPart)
+        )
 
     @property
     def callable_tools(self) -> tuple[Tool, ...]:

@@ -6,6 +6,8 @@ engine. Import the types from `dragoman.types`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -64,7 +66,7 @@ SAMPLER_NAMES = {
 }
 
 
-class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True):
     """How to pick tokens. `None` means "not set"; `with_defaults` combines several of these."""
 
     temperature: float | None = None
@@ -106,10 +108,11 @@ class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
             return self
         if self == NO_SAMPLING:
             return defaults
-        return msgspec.structs.replace(defaults, **self.list_set_fields())
+        return msgspec.structs.replace(defaults, **self.set_fields)
 
-    def list_set_fields(self) -> dict[str, Any]:
-        """Return the fields that are set, in the order of their declaration."""
+    @cached_property
+    def set_fields(self) -> Mapping[str, Any]:
+        """The fields that are set, in the order of their declaration."""
         if self == NO_SAMPLING:
             return {}
         fields = msgspec.structs.asdict(self)

@@ -7,6 +7,7 @@ cycle through a `DirectWriter`.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Protocol
 
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
@@ -53,7 +54,8 @@ class DirectWriter:
         self._cycle = cycle
         self._flow = cycle.flow
         self._transport = transport
-        self._write = transport.inner.write  # one call less for each chunk
+        # one call less for each chunk
+        self._write: Callable[[bytes], object] = transport.inner.write
 
     def write(self, frames: list[bytes]) -> bool:
         """Write each frame as a chunk, all in one system call.
@@ -71,9 +73,10 @@ class DirectWriter:
 
     def __enter__(self) -> None:
         """Collect what is sent inside this block, and write it at its end, in one system call."""
-        self._transport.start_collecting()
+        self._write = self._transport.start_collecting()
 
     def __exit__(self, *_: object) -> None:
+        self._write = self._transport.inner.write
         self._transport.write_collected()
 
 
@@ -88,9 +91,10 @@ class CycleTransport(asyncio.Transport):
         self._has_probed_chunk = False
         self._collected: list[bytes | bytearray | memoryview] | None = None
 
-    def start_collecting(self) -> None:
-        """Collect what is written, until `write_collected`."""
+    def start_collecting(self) -> Callable[[bytes], object]:
+        """Collect what is written, until `write_collected`; return what adds to it."""
         self._collected = []
+        return self._collected.append
 
     def write_collected(self) -> None:
         collected, self._collected = self._collected, None

@@ -33,7 +33,7 @@ class HealthHandlers:
         await request.send_response(200, b'{"status":"ready"}')
 
     async def get_root(self, request: RequestContext) -> None:
-        accepted = request.get_header(b"accept") or b""
+        accepted = request.headers.get(b"accept") or b""
         if any(kind in accepted.lower() for kind in (b"json", b"html")):
             await request.send_response(200, b'{"object":"dragoman","docs":"/docs"}')
         else:  # clients of Ollama look for these words

@@ -142,7 +142,10 @@ class FairQueue:
         self._numbers = itertools.count()
 
     def get_account(self, owner: str) -> OwnerAccount:
-        return self._accounts.setdefault(owner, OwnerAccount())
+        account = self._accounts.get(owner)
+        if account is None:
+            account = self._accounts[owner] = OwnerAccount()
+        return account
 
     def list_running(self) -> Iterable[SlotClaim]:
         return (claim for account in self._accounts.values() for claim in account.running)

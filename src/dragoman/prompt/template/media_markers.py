@@ -35,7 +35,7 @@ from dragoman.prompt.template.capabilities import (
     probe_capabilities,
 )
 from dragoman.prompt.template.template import compile_template
-from dragoman.types import Chat, Json, MediaItem, TextPart
+from dragoman.types import Chat, Json, MediaItem
 from dragoman.types.media_ids import make_media_ids
 
 _MARKER = re.compile(f"{MEDIA}([0-9a-f]+){MEDIA}")
@@ -73,14 +73,11 @@ def make_marker(item: MediaItem) -> MixedText:
 
 def find_items(chat: Chat) -> dict[str, MediaItem]:
     """Return the media that the engine will see, by digest."""
-    parts = (part for message in chat.messages for part in message.content)
-    items = (part.item for part in parts if not isinstance(part, TextPart))
-    return {item.digest: item for item in items if item is not None}
+    return {part.item.digest: part.item for _, part in chat.media if part.item is not None}
 
 
 def count_items(chat: Chat) -> int:
-    parts = (part for message in chat.messages for part in message.content)
-    return sum(not isinstance(part, TextPart) and part.item is not None for part in parts)
+    return sum(part.item is not None for _, part in chat.media)
 
 
 # Placeholders

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dragoman.errors import BadRequest
-from dragoman.prompt.conversation import flatten_content
+from dragoman.prompt.tokens.limit import count_characters
 from dragoman.types import Chat, Message
 
-ITEM_COST = 100  # characters that a message or a call counts for besides its text
+ITEM_COST = 100  # characters that a part of a message or a call counts for besides its text
 
 
 def estimate_cost(message: Message) -> int:
     """Return about how much work a message is, in characters."""
-    calls = sum(ITEM_COST + len(call.arguments) for call in message.tool_calls)
-    return ITEM_COST + len(flatten_content(message.content)) + calls
+    items = max(1, len(message.content)) + len(message.tool_calls)
+    return ITEM_COST * items + count_characters(message)
 
 
 def check_messages(chat: Chat) -> None:

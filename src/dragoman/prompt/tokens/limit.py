@@ -73,9 +73,13 @@ DEFAULT_LIMIT = make_limit(
 
 def count_characters(message: Message) -> int:
     """Count the characters of all texts in a message."""
-    calls = sum(len(call.arguments) for call in message.tool_calls)
-    texts = sum(len(part.text) for part in message.content if isinstance(part, TextPart))
-    return texts + len(message.reasoning or "") + calls
+    count = len(message.reasoning or "")
+    for part in message.content:
+        if isinstance(part, TextPart):
+            count += len(part.text)
+    for call in message.tool_calls:
+        count += len(call.arguments)
+    return count
 
 
 def measure_longest_token(pieces: Sequence[bytes]) -> int:

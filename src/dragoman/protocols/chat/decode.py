@@ -97,7 +97,6 @@ class ChatRequest(response_format.ConstraintFields, kw_only=True):
 UNSUPPORTED_FIELDS = ("functions", "function_call", "audio", "web_search_options", "modalities")
 get_unsupported = attrgetter(*UNSUPPORTED_FIELDS)
 UNSET = (None,) * len(UNSUPPORTED_FIELDS)
-NO_REASONING_OPTIONS = ChatReasoningOptions()
 
 
 def decode_request(body: bytes, strict: bool = False) -> Request:
@@ -190,7 +189,9 @@ def _decode_logprobs(fields: ChatRequest) -> int | None:
 
 
 def _get_effort(fields: ChatRequest) -> tuple[str | None, str]:
-    options = fields.reasoning or NO_REASONING_OPTIONS
+    options = fields.reasoning
+    if options is None:
+        return fields.reasoning_effort, "reasoning_effort"
     enabled = {None: None, True: "medium", False: "none"}[options.enabled]
     return _get_first(
         {
@@ -202,12 +203,14 @@ def _get_effort(fields: ChatRequest) -> tuple[str | None, str]:
 
 
 def _get_budget(fields: ChatRequest) -> tuple[int | None, str]:
-    options = fields.reasoning or NO_REASONING_OPTIONS
+    options = fields.reasoning
+    if options is None and fields.thinking_token_budget is None:
+        return fields.thinking_budget, "thinking_budget"
     return _get_first(
         {
             "thinking_budget": fields.thinking_budget,
             "thinking_token_budget": fields.thinking_token_budget,
-            "reasoning.max_tokens": options.max_tokens,
+            "reasoning.max_tokens": None if options is None else options.max_tokens,
         }
     )
 
@@ -277,7 +280,9 @@ def _decode_message(message: ChatMessage, path: str) -> Message:
         reasoning=message.reasoning if reasoning is None else reasoning,
         tool_calls=tuple(
             ToolCall(id=call.id, name=call.function.name, arguments=call.function.arguments)
-            for call in message.tool_calls or ()
-        ),
+            for call in message.tool_calls
+        )
+        if message.tool_calls
+        else (),
         tool_call_id=message.tool_call_id,
     )

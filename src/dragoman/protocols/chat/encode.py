@@ -84,9 +84,7 @@ class ChatEncoder(openai.ChunkEncoder):
         self._choices = answer.choices
         chat = request.prompts[0]
         self._forces_named_tool = isinstance(chat, Chat) and chat.forces_named_tool
-        self._reasoning_frames = [
-            _make_frame(envelope, i, b'"reasoning_content":') for i in indexes
-        ]
+        self._reasoning_frames: dict[int, tuple[bytes, bytes]] = {}  # made when they are needed
         self._call_frames: dict[tuple[int, int], tuple[bytes, bytes]] = {}
 
     def start(self) -> list[bytes]:
@@ -98,11 +96,19 @@ class ChatEncoder(openai.ChunkEncoder):
         if channel == "tool_name":
             chunk = self._encode_call(delta)
         else:
-            frame = self._reasoning_frames[delta.choice]
             if channel == "tool_args":
                 frame = self._call_frames[delta.choice, delta.call]
+            else:
+                frame = self._get_reasoning_frame(delta.choice)
             chunk = self.envelope.encode_text(frame, delta.text)
         return self.add_report([chunk]) if self._reports_always else [chunk]
+
+    def _get_reasoning_frame(self, choice: int) -> tuple[bytes, bytes]:
+        frame = self._reasoning_frames.get(choice)
+        if frame is None:
+            frame = _make_frame(self.envelope, choice, b'"reasoning_content":')
+            self._reasoning_frames[choice] = frame
+        return frame
 
     def _encode_call(self, delta: Delta) -> bytes:
         """Encode the first chunk of a call; later ones carry its arguments only."""

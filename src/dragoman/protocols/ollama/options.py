@@ -74,7 +74,7 @@ def decode_options(options: OllamaOptions | None, strict: bool) -> DecodedOption
     except BadRequest as error:
         error.param = f"options.{error.param}"
         raise
-    names = {name: name for name in decoded.sampling.list_set_fields()}
+    names = {name: name for name in decoded.sampling.set_fields}
     names |= {"max_tokens": "num_predict", "stop": "stop"} | decoded.client_field_names
     return DecodedOptions(
         sampling=decoded.sampling,

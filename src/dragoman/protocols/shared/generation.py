@@ -74,7 +74,9 @@ def make_request(
 
 def decode_stops(stop: str | list[str] | None, strict: bool) -> tuple[str, ...]:
     """Return the stop strings. Empty ones are dropped, or rejected if the server is strict."""
-    stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    if stop is None:
+        return ()
+    stops = (stop,) if isinstance(stop, str) else tuple(stop)
     if strict and (len(stops) > 4 or "" in stops):
         raise BadRequest("`stop` takes up to 4 strings that are not empty.", param="stop")
     return tuple(text for text in stops if text)

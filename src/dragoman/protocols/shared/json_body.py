@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable
 from contextvars import ContextVar
 from functools import cache
 from itertools import islice
@@ -136,21 +136,27 @@ def _report_unknown_fields(fields: RawFields, kind: type[Struct], strict: bool) 
             warnings.append(f"`{path}` is unknown and has no effect.{suggestion}")
 
 
-def _find_unknown_fields(fields: RawFields, kind: type[Struct]) -> Iterator[tuple[str, str]]:
-    """Yield the paths of unknown fields, each with a question that suggests another name."""
-    yield from _compare_names(fields, _list_fields(kind))
+def _find_unknown_fields(fields: RawFields, kind: type[Struct]) -> list[tuple[str, str]]:
+    """Return the paths of unknown fields, each with a question that suggests another name."""
+    unknown = _compare_names(fields, _list_fields(kind))
     for name, known in _list_object_fields(kind).items():
         value = fields.get(name)
         if value is not None and bytes(memoryview(value)[:1]) == b"{":
-            yield from _compare_names(msgspec.json.decode(value, type=RawFields), known, f"{name}.")
+            names = msgspec.json.decode(value, type=RawFields)
+            unknown += _compare_names(names, known, f"{name}.")
+    return unknown
 
 
 def _compare_names(
-    names: Iterable[str], known: Collection[str], prefix: str = ""
-) -> Iterator[tuple[str, str]]:
+    names: Iterable[str], known: frozenset[str], prefix: str = ""
+) -> list[tuple[str, str]]:
+    if known.issuperset(names):
+        return []
     unknown = (name[:MAX_NAME] for name in names if name not in known)
-    for name in islice(unknown, MAX_WARNINGS):
-        yield prefix + name, suggest(name, known, MIN_SIMILARITY)
+    return [
+        (prefix + name, suggest(name, known, MIN_SIMILARITY))
+        for name in islice(unknown, MAX_WARNINGS)
+    ]
 
 
 @cache

@@ -48,7 +48,7 @@ class FileHandlers:
         request.refuse_compressed_body()
         if is_from_other_site(request):  # a browser sends a form without asking the server first
             raise Forbidden("Files cannot be uploaded from pages of other origins.")
-        length = request.get_header(b"content-length") or b""
+        length = request.headers.get(b"content-length") or b""
         if length.isdigit() and int(length[:20]) > self._files.limits.file + MAX_FORM:
             raise self._files.limits.make_size_error()
         parser = MultipartParser(files.read_boundary(content_type))

@@ -19,7 +19,7 @@ async def receive_blob(
     if await asyncio.to_thread(blobs.find, digits) is not None:
         return False
     request.refuse_compressed_body()
-    length = request.get_header(b"content-length") or b""
+    length = request.headers.get(b"content-length") or b""
     size = int(length) if length.isdigit() and len(length) < 20 else None
     writer = await asyncio.to_thread(blobs.open_writer, digits, size)
     try:
