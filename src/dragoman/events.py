@@ -34,7 +34,7 @@ class Usage(Struct, frozen=True):
     cached: int = 0
     reasoning: int = 0
     drafted: int = 0  # by speculative decoding
-    accepted: int = 0  # of these
+    accepted: int = 0  # of the drafted tokens
 
     def __add__(self, other: Usage) -> Usage:
         if self == NO_USAGE:

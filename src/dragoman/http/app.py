@@ -176,7 +176,7 @@ class App:
             await self._app(scope, receive, send)
 
     def _start_services(self) -> None:
-        """Start what runs beside the requests, on the loop that runs now."""
+        """Start the background services on the running event loop."""
         self.metrics.loop_lag.start()
         self._loop_watch.start()
         self.batches.start()
@@ -204,7 +204,7 @@ class App:
         runtime.audit.reopen()
         try:
             if await runtime.keys.reload() is None:
-                return  # which is logged
+                return  # `KeyStore.reload` has logged the reason
             new = await asyncio.to_thread(runtime.load_settings)
         except SettingsError as error:
             log.error("keeping the previous settings: %s", error)
@@ -217,7 +217,7 @@ class App:
             log.warning("these settings need a restart: %s", ", ".join(changes.need_restart))
 
     def _apply_settings(self) -> None:
-        """Hand live settings to those who do not read them where they use them."""
+        """Pass changed settings to the services that keep copies of them."""
         settings, services = self.settings, self.runtime.services
         self._clock.set_times(settings.patience, settings.ping)
         self.responder.request_timeout = settings.request_timeout

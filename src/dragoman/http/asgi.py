@@ -51,10 +51,10 @@ WEBSOCKET = "WEBSOCKET"  # used as the method of a WebSocket handshake
 TRACE_HEADERS = (b"traceparent", b"tracestate")
 PLAIN_ENCODINGS = ((b"content-encoding", b"identity"), (b"transfer-encoding", b"chunked"))
 MAX_QUERY_FIELDS = 100
-RENEWAL = 64 << 10  # bytes of a long body after which the client has time for more
+RENEWAL = 64 << 10  # bytes of a body; each time so many have arrived, the timeout starts again
 MAX_WARNINGS, MAX_WARNING_LENGTH = 16, 300
 DIRECT_WRITER = "dragoman.writer"  # scope key: our own connections put their direct writer here
-DIRECT_REQUEST = "dragoman.request"  # scope key: likewise their `DirectRequest`
+DIRECT_REQUEST = "dragoman.request"  # scope key: our own connections put a `DirectRequest` here
 REQUEST = "dragoman"  # scope key: the `RequestContext`
 HEALTH_ONLY = "dragoman.health_only"  # scope key: the connection may only serve health checks
 SEPARATE_WRITES = nullcontext()
@@ -82,21 +82,22 @@ class RequestContext:
         self.receive = receive
         self.send = send
         self.request_id = request_id
-        # of a repeated header, the first
+        # a repeated header has its first value
         self.headers: dict[bytes, bytes] = dict(list(scope["headers"])[::-1])
         self.is_websocket = scope["type"] == "websocket"
         self.method: str = WEBSOCKET if self.is_websocket else scope["method"]
         self.path: str = scope["path"].removeprefix(scope.get("root_path", "")) or "/"
-        self.params: dict[str, str] = {}  # of the path, by the names in its pattern
-        self.dialect: Dialect[object] = DEFAULT_DIALECT  # the router chooses it
-        self.access: Access = "key"  # likewise; unknown paths need a key, too
-        self.route_name: RouteName | None = None  # likewise; None for unknown paths
-        self.is_concurrent = False  # likewise; it is one of the concurrent requests of its key
+        self.params: dict[str, str] = {}  # path parameters, by the names in the route's pattern
+        # The router sets these four; the defaults are for unknown paths.
+        self.dialect: Dialect[object] = DEFAULT_DIALECT
+        self.access: Access = "key"
+        self.route_name: RouteName | None = None
+        self.is_concurrent = False  # counts towards the concurrent requests of its key
         self.owner = ""  # whose data the request sees: a digest of the client's key, or of its name
-        self.key_name = ""  # of the client's key, for logs; it has one only where keys are required
+        self.key_name = ""  # of the client's key, for logs; empty where no key is required
         self.is_admin = False  # it has an admin key, or needs none
         self.extra_headers: list[Header] = []  # sent with the response
-        self.warnings: list[str] = []  # likewise; one sentence for each field without effect
+        self.warnings: list[str] = []  # sent as headers; one sentence for each field without effect
         self.status: int | None = None  # of the response, once its headers are sent
         self.error_code: str | None = None  # of the error that was sent or broke the stream
         self.route = ""  # the pattern that matched, for metrics
@@ -105,11 +106,10 @@ class RequestContext:
         self._reset_hooks()
 
     def _reset_hooks(self) -> None:
-        # Set by middleware: what is left of the limits of the key; checks the key again and counts
-        # a request inside the block; reports a refusal.
+        # Middleware replaces these.
         self.get_rate_limits: Callable[[], RateLimitStatus | None] = _get_no_limits
-        self.authorize: Authorize = _allow
-        self.report_error: Callable[[DragomanError], None] = _ignore_error
+        self.authorize: Authorize = _allow  # checks the key; counts a request inside the block
+        self.report_error: Callable[[DragomanError], None] = _ignore_error  # to the audit log
 
     def break_cycles(self) -> None:
         """Remove the references that lead from the ended request back to itself.
@@ -132,7 +132,7 @@ class RequestContext:
         return [*ids, *limits, *make_warning_headers(self.warnings), *self.extra_headers]
 
     def update_record(self) -> None:
-        """Note in the record what is known about the request now."""
+        """Copy what is known about the request so far to its record."""
         record = self.record
         record.route, record.owner, record.api = self.route, self.owner, self.dialect.name
         record.key_name = self.key_name
@@ -194,7 +194,7 @@ class RequestContext:
         return length is not None and length.isdigit() and int(length) > limit
 
     async def receive_chunks(self, timeout: float) -> AsyncIterator[bytes]:
-        """Yield a body of any size as it arrives; every `RENEWAL` bytes of it in time."""
+        """Yield a body of any size as it arrives; each `RENEWAL` bytes have the timeout."""
         received = 0
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
@@ -240,9 +240,9 @@ class RequestContext:
                 return body.getvalue()
 
     def watch_disconnect(self, on_disconnect: Callable[[], None]) -> Callable[[], object]:
-        """Call a function when the client disconnects; the returned one ends that.
+        """Call a function when the client disconnects; return a function that stops watching.
 
-        Call this only after the body was read.
+        Use this only after the body was read.
         """
         direct: DirectRequest | None = self.scope.get(DIRECT_REQUEST)
         if direct is not None:
@@ -292,7 +292,9 @@ class RequestContext:
         """Send a body of a known length piece by piece, as fast as the client reads it."""
         own = [(b"content-length", str(length).encode())]
         await self.start_response(200, [*own, *headers])
-        last = b""  # sent with the end, because a client that has all may send its next request
+        # The last chunk is sent with the end of the response: a client that has the whole body may
+        # send its next request.
+        last = b""
         if self.method != "HEAD":
             async for chunk in chunks:
                 await self._send({"type": "http.response.body", "body": last, "more_body": True})

@@ -2,10 +2,10 @@
 
 `KeyGuard` is the one place that decides. A request needs a valid key unless its path is open; the
 key must have the route in its scope, and its owner must be within its limits. A request with two
-different keys is refused wherever a key is needed, even if one of them is invalid: nobody could say
-whose request it is, and each request tries one key. Models are part of the scope, too; the registry
-hides those that an owner may not use. A WebSocket is checked at its handshake and again for each
-message, so that a key that was removed opens nothing new. An answer that has begun is finished,
+different keys is refused wherever a key is needed, even if one of them is invalid: its owner would
+be ambiguous, and one request could try several keys. Models are part of the scope, too; the
+registry hides those that an owner may not use. A WebSocket is checked at its handshake and again
+for each message, so that a removed key starts nothing new. An answer that has started is finished,
 whatever happens to its key.
 """
 
@@ -74,7 +74,7 @@ class KeyGuard:
             await self._serve(request, receive, send)
 
     async def _serve(self, request: RequestContext, receive: Receive, send: Send) -> None:
-        status: int | None = INTERNAL_ERROR  # of other exceptions
+        status: int | None = INTERNAL_ERROR  # for exceptions that are not handled below
         try:
             await self._app(request.scope, receive, send)
             status = request.status
@@ -120,7 +120,7 @@ class KeyGuard:
         return running
 
     def _read_key(self, request: RequestContext) -> bytes:
-        """Return the key of a request, or nothing; refuse two keys where one is needed."""
+        """Return the key of a request, or empty bytes; reject two keys where one is needed."""
         keys = read_keys(request.scope["headers"])
         if len(keys) > 1 and self._needs_key(request):
             raise Unauthorized(

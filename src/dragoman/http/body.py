@@ -124,7 +124,7 @@ class BodyReader:
 
 
 def is_from_page(request: RequestContext) -> bool:
-    """Whether a browser sends the request: it says so in each one that is not a GET."""
+    """Whether a web page sends the request: browsers mark every request of a page but some GETs."""
     return any(name in request.headers for name in (b"origin", b"sec-fetch-site"))
 
 

@@ -20,7 +20,7 @@ from dragoman.telemetry.record import Deadline, now
 log = logging.getLogger("dragoman.http")
 
 
-# Calls a function when the client disconnects, and returns one that ends that.
+# Calls a function when the client disconnects; returns a function that stops watching.
 WatchDisconnect: TypeAlias = Callable[[Callable[[], None]], Callable[[], object]]
 
 
@@ -58,7 +58,7 @@ def start_timer(run: ActiveRun, deadline: Deadline) -> asyncio.TimerHandle:
 def watch_awaitable(
     disconnected: Awaitable[None], on_disconnect: Callable[[], None]
 ) -> Callable[[], object]:
-    """Call a function when `disconnected` completes; the returned one ends that."""
+    """Call a function when `disconnected` completes; return a function that stops watching."""
     waiting = asyncio.ensure_future(disconnected)
     waiting.add_done_callback(lambda task: None if task.cancelled() else on_disconnect())
     return waiting.cancel

@@ -4,7 +4,7 @@ Closing a socket while bytes from the client are unread makes the kernel reset t
 the reset discards the response that the client has not read yet. `LingeringClose` therefore closes
 the sending half, reads and discards what still arrives, and closes the socket when the client
 closes its side or a limit is reached. `StallTimer` drops a client that does not read what was
-written. `encode_rejection` makes the response to what is no request yet.
+written. `encode_rejection` encodes the response to input that never became a complete request.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LINGER_BYTES = 8 * 1024 * 1024
 
 
 def encode_rejection(error: DragomanError, dialect: Dialect[object] = DEFAULT_DIALECT) -> bytes:
-    """Encode the response to what is no complete request; it ends the connection."""
+    """Encode an error response to an incomplete or invalid request; it ends the connection."""
     body = dialect.encode_error(error, make_request_id())
     status = dialect.get_error_status(error)
     fields = {

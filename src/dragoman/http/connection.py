@@ -85,7 +85,7 @@ class Connection(HttpToolsProtocol):
             self._half_close = None  # break the reference cycle
         super().connection_lost(exc)
         self._report_disconnect()
-        if self.cycle is not None:  # likewise
+        if self.cycle is not None:  # break the reference cycle through `CycleTransport`
             self.cycle.transport = self.transport
 
     def _report_disconnect(self) -> None:

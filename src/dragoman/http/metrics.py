@@ -3,9 +3,9 @@
 Counting must cost next to nothing per token, so the counts are plain numbers here and become metric
 families only when they are collected. No value is estimated.
 
-What a key has used is nobody else's business, and a model out of its scope does not exist for it.
-So an ordinary key sees its own counts, those of its models, and totals. Admin keys see everything,
-and so do keys whose `routes` name this one: the operator means them to.
+The usage of a key is private, and a model out of its scope does not exist for it. So an ordinary
+key sees its own counts, those of its models, and totals. Admin keys see everything, and so do keys
+whose `routes` name the metrics route: the operator has allowed it explicitly.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class ModelState(Struct, frozen=True):
     is_up: bool
     running: int
     waiting: dict[Priority, int]
-    failure: str  # of the engine, while it is not up
-    retry_after: float  # in seconds, then
-    restarts: Mapping[str, int]  # by what made them necessary
+    failure: str  # why the engine is not up
+    retry_after: float  # seconds until it may be up again
+    restarts: Mapping[str, int]  # by cause
     statistics: Mapping[str, float]  # what the engine measures about itself, by name
     slots: int | None
     busy_slots: int
@@ -102,7 +102,7 @@ class Metrics(Collector):
     def get_model_states(self) -> Iterator[ModelState]:
         for model in self._services.models.list_loaded():
             engine: object = model.engine
-            # An engine of a program may have attributes of these names that mean something else.
+            # An engine that a program supplies may use these names for something else.
             is_stalled = model.watch is not None and model.watch.is_stalled
             up = getattr(engine, "state", None) not in DOWN_STATES and not is_stalled
             by_failure = getattr(engine, "restarts_by_failure", None)
@@ -288,7 +288,7 @@ class OwnerMetrics(CollectorRegistry):
 
 
 def _read_statistics(engine: object) -> Mapping[str, float]:
-    """Return the statistics of an engine in a child process; others may mean something else."""
+    """Return the statistics of an engine in a child process; empty for any other engine."""
     statistics = getattr(engine, "statistics", None)
     is_ours = hasattr(engine, "restarts_by_failure") and isinstance(statistics, dict)
     return statistics if is_ours and statistics is not None else {}

@@ -47,7 +47,7 @@ OnListening = Callable[[str], None]  # called with the server's URL
 INTERRUPT_TIMEOUT = 2.0  # seconds for interrupted requests to end
 WEBSOCKET_TIMEOUT = 1.0  # of these, for those over WebSockets
 TICKS_PER_SECOND = 10
-CLOSE_TICK = 0.01  # seconds between two looks at connections that close
+CLOSE_TICK = 0.01  # seconds between checks whether all connections have closed
 
 
 class Server(uvicorn.Server):

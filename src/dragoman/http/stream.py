@@ -145,7 +145,7 @@ class StreamClock:
         self._timer: asyncio.TimerHandle | None = None
 
     def set_times(self, headers_after: float, keep_alive_after: float) -> None:
-        """Set after how many silent seconds headers and keep-alive frames are sent."""
+        """Set the seconds of silence after which headers and keep-alive frames are sent."""
         self._times = (headers_after, keep_alive_after)
         self._interval = max(0.01, min(0.25, headers_after / 2, keep_alive_after / 4))
 

@@ -112,7 +112,7 @@ class WebSocketConnection(asyncio.Protocol):
                 self._reject(500, [], b"")
             self._close(CloseCode.INTERNAL_ERROR, "")
 
-    # The side of the app.
+    # The ASGI side, called by the app
 
     async def receive(self) -> Message:
         while not self._received:
@@ -213,7 +213,7 @@ class WebSocketConnection(asyncio.Protocol):
                 timer.cancel()
         self._ping_timer = self._message_deadline = None
 
-    # The side of the client.
+    # The protocol side, called by the event loop
 
     def data_received(self, data: bytes) -> None:
         if self._lingering.is_active:

@@ -203,9 +203,9 @@ class RestOfSteps:
         answer.is_waiting = False
 
     def close(self) -> None:
-        """Give up: nobody waits any more."""
+        """Close the pending delivery, which nobody awaits any more."""
         close = getattr(self._pending, "close", None)
-        if close is not None:  # a coroutine that nobody awaits
+        if close is not None:  # a coroutine that is never awaited would cause a warning
             close()
 
 

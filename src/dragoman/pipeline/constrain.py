@@ -1,4 +1,4 @@
-"""From a request and a model to the grammar of the answer.
+"""Builds the grammar of an answer from the request and its model.
 
 Some constraints are guarantees: a response format, a required call, a strict tool, at most one
 call. They are enforced, or the request is rejected with the field that asks for them. All other
@@ -204,7 +204,7 @@ def get_marker_tokens(model: Model, output_format: OutputFormat) -> dict[str, in
 def _find_conflict(
     chat: Chat | None, sampling: Sampling, model: Model
 ) -> tuple[str, str | None] | None:
-    """Why no grammar can be enforced, and the conflicting request field if there is one."""
+    """Return why no grammar can be enforced, and the request field that conflicts, if any."""
     if not model.capabilities.grammars:
         return "This model's engine does not support grammars.", None
     for name in ("min_tokens", "ignore_eos"):

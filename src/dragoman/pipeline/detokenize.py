@@ -1,12 +1,13 @@
-"""Tokens to text: the part of an answer that is the same for every engine, format and wire API.
+"""Turns tokens into text, in the same way for every engine, output format and wire API.
 
 One `Detokenizer` reads one choice. It turns ids into text without ever splitting a character, cuts
 the text at the first stop string, and keeps each token's logprob with the text of that token.
 
 Text is released as soon as it can no longer change: a tail is held back only while it may still
 become a stop string, or while the bytes of a character are incomplete. Which stop string wins must
-not depend on how the text is split into steps, so it is the one that is complete first, and of
-those that end together the longest. Every step costs its own length, never that of the answer.
+not depend on how the text is split into steps: it is the one that is complete first, and the
+longest of those that end together. A step costs time in proportion to its own length, never to that
+of the answer.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ class Detokenizer:
         return self._release(self._read_tokens(step) if self._logprobs else self.read(step))
 
     def read(self, step: Step) -> str:
-        """Return the text of a step, without any regard to stop strings and logprobs."""
+        """Return the text of a step; ignores stop strings and logprobs."""
         return self._decode_ids(step.ids) if step.text is None else step.text
 
     # For a reader that keeps the logprobs itself

@@ -6,7 +6,7 @@ other, so that a request of many prompts takes turns with other requests; as man
 as it gets slots. A job of several choices that gets fewer slots is run in parts. A single job with
 all its slots, the usual case, is passed through unchanged.
 
-Engines that break the contract are found here without a cost for each token: the first step of each
+Invalid steps of engines are detected here without a cost for each token: the first step of each
 choice is checked, and any other step only when reading it fails.
 """
 
@@ -90,7 +90,8 @@ class JobRunner:
             self._pending.append(PendingJob(job, first))
         # One more than there are slots, so that the next job waits for its turn while others run.
         self._lanes = min(len(choices), (ticket.slots or len(choices)) + 1)
-        has_parts = any(job.n > 1 for job in jobs)  # whose rest must be known before the next
+        # the remaining choices of such a job must be known before the next acquires slots
+        has_parts = any(job.n > 1 for job in jobs)
         self._acquiring = asyncio.Semaphore(1 if has_parts else self._lanes)
         self._first: RunningPart | None = None
 
@@ -99,7 +100,7 @@ class JobRunner:
         self._first = await self._acquire_next()
 
     async def _acquire_in_turn(self) -> RunningPart | None:
-        """Wait for slots for the next choices, after the lanes that wait already."""
+        """Wait for slots for the next choices, after earlier callers of this method."""
         async with self._acquiring:
             return await self._acquire_next()
 
@@ -164,16 +165,16 @@ class JobRunner:
         return replace(step, choice=step.choice + part.first)
 
     def count_prompt(self, step: Step) -> None:
-        """Note what the engine reports about the prompt of a single job."""
+        """Count the prompt of a single job, as the engine reports it in a step."""
         if self._first is not None:
             self._count_prompt(step, self._first.claim)
 
     @staticmethod
     def _count_prompt(step: Step, claim: SlotClaim) -> None:
-        """Note counts of the prompt; an engine may report its cached tokens in a later step."""
+        """Update the claim's prompt counts; engines may report cached tokens in a later step."""
         prompt, cached = step.prompt_tokens or 0, step.cached_tokens or 0
         if not (isinstance(prompt, int) and isinstance(cached, int)) or min(prompt, cached) < 0:
-            return  # it is rejected
+            return  # the reader rejects it
         claim.prompt_tokens = prompt or claim.prompt_tokens
         claim.cached_tokens = cached or claim.cached_tokens
 

@@ -163,7 +163,7 @@ async def prepare_jobs(plan: Plan, sent: Request, services: Services) -> None:
 
 
 def record_prompts(plan: Plan, record: RequestRecord) -> None:
-    """Note the prompts of a request that runs, for those who want to see them."""
+    """Add the prompts of a request to its record, for logs and reports that include them."""
     for job in plan.jobs:
         record.prompts.append(format_prompt(job.prompt, get_pieces(plan.model)))
         record.prompt_ids.append(job.prompt if isinstance(job.prompt, list) else [])

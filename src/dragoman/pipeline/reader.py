@@ -32,7 +32,7 @@ MAX_INTERRUPTIONS = 3  # after that, the model may reason without limit
 
 
 def get_finish(step: Step) -> StepFinish:
-    """Return why a choice ends with this step; without a reason of the engine it is the limit."""
+    """Return why a choice ends with this step; if the engine gives no reason, the token limit."""
     if step.finish is None:
         return "length"
     if step.finish not in FINISHES:
@@ -61,7 +61,7 @@ class Reader:
         self.ids: list[int] = []  # of the tokens that were generated
         self._ids_are_exact = True  # `ids` are the tokens of the emitted text, and no others
         self.call_names: list[str] = []  # of the tools that were called
-        self.rejected_calls: list[str] = []  # why text that looked like calls is none
+        self.rejected_calls: list[str] = []  # why text that looked like calls was rejected
         self.generated_call_ids: set[str] = set()  # ids of calls that the model did not name
 
     def feed(self, step: Step) -> list[Delta]:
@@ -138,7 +138,7 @@ class Reader:
         return ReleasedText(echo + released.text, tokens, released.stop)
 
     def release(self) -> None:
-        """Read no further: free what belongs to text that was not read to its end."""
+        """Free the memory of text that was not read to its end; nothing is read afterwards."""
 
     def count_prompt(self, step: Step) -> None:
         """Use the engine's own counts of the prompt's tokens."""
@@ -202,7 +202,7 @@ class ChatReader(Reader):
         self._is_undecided = False  # the last characters may still become a marker
         self._undecided_tokens = 0
         self._interruptions_left = MAX_INTERRUPTIONS if options.budget is not None else 0
-        self.interrupted = False  # the budget is used up: another job must continue
+        self.interrupted = False  # the budget is used up; a new job must continue the answer
 
     def feed(self, step: Step) -> list[Delta]:
         if is_single(step):

@@ -1,10 +1,10 @@
-"""Makes a chat one that its model can take, and renders its prompt, with replayed turns.
+"""Adapts a chat to its model and renders its prompt, with replayed turns.
 
 The stage `media` comes first: pictures and sound are decoded, and files become text.
 
 Clients send every model the reasoning fields and template variables of the model they were made
 for. Those that this model's template does not have are dropped, with a warning for each. Then the
-operator's system prompt and template variables are put in (`dragoman.presets`).
+operator's system prompt and template variables are applied (`dragoman.presets`).
 
 The operator can make system prompts public (`public_prompt`). The part of a prompt that a public
 system prompt decides is the common beginning of two conversations with it that differ in their
@@ -73,7 +73,7 @@ async def load_request_media(request: Request, model: Model, services: Services)
 
 
 def adapt_chat(chat: Chat, model: Model) -> tuple[Chat, tuple[str, ...]]:
-    """Return the chat as its model takes it, and a warning for each field without effect."""
+    """Return the chat adapted to its model, and a warning for each field without effect."""
     warnings = warn_about_tool_media(chat)
     chat = _turn_on_reasoning(chat, model)
     for drop in (_drop_effort, _drop_budget, _drop_unread_variables):
@@ -149,7 +149,7 @@ def _drop_unread_variables(chat: Chat, model: Model) -> tuple[Chat, list[str]]:
 
 
 def _apply_preset(chat: Chat, model: Model) -> tuple[Chat, list[str]]:
-    """Put in the operator's values; an effort that the client chose is stronger than a default."""
+    """Apply the operator's values; an effort that the client chose overrides a default."""
     preset = model.preset
     if not preset.changes_chats:
         return chat, []

@@ -1,7 +1,7 @@
-"""What a request's sampling fields mean for its model: which are off, unused, or need its tokens.
+"""Resolves and checks a request's sampling fields for its model.
 
 A field that is off is accepted by every engine. A field that is on and has no effect, because
-another one replaces its sampler or does not list it, draws a warning.
+another one replaces its sampler or does not list it, causes a warning.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def add_stop_tokens(sampling: Sampling, stops: tuple[str, ...], model: Model) ->
 
 
 def fit_preset(preset: Preset, capabilities: Capabilities) -> Preset:
-    """Return a preset without fields that are off and that the engine does not have.
+    """Return a preset without the fields that are off and that the engine does not support.
 
     A field that is on must be supported, else this raises `PresetError`.
     """

@@ -53,7 +53,7 @@ def prepare_messages(
 def arrange_messages(
     messages: Sequence[Message], capabilities: TemplateCapabilities, tools: Sequence[Tool] = ()
 ) -> list[Turn]:
-    """Do the same as `prepare_messages`, but return turns."""
+    """Like `prepare_messages`, but return turns."""
     text_tools = tools if not capabilities.tools_rendered else ()
     turns = [_replace_role(_flatten(message), capabilities) for message in messages]
     if capabilities.reasoning_end is not None:
@@ -156,7 +156,7 @@ def _arrange_calls(
 
 
 def _separate_turns(turns: list[Turn], capabilities: TemplateCapabilities) -> list[Turn]:
-    """Make several turns of one that has more than the template writes in one turn."""
+    """Split each turn that has more than the template writes in one turn."""
     if not capabilities.reasoning_with_both:
         turns = [_move_reasoning_to_text(turn) for turn in turns]
     if not capabilities.content_with_calls:
@@ -190,7 +190,7 @@ def _move_reasoning_to_text(turn: Turn) -> Turn:
 
 
 def _separate_text_from_calls(turns: list[Turn]) -> Iterator[Turn]:
-    """Make two turns of a turn that has text and calls."""
+    """Split a turn that has text and calls into two turns."""
     for turn in turns:
         if turn.tool_calls and turn.text:
             yield replace(turn, tool_calls=())
@@ -200,7 +200,7 @@ def _separate_text_from_calls(turns: list[Turn]) -> Iterator[Turn]:
 
 
 def _separate_calls(turns: list[Turn]) -> Iterator[Turn]:
-    """Make a turn of several calls into several turns, each with the result of its call."""
+    """Split a turn of several calls into one turn for each call, followed by its result."""
     index = 0
     while index < len(turns):
         turn = turns[index]

@@ -8,8 +8,8 @@ A model without a token for the middle gets the suffix first and continues the p
 plain text: none of them can contain a special token.
 
 Where a client allows it, texts that do not fit are shortened as llama-server does: the end of the
-prefix gets three quarters of the room and the start of the suffix the rest, and other files get
-what is left, the last ones first. No more of a text is tokenized than there may be room for.
+prefix gets three quarters of the space and the start of the suffix the rest, and other files get
+what is left, the last ones first. A text is tokenized only as far as it may fit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The pieces of a prompt, between the rendered template and the token ids, and the prompt itself.
+"""The data types of prompts: the pieces of a rendered template, and the finished prompt.
 
 A rendered template is split at its special tokens: pieces with an even index are plain text, those
 with an odd index are special tokens. A `Splicer` may put the ids of a whole turn in place of such

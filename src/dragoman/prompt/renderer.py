@@ -133,7 +133,7 @@ class PromptRenderer:
 
     @cached_property
     def longest_token(self) -> int | None:
-        """The characters of the longest token, as far as that limits how many a text has."""
+        """The characters of the longest token; None if they do not bound a text's token count."""
         if self.tokenizer is None or not getattr(self.tokenizer, "keeps_text", False):
             return None
         return measure_longest_token(self.tokenizer.pieces)
@@ -322,7 +322,7 @@ class PromptRenderer:
     def _render_pieces(
         self, chat: Chat, limits: RenderLimits, media: MediaWriter
     ) -> list[str] | None:
-        """Do the same with one convention for media; None if some of it is not in the prompt."""
+        """Like `render_pieces`, with one convention for media; None if an item is missing."""
         template = self._require_template()
         tools = self._choose_tools(chat)
         turns = arrange_messages(chat.messages, self.capabilities, tools)

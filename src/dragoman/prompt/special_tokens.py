@@ -1,11 +1,11 @@
-"""Keeps the text of clients from turning into special tokens.
+"""Prevents text of clients from becoming special tokens.
 
 A template mixes its own special tokens (`<|im_end|>`) with the client's text, and once rendered the
-two look the same. So before rendering, every text of the client's is *broken*: wherever it would
+two look the same. So before rendering, every text of the client is *broken*: wherever it would be
 read as a special token, a code point that no text contains (`BREAK`) is inserted. The template then
-works as always, and afterwards only the special tokens that the template wrote are intact. The code
-point is removed before the text is encoded, so the model reads what the client wrote, as ordinary
-tokens.
+renders as usual, and afterwards only the special tokens that the template wrote are intact. The
+code point is removed before the text is encoded, so the model reads what the client wrote, as
+ordinary tokens.
 
 A special token can also form where two texts meet. A client's text that ends like the beginning of
 a special token, or begins like the end of one, is broken there too; also after white space is
@@ -83,7 +83,7 @@ def iterate_matches(pattern: re.Pattern[str], text: str, reach: int) -> Iterator
 def substitute(
     pattern: re.Pattern[str], replace: Callable[[re.Match[str]], str], text: str, reach: int
 ) -> str:
-    """Do what `pattern.sub` does, slice by slice."""
+    """Return the result of `pattern.sub`, computed slice by slice."""
     if len(text) <= SLICE:
         return pattern.sub(replace, text)
     parts: list[str] = []

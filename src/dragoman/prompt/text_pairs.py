@@ -1,7 +1,7 @@
-"""Pairs of texts as a model that scores them wants them: special tokens, or a template.
+"""Encodes pairs of texts for a model that scores them: with special tokens, or with a template.
 
-The texts of a client never become special tokens, whatever they are. In a template, its own special
-tokens are found before the texts are put in.
+The texts of a client never become special tokens, whatever they contain. In a template, its own
+special tokens are found before the texts are inserted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def join_texts(query: Sequence[int], document: Sequence[int], text_format: TextF
 
 
 class PairTemplate:
-    """A template of pairs; each text stands in it once or more."""
+    """A template of pairs, which contains each text once or more."""
 
     def __init__(self, template: str, tokenizer: AnyTokenizer, cache: TokenCache) -> None:
         specials = [text for text in tokenizer.specials if text]

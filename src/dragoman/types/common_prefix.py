@@ -11,7 +11,7 @@ def count_common_prefix(
     """Return how many elements two sequences have in common at their beginning.
 
     The first `start` elements are known to be equal. The lengths and the result are multiples of
-    `step`: of packed tokens, the bytes of one.
+    `step`: for packed tokens, the bytes of one token.
     """
     low, high = start, min(len(first), len(second))
     if first[low:high] == second[low:high]:

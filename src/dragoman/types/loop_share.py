@@ -1,12 +1,12 @@
-"""Many short pieces of work on the event loop.
+"""Keeps many short pieces of work from blocking the event loop.
 
 A request may have thousands of prompts. Each is prepared in a moment, but together they would keep
 the event loop from all other requests. So code that works through such a list yields to the loop at
 times. So does each stage that goes through the tokens of a very long prompt.
 
-Many requests may come at once, too. To decode and prepare one takes a fraction of a millisecond,
-and asyncio would do so for all of them before it sends the next token of an answer in progress. So
-a few begin in each turn of the event loop, in the order in which they came, and running answers go
+Many requests may come at once, too. Decoding and preparing one takes a fraction of a millisecond,
+and asyncio would do that for all of them before it sends the next token of an answer in progress.
+So only a few begin in each turn of the event loop, in order of arrival, and running answers go
 first.
 """
 
@@ -23,13 +23,13 @@ STARTS_PER_TURN = 2  # requests that begin in one turn of the event loop
 
 
 async def yield_after(tokens: int) -> None:
-    """Let others run after work on so many tokens of a prompt, if these are many."""
+    """Yield to the event loop after work on this many tokens of a prompt, unless they are few."""
     if tokens > MAX_TOKENS:
         await asyncio.sleep(0)
 
 
 async def unpack_ids(ids: array[int]) -> list[int]:
-    """Return token ids as a list; of a long prompt in slices, between which others run."""
+    """Return token ids as a list; yield to the event loop between the slices of a long prompt."""
     if len(ids) <= MAX_TOKENS:
         return ids.tolist()
     unpacked: list[int] = []
@@ -46,7 +46,7 @@ class LoopShare:
         self._since = time.perf_counter()
 
     async def yield_if_due(self) -> None:
-        """Let others run if this request has worked for long enough."""
+        """Yield to the event loop if this request has kept it busy for long enough."""
         if time.perf_counter() - self._since > MAX_SECONDS:
             await asyncio.sleep(0)
             self._since = time.perf_counter()

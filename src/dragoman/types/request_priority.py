@@ -14,10 +14,10 @@ _highest: ContextVar[Priority] = ContextVar("highest_priority", default=PRIORITI
 
 
 def limit_priority(highest: Priority) -> None:
-    """Let what this task does from now on have no higher priority than this."""
+    """Limit the priority of everything that this task does from now on."""
     _highest.set(highest)
 
 
 def get_priority(wanted: Priority = PRIORITIES[0]) -> Priority:
-    """Return the priority of a request that wants this one."""
+    """Return the wanted priority, or the limit of the current task if that is lower."""
     return max(wanted, _highest.get(), key=PRIORITIES.index)

@@ -11,7 +11,7 @@ from msgspec import Struct
 class TextPair(Struct, frozen=True, array_like=True, omit_defaults=True):
     """A query and a document. An engine that takes token ids gets `ids`, any other the texts.
 
-    `ids` are both texts with the special tokens that the model wants around them. From
+    `ids` are both texts with the special tokens that the model expects around them. From
     `document_start` on, tokens have the second token type; it is None for models that have one type
     only.
     """

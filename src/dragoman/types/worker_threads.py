@@ -2,7 +2,7 @@
 
 Large requests are decoded, rendered and tokenized here. There are few threads on purpose: each of
 them competes with the event loop for the interpreter, and each holds the memory of one request.
-Work that waits for something else, such as a file, belongs into `asyncio.to_thread`.
+Work that waits for something else, such as a file, belongs in `asyncio.to_thread`.
 
 Decoding a large body is one long call of native code, which holds the interpreter from beginning to
 end. If several threads made such calls, the event loop would have to wait for one after the other.
@@ -62,7 +62,7 @@ class FairThreads:
         return work.future
 
     def _run_next(self) -> None:
-        """Do a piece of work of the owner whose turn it is; its next turn is the last one."""
+        """Run one piece of work of the owner whose turn it is, which then goes to the end."""
         self._take_next()()
 
     def _take_next(self) -> Callable[[], None]:
@@ -85,7 +85,7 @@ async def run_in_worker(function: Callable[P, T], *args: P.args, **kwargs: P.kwa
 
 
 async def run_in_decoder(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Do the same with a function that decodes what a client has sent, one at a time."""
+    """Call a function that decodes a request, one at a time; otherwise like `run_in_worker`."""
     return await _run(_decoder, function, *args, **kwargs)
 
 

@@ -5,8 +5,8 @@ half of these are gone, it takes the place of one that has not asked yet, or is 
 What remains is for engines that restart and for the database. Meanwhile the connections that have
 been idle the longest are closed.
 
-Connections are counted; what others have opened (engines, the database, log files) is listed by
-the system, once in a while, because that takes time where there are many.
+Connections are counted. All other descriptors (of engines, the database, log files) are listed by
+the system, at most once per `LIST_INTERVAL`, because a list takes time where there are many.
 """
 
 from __future__ import annotations

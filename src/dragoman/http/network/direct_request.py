@@ -1,4 +1,4 @@
-"""What our own connections tell about a request, beside the messages of ASGI.
+"""A request on one of our own connections: shortcuts that ASGI messages do not offer.
 
 A body that has arrived completely is taken at once. A disconnect calls a function, so that no task
 has to wait for it.
@@ -30,7 +30,7 @@ class DirectRequest:
         return body
 
     def watch_disconnect(self, on_disconnect: Callable[[], None]) -> Callable[[], None]:
-        """Call a function when the client disconnects; the returned one ends that."""
+        """Call a function when the client disconnects; return a function that stops watching."""
         cycle = self._cycle
         cycle.flow.resume_reading()  # else the end of the connection would not be noticed
         self._on_disconnect = on_disconnect

@@ -2,8 +2,8 @@
 
 A connection gets TLS if the server has a certificate, within a time limit; a client that speaks
 plain HTTP to such a server gets an error that says so. A connection that takes one of the last file
-descriptors is restricted or refused, see `descriptors`. Peers that vanish without a word are
-noticed by the system, which probes connections that are silent.
+descriptors is restricted or refused, see `descriptors`. TCP keep-alive detects peers that vanish
+without closing the connection.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Listener:
         self._close_spare()
 
     async def wait_closed(self) -> None:
-        """Nothing is left to wait for."""
+        """Return at once: `close` has closed everything. uvicorn's servers have this method."""
 
     def _accept_waiting(self) -> None:
         for _ in range(ACCEPTS_PER_WAKEUP):

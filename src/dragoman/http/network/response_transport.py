@@ -42,7 +42,7 @@ def end_with_connection(cycle: RequestResponseCycle) -> None:
 
 
 class DirectWriter:
-    """Writes chunks of a started, chunked response straight to the transport.
+    """Writes chunks of a started response, with chunked encoding, straight to the transport.
 
     This saves most of the cost of a token on its way through `send`. It never waits: where it
     refuses, use `send`, which does.
@@ -92,7 +92,7 @@ class CycleTransport(asyncio.Transport):
         self._collected: list[bytes | bytearray | memoryview] | None = None
 
     def start_collecting(self) -> Callable[[bytes], object]:
-        """Collect what is written, until `write_collected`; return what adds to it."""
+        """Buffer what is written until `write_collected`; return a function that adds to it."""
         self._collected = []
         return self._collected.append
 

@@ -25,7 +25,7 @@ class Admission:
     ) -> None:
         self._queue = queue
         self._find_limits = find_limits
-        self._restart_wait = restart_wait  # of requests, for an engine that restarts
+        self._restart_wait = restart_wait  # seconds that requests wait for an engine to restart
         self._gates: WeakKeyDictionary[Model, Gate] = WeakKeyDictionary()
 
     def get_gate(self, model: Model) -> Gate:
@@ -43,7 +43,7 @@ class Admission:
         return gate
 
     def update(self, queue: int, restart_wait: float) -> None:
-        """Let this many requests wait for each model, and so long for an engine that restarts."""
+        """Set how many requests may wait for each model, and how long for a restarting engine."""
         self._queue, self._restart_wait = queue, restart_wait
         for gate in self._gates.values():
             gate.resize(queue)

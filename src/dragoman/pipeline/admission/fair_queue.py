@@ -4,7 +4,7 @@ A `SlotClaim` is what one job wants: a slot for each of its choices. Claims wait
 within a priority by owner; those of one owner are served in order of arrival. Each call of
 `take_turn` assigns one slot:
 
-- Priorities are strict: live before background before batch. So that nothing waits for ever, each
+- Priorities are strict: live before background before batch. To prevent starvation, each
   `AGED_TURN`th turn goes to the claim that has waited longest, once a claim of a lower priority has
   waited for `AGEING_SECONDS`. Lower priorities leave one slot free for live requests, if there are
   several.
@@ -14,18 +14,18 @@ within a priority by owner; those of one owner are served in order of arrival. E
 - Otherwise the owner with the lowest virtual time goes first: the tokens that it has used, divided
   by its weight. An owner is charged the expected cost when its turn comes, and the real cost as the
   job goes on. A prompt token costs a tenth of a generated one, about what it costs engines; a
-  cached one costs nothing. An owner that was idle starts where the others are now, so idling saves
-  nothing up, and running while nobody else wants to costs nothing.
+  cached one costs nothing. An owner that was idle starts at the virtual time of the others, so it
+  accumulates no credit while idle, and no debt while it runs alone.
 - For each active owner, slots of its share stay free: one for its next request, and one more. So
-  it need not wait for jobs of others to end, and runs beside fewer of them, which would slow it
+  it need not wait for jobs of others to end, and fewer of them run at the same time and slow it
   down. An owner is active while a live job of it runs, and for `ACTIVE_SECONDS` after its last one.
 - Where all running jobs share the compute of the engine, as on a CPU, an owner that has a job gets
   no other slot if an active owner would then have less than its share of the slots in use. That
-  protects owners that want no more slots than their share; others get them anyway.
+  protects owners that ask for no more slots than their share; others get them anyway.
 
-What runs is not interrupted. So a claim waits at most until a slot of the owners ahead of it ends,
-and a short job on an engine with one slot may wait for one long job. Nothing here knows asyncio or
-the time; `Gate` does.
+Running jobs are not preempted. So a claim waits at most until a job of the owners ahead of it ends,
+and a short job on an engine with one slot may wait for one long job. This module uses neither
+asyncio nor a clock; `Gate` does.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from msgspec import Struct
 from dragoman.types.limits import PRIORITIES, Priority
 
 AGEING_SECONDS = 60.0  # after which a claim of a lower priority gets some turns
-AGED_TURN = 4  # one turn in so many
+AGED_TURN = 4  # every n-th turn goes to the oldest claim
 PROMPT_TOKEN_COST = 0.1  # of a generated token
 EXPECTED_TOKENS = 64.0  # of an answer, until an owner has had one
 SMOOTHING = 0.2  # of moving averages
@@ -73,7 +73,7 @@ class SlotClaim:
         self.max_tokens = math.inf  # of each choice
         self.slots = 0  # that it was assigned
         self.charged = 0.0
-        self.arrived = self.started = 0.0  # when
+        self.arrived = self.started = 0.0  # times
         self.number = 0  # in order of arrival
         self.prompt_tokens = prompt_tokens
         self.cached_tokens = 0
@@ -232,7 +232,7 @@ class FairQueue:
             self._accounts, self._virtual_time = {}, 0.0  # nobody is ahead or behind any more
 
     def goes_first(self, owner: str) -> bool:
-        """Whether another live job of an owner without claims would run before all that wait."""
+        """Whether another live job of an owner without claims would run before all waiting ones."""
         account = self._accounts.get(owner)
         others = [other for other in self._accounts.values() if other.has_work]
         if account is None or account.has_work:

@@ -37,8 +37,8 @@ from dragoman.pipeline.admission.fair_queue import (
 from dragoman.types.limits import PRIORITIES, FindLimits, Priority, find_no_limits
 
 MAX_RETRY_AFTER = 60  # seconds
-MAX_KEEP_SECONDS = 0.25  # that a slot is kept for an owner whose answer has just ended
-KEEP_FRACTION = 0.1  # likewise, of how long jobs take
+MAX_KEEP_SECONDS = 0.25  # for which a slot is kept for an owner whose answer has just ended
+KEEP_FRACTION = 0.1  # a slot is kept for at most this part of the mean duration of jobs
 DOWN_RETRY_AFTER = 5.0  # seconds
 RESTARTING = "The engine is being restarted."
 
@@ -97,7 +97,7 @@ class Ticket:
 
     @property
     def others_were_running(self) -> bool:
-        """Whether jobs were running when the engine stopped, so that one of them may be why."""
+        """Whether jobs were running when the engine stopped, so that one may be the cause."""
         return self._gate.lost_slots > 0
 
     def release(self) -> None:
@@ -309,14 +309,14 @@ class Gate:
             self._restart_timer = loop.call_later(timeout, self.close, RESTARTING)
 
     def resume(self) -> None:
-        """Go on as before; a gate that was never paused stays as it is."""
+        """Let requests run again; harmless if the gate is not paused."""
         self._stop_timer()
         self._problem = None
         self._is_open.set()
         self._assign_slots()
 
     def close(self, problem: str) -> None:
-        """Fail what waits, and everything that comes, until `resume`."""
+        """Fail all waiting and new requests until `resume`."""
         self._stop_timer()
         self._problem = problem
         self._is_open.set()  # wakes those who wait for it

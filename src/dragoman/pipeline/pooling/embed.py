@@ -61,7 +61,7 @@ async def encode_inputs(
 
 
 async def encode_input(content: str | list[int], model: Model, limit: PromptLimit) -> EncodedInput:
-    """Encode an input, with the special tokens that its model wants around a text."""
+    """Encode an input, with the special tokens that its model expects around a text."""
     ids = await encode_plain(content, model, limit)
     if isinstance(ids, str):
         return ids
@@ -112,7 +112,7 @@ class VectorList:
     def __init__(self, prompts: Sequence[EncodedInput]) -> None:
         self._keys = [make_key(prompt) for prompt in prompts]
         self._last_uses = {key: place for place, key in enumerate(self._keys)}
-        self._vectors: dict[InputKey, list[float]] = {}  # computed, and not delivered for good
+        self._vectors: dict[InputKey, list[float]] = {}  # computed, and still to be delivered
         self._next = 0  # the input whose vector is delivered next
         unique = dict(zip(self._keys, prompts, strict=True))
         self.inputs = list(unique.values())  # to compute, in the order they first appear
@@ -122,7 +122,7 @@ class VectorList:
         self._vectors.update(zip(map(make_key, inputs), vectors, strict=True))
 
     def take_next(self) -> list[list[float]]:
-        """Return the vectors that come next; those of later inputs are kept."""
+        """Return the next vectors in order; those of later inputs are kept."""
         taken: list[list[float]] = []
         for place in range(self._next, len(self._keys)):
             key = self._keys[place]

@@ -1,8 +1,7 @@
 """Computes the inputs of one request in slices, each of which waits in the queue of the model.
 
 A request may have thousands of inputs to embed or score. They are computed in slices, and
-requests of others run between two slices (`admission`). So it has its share of the engine and no
-more.
+other requests run between two slices (`admission`), so it cannot block the engine.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ class SliceRunner:
 def queue_slices(
     lease: Lease, services: Services, owner: str, tokens: int, stage: str
 ) -> Iterator[SliceRunner]:
-    """Take a place in the queue of the model, for a request with so many tokens."""
+    """Take a place in the queue of the model, for a request with this many tokens."""
     with (
         services.limiter.reserve_tokens(owner, tokens, 0),
         services.admission.get_gate(lease.model).enter(owner, get_priority()) as ticket,

@@ -1,1 +1,1 @@
-"""What the readers of an answer use: steps of one token, counts of tokens, limits of calls."""
+"""Helpers of the readers: split steps into tokens, count tokens, limit repeated calls."""

@@ -27,7 +27,7 @@ class CallLimits(Struct, frozen=True):
 
 
 class CallLimiter:
-    """Watches the calls of one answer."""
+    """Decides which calls of one answer may be sent, and when the answer ends."""
 
     def __init__(self, limits: CallLimits) -> None:
         self.is_open = False  # a call is being made
@@ -47,7 +47,7 @@ class CallLimiter:
         return "".join(self._arguments)
 
     def start_call(self, delta: Delta) -> list[Delta]:
-        """Take the name of a call; return what may be sent."""
+        """Start a call; return the deltas that may be sent."""
         if self._limits.total is not None and len(self.names) >= self._limits.total:
             self.is_over = True
             return []
@@ -58,7 +58,7 @@ class CallLimiter:
         return self._hold_or_send(delta)
 
     def add_arguments(self, delta: Delta) -> list[Delta]:
-        """Take some arguments of the open call; return what may be sent."""
+        """Add arguments to the open call; return the deltas that may be sent."""
         if self._candidates:
             start, text = self._length, delta.text
             self._candidates = [
@@ -69,7 +69,10 @@ class CallLimiter:
         return self._hold_or_send(delta)
 
     def end_call(self) -> list[Delta]:
-        """End the open call; return what may be sent. The answer is over at one call too many."""
+        """End the open call; return the deltas that may be sent.
+
+        A call beyond a limit ends the answer.
+        """
         self.is_open = False
         name, arguments = self.names[-1], self.arguments
         call = name, normalize_arguments(arguments)
@@ -85,7 +88,7 @@ class CallLimiter:
         return self.release()
 
     def release(self) -> list[Delta]:
-        """Return what is held back."""
+        """Return the deltas that are held back."""
         held, self._held = self._held, []
         return held
 

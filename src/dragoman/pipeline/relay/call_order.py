@@ -1,8 +1,8 @@
 """Puts the parts of calls into order: one call after the other, each as a whole.
 
-Clients read a call until the next one begins, but a server may send parts of several calls in turn.
-The first call that may still go on is sent as it comes. Parts of later ones wait until its
-arguments are complete, or the answer ends.
+Clients read a call until the next one begins, but a server may interleave the parts of several
+calls. Parts of the first incomplete call are sent as they arrive. Parts of later ones wait until
+its arguments are complete, or the answer ends.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class CallOrder:
         self._index = index  # of the choice
         self._arguments: list[list[str]] = []  # the parts of each call that have come
         self._waiting: list[list[Delta]] = []  # parts of each call that have not been sent
-        self._current = 0  # the call that is sent as it comes; those before it are complete
+        self._current = 0  # the call whose parts are sent at once; those before it are complete
 
     def begin(self, name: str, call_id: str) -> Iterator[Delta]:
         """Begin the next call; yield what can be sent."""

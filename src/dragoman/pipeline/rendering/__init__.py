@@ -1,1 +1,1 @@
-"""What rendering a prompt needs besides the renderer."""
+"""Steps around the renderer: media counts, templates of requests, media in tool results."""

@@ -16,7 +16,7 @@ from dragoman.types import Chat, Infill, Message, Prompt, make_text_content
 
 
 async def find_infill_renderer(infill: Infill, model: Model) -> PromptRenderer | None:
-    """Return what renders such prompts; None if they are made of the model's tokens."""
+    """Return a renderer for such prompts; None if they are made of the model's tokens."""
     if infill.template is None:
         own = model.renderer
         is_usable = writes_suffix(own.template_source) and not infill.may_shorten

@@ -1,4 +1,4 @@
-"""A template that a request has for itself, in place of the model's own.
+"""Chat templates that requests bring, in place of the model's own.
 
 It is converted and compiled in a thread. Answers to such a prompt are not replayed: the turns of
 another template would have other tokens around them.

@@ -12,7 +12,7 @@ rejects no harmless conversation.
 
 The sizes of values that came with the request are known, and the template cannot change those
 values. All other containers are measured before they are written, compared or hashed, since a list
-that contains itself twice, forty levels deep, is small in memory and endless to read.
+that contains the same list twice, forty levels deep, is small in memory but exponential to read.
 """
 
 from __future__ import annotations
@@ -255,7 +255,7 @@ class RenderBudget:
         return left + right
 
     def add_all(self, parts: tuple[Value, ...]) -> Value:
-        """Implement a chain of `+`, whose parts are mostly texts."""
+        """Implement a chain of `+`, whose parts are usually texts."""
         length = 0
         for part in parts:
             if type(part) is not str:

@@ -380,7 +380,7 @@ class CapabilityProbe:
 def make_tools_variable(
     tools: list[TemplateTool] | None, no_tools: NoToolsForm, facts: TemplateFacts
 ) -> dict[str, Json]:
-    """Make the variable `tools`, in the form that a template wants when there are none."""
+    """Make the variable `tools`, in the form that the template expects when there are none."""
     variables: dict[str, Json] = {}
     if "functions" in facts.variables:  # a few old templates read this instead, as text
         functions = [tool["function"] for tool in tools or ()]

@@ -1,4 +1,4 @@
-"""Where pictures and sound are in a rendered prompt.
+"""Keeps track of where pictures and sound are in a rendered prompt.
 
 While a conversation is rendered, a media item is a marker in the text of its turn: its digest
 between two code points that no other text contains (`special_tokens` removes them from client
@@ -9,7 +9,7 @@ found by rendering probes (`find_placeholders`):
   template writes a placeholder for it, such as `<|vision_start|><|image_pad|><|vision_end|>`. The
   markers in the texts of such roles become parts, and afterwards the placeholders that the template
   wrote become markers again, in order. So an engine that adds tokens around a picture itself adds
-  them once, and the picture is where the template wants it.
+  them once, and the picture is where the template puts it.
 - **Text.** The content is a text, and the marker stays where the client put the picture.
 
 If the placeholders in a prompt are not as many as the items, the conversation is rendered by the

@@ -39,7 +39,7 @@ async def encode_pieces(
 ) -> EncodedPrompt:
     """Encode all pieces; `answer_start` is the piece that starts the answer.
 
-    With `fix_bos`, the pieces are a whole prompt, which gets a BOS token if the model wants one.
+    With `fix_bos`, the pieces are a whole prompt, which gets a BOS token if the model uses one.
     """
     await _check_characters(pieces, cache, limit)
     ids = array("i")
@@ -84,7 +84,7 @@ async def _check_characters(pieces: Sequence[Piece], cache: TokenCache, limit: P
 
 
 def _count_leading(ids: array[int], token: int) -> int:
-    """Count how often a token stands at the start, first many at once."""
+    """Count how often a token is repeated at the start, many at a time while possible."""
     many = array("i", [token]) * COMPARED_IDS
     count = 0
     while ids[count : count + COMPARED_IDS] == many:
@@ -95,7 +95,7 @@ def _count_leading(ids: array[int], token: int) -> int:
 
 
 def _fix_bos(prompt: EncodedPrompt, tokenizer: TextEncoder) -> EncodedPrompt:
-    """Start the prompt with exactly one BOS token if the model wants one."""
+    """Start the prompt with exactly one BOS token if the model uses one."""
     bos, ids = tokenizer.bos_id, prompt.ids
     if bos is None or not tokenizer.add_bos or not ids:
         return prompt

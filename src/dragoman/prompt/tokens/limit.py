@@ -1,12 +1,12 @@
 """How long a prompt may be, checked before and while it is tokenized.
 
-Tokenizing a text costs far more than refusing it. A text cannot have fewer tokens than its
+Tokenizing a text costs far more than rejecting it. A text cannot have fewer tokens than its
 characters divided by those of the longest token, so a text that is longer than that allows is
-refused at once, and tokenizing others stops as soon as there are too many tokens. Each function
-that turns text into tokens takes a `PromptLimit`; there is none without a limit.
+rejected at once, and tokenizing others stops as soon as there are too many tokens. Every function
+that turns text into tokens takes a `PromptLimit`.
 
 Beyond `MAX_CHARACTERS`, texts must have fewer characters for each token than the longest token has:
-only white space has so many.
+only white space reaches that many.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from dragoman.errors import BadRequest, DragomanError
 from dragoman.types import Chat, Message, TextPart
 
 DEFAULT_TOKENS = 1 << 18  # where nothing else is known
-MAX_CHARACTERS = 4 << 20  # that are tokenized at least, if the tokens may be so many
+MAX_CHARACTERS = 4 << 20  # texts up to this length are limited by the longest token alone
 CHARACTERS_PER_TOKEN = 8  # on average, of texts that are longer than that
 LONGEST_TOKEN = 256  # characters, where it is not known
 
 
 class PromptLimit(Struct, frozen=True, kw_only=True):
-    """How long a prompt may be. The error takes how long it is instead, in words."""
+    """How long a prompt may be; `make_error` gets the actual length, in words."""
 
     tokens: int
     characters: int

@@ -27,7 +27,7 @@ SLICE = 1 << 14  # characters
 MAX_BYTES = 1 << 17  # of a slice, in UTF-8
 MAX_TRIES = 4  # places of one kind that are tried in a slice
 CONTEXT = 48  # characters on each side of a place that are tokenized to check it
-CHECKED_BYTES = 2_048  # likewise, after a place inside a word
+CHECKED_BYTES = 2_048  # bytes after a place inside a word that are tokenized to check it
 # Where words probably end: before a space; between a letter and a line end, a digit or punctuation
 # other than an apostrophe, or between a digit and a letter
 _WORD_ENDS = (

@@ -4,9 +4,9 @@ The tokens of such a text do not depend on what surrounds it. A conversation tha
 one more turn consists of the same texts, so only the new ones are encoded. The least recently used
 entries are dropped first.
 
-Encoding a long text takes milliseconds, so the time of an answer tells whether its text was cached.
-Entries are therefore apart by cache scope (`types.cache_scope`): what one owner has sent saves no
-time for another.
+Encoding a long text takes milliseconds, so response times reveal whether a text was cached. Entries
+are therefore separated by cache scope (`types.cache_scope`): one owner never gets the entries of
+another.
 """
 
 from __future__ import annotations

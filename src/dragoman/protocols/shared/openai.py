@@ -156,8 +156,9 @@ StopFields: TypeAlias = tuple[StopEnd, StopEnd, str | msgspec.UnsetType]
 def make_stop_fields(request: Request, stop: str | int | None) -> StopFields:
     """Return `stop_reason`, `matched_stop` and `stop_str`.
 
-    The first two are what ended the choice, in vLLM's sense and in SGLang's: the second is also set
-    if the model ended it with a token of its own. Both are null if it was cut.
+    vLLM's `stop_reason` is the stop string or stop token of the request that ended the choice.
+    SGLang's `matched_stop` is also set if a stop token of the model ended it. Both are null if a
+    limit ended it.
     """
     if isinstance(stop, str):
         return stop, stop, stop

@@ -62,7 +62,10 @@ class TypedGrammar(Struct, forbid_unknown_fields=True):
 
 
 class StructuredOutputs(Struct, forbid_unknown_fields=True):
-    """One of the first five fields; of the others, only the sixth is supported."""
+    """vLLM's `structured_outputs`: one of `json` to `json_object`, which is the constraint.
+
+    The fields from `structural_tag` on are not supported.
+    """
 
     json: SchemaOrText | None = None
     regex: GrammarText | None = None

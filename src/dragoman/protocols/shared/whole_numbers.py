@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Raw
 
 MAX_EXACT = 2**53  # floats above this are not exact
-MAX_ATTEMPTS = 32  # each mends one field of a type
+MAX_ATTEMPTS = 32  # each converts one field of a type
 _MISMATCH = re.compile(r"^Expected `[^`]*\bint\b[^`]*`, got `float`(?: - at `\$(?P<path>[^`]*)`)?$")
 _STEP = re.compile(r"\.(?P<name>[^.\[]+)|\[(?P<index>\d+)\]|\[\.\.\.\]")
 
@@ -45,10 +45,11 @@ def decode_json(body: bytes, kind: Any) -> Any:
             mismatch = _MISMATCH.match(str(error))
             if mismatch is None:
                 raise
-            mended = _mend(Raw(body), list(_STEP.finditer(mismatch["path"] or "")))
-            if bytes(mended) == body:
+            steps = list(_STEP.finditer(mismatch["path"] or ""))
+            converted = bytes(_replace_whole_floats(Raw(body), steps))
+            if converted == body:
                 raise
-            body = bytes(mended)
+            body = converted
     return get_decoder(kind).decode(body)
 
 
@@ -63,20 +64,20 @@ def convert_json(value: Any, kind: Any) -> Any:
     return decode_json(msgspec.json.encode(value), kind)
 
 
-def _mend(value: Raw, steps: list[re.Match[str]]) -> Raw:
-    """Replace the whole floats that a path leads to, whatever the indexes in it are."""
+def _replace_whole_floats(value: Raw, steps: list[re.Match[str]]) -> Raw:
+    """Replace whole floats by integers at a path; an index in it stands for all entries."""
     if not steps:
         return _to_integer(value)
     step, rest = steps[0], steps[1:]
     try:
         if step["index"] is not None:
             entries = msgspec.json.decode(value, type=list[Raw])
-            return _encode([_mend(entry, rest) for entry in entries])
+            return _encode([_replace_whole_floats(entry, rest) for entry in entries])
         fields = msgspec.json.decode(value, type=dict[str, Raw])
     except msgspec.ValidationError:  # one entry of a list may be of another type than the others
         return value
     names = fields if step["name"] is None else fields.keys() & {step["name"]}
-    return _encode(fields | {name: _mend(fields[name], rest) for name in names})
+    return _encode(fields | {name: _replace_whole_floats(fields[name], rest) for name in names})
 
 
 def _to_integer(value: Raw) -> Raw:
