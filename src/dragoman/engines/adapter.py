@@ -78,7 +78,7 @@ def _check_method(engine: object, name: str, method: str, argument: str) -> None
 
 
 def _check_declarations(engine: object, name: str) -> None:
-    """Reject capabilities that are no `Capabilities`, or that the engine cannot have."""
+    """Reject `capabilities` of another type, or that declare what the engine cannot do."""
     declared = getattr(engine, "capabilities", None)
     if declared is None:
         return
@@ -115,7 +115,7 @@ def start_job(engine: StepGenerator, job: Job) -> AsyncGenerator[Step, None]:
     steps: object = engine.generate(job)
     if not isinstance(steps, AsyncIterable):
         close = getattr(steps, "close", None)
-        if close is not None:  # a coroutine that nobody awaits
+        if close is not None:  # a coroutine that is never awaited would cause a warning
             close()
         reject(
             get_engine_name(engine),

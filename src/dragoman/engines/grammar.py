@@ -1,4 +1,4 @@
-"""Grammars, compiled here before an engine that enforces them by itself gets them.
+"""Checks grammars before they are sent to an engine that enforces them by itself.
 
 Such an engine (llama.cpp's server, vLLM) has `llguidance`, too. llama.cpp's parser of GBNF can
 hang, run out of stack or end the process on a grammar of a few characters, so no engine is given
@@ -40,7 +40,7 @@ async def check_grammar(grammar: str, masker: TokenMasker | None, scope: str = "
 
     The masker's compile is the check. The masker caches the result for the choices of the job, so
     this process parses a grammar once. Without a masker, only the syntax is checked. Here and
-    below, cached results are apart by cache scope, so that their time tells nobody what others use.
+    below, caches are separated by cache scope, so that timing reveals nothing about other owners.
     """
     if not grammar.startswith(HEADER):
         message = f"The grammar of a job must begin with `{HEADER}`."

@@ -54,7 +54,7 @@ class GeneratedSteps:
 
 
 class WatchedCall:
-    """A call inside a block. Each request has two, so it is no generator."""
+    """A call inside a block. Each request has two, so this is a class: a generator is slower."""
 
     __slots__ = ("_call", "_limit", "_watch")
 
@@ -118,7 +118,7 @@ class InProcessWatch:
         self._watch.add(call)
         self._limits[call.number] = limit
         if self._ticking is None:
-            self._ticking = asyncio.create_task(self._tick())
+            self._ticking = asyncio.create_task(self._watch_calls())
 
     def remove(self, call: RunningCall) -> None:
         if self._limits.pop(call.number).expired():
@@ -126,8 +126,8 @@ class InProcessWatch:
         else:
             self._watch.remove(call.number, is_cancelled=False)
 
-    async def _tick(self) -> None:
-        """Look at the calls until there are none."""
+    async def _watch_calls(self) -> None:
+        """Check at intervals whether the calls make progress, until no call is left."""
         interval = min(MAX_TICK, self._timeout / TICKS_PER_TIMEOUT)
         probing: asyncio.Task[None] | None = None
         try:
@@ -136,7 +136,7 @@ class InProcessWatch:
                 if self._probe is not None and self._watch.start_probe():
                     probing = asyncio.create_task(self._probe_engine(self._probe))
                 await asyncio.sleep(interval)
-                # a longer pause is one of this process
+                # if it took longer, this process itself was paused
                 self._watch.tick(min(time.monotonic() - started_at, 2 * interval))
                 if self._watch.has_progressed:
                     self._stalled_until = 0.0
@@ -152,7 +152,7 @@ class InProcessWatch:
                 self._watch.abandon_probe()
 
     async def _probe_engine(self, probe: Callable[[], Awaitable[float]]) -> None:
-        """Ask the engine for a sign of life. An engine whose probe fails gets no more of them."""
+        """Probe the engine once. If `probe` itself fails, the engine is not probed again."""
         try:
             self._watch.end_probe(float(await probe()))
         except Exception:

@@ -1,4 +1,4 @@
-"""What is wrong with a step that an engine yielded, in words for the engine's author.
+"""Finds what is wrong with a step that an engine yielded, and says so to the engine's author.
 
 The pipeline checks the first step of each choice, and any other only when reading it fails: a check
 of all steps would cost time for each token. The problem goes to the log, and the client gets an
@@ -37,7 +37,7 @@ NO_FINISH = 'ended without a finish: yield `dragoman.Step(finish="stop")` at the
 def find_problem(
     step: object, choices: int | None = None, vocabulary: int | None = None
 ) -> str | None:
-    """Say what is wrong with a step of a job with so many choices, and what to do about it.
+    """Say what is wrong with a step of a job with `choices` choices, and what to do about it.
 
     `vocabulary` is how many tokens the engine's tokenizer has; 0 is no tokenizer.
     """

@@ -1,9 +1,9 @@
 """A queue of steps for a reader that may be slow.
 
-A reader either takes steps from the queue, or is called with them where they arrive (`deliver`). A
-call costs neither a future nor a turn of the event loop, so an engine's message with the steps of
-many jobs becomes text for all their clients in one pass. While a reader must wait, for a slow
-client, steps are kept as for any other reader.
+A reader either takes steps from the queue, or passes a consumer that is called when steps arrive
+(`deliver`). A call costs neither a future nor a turn of the event loop, so an engine's message with
+the steps of many jobs becomes text for all their clients in one pass. While the consumer waits for
+a slow client, steps are queued as for any other reader.
 
 Waiting steps are merged, choice by choice: texts are joined, ids and logprobs are concatenated, and
 `spans` records where one step ends and the next begins. So the queue never holds more than the
@@ -28,7 +28,7 @@ MERGE_THRESHOLD = 16  # steps that may wait before they are merged
 
 
 class Wait(Protocol):
-    """What a consumer must wait for. It is awaited, or closed if nobody can wait any more."""
+    """What a consumer must wait for. It is awaited, or closed if the reader is cancelled."""
 
     def __await__(self) -> Generator[Any, None, None]: ...
     def close(self) -> None: ...
@@ -63,7 +63,7 @@ def merge_steps(steps: Iterable[Step]) -> list[Step]:
 
 
 def _can_join(first: Step, second: Step) -> bool:
-    """Whether the two can be one step that means the same to its reader."""
+    """Whether the two can be joined into one step that means the same to its reader."""
     if first.finish is not None:
         return False
     if second.finish is not None and not second.tokens and not second.ids:
@@ -142,7 +142,7 @@ class StepQueue:
         return len(self._steps)
 
     def put(self, steps: list[Step]) -> bool:
-        """Add steps; return whether they wait for the reader."""
+        """Add steps; return whether they are queued, because the reader has not taken them yet."""
         self.arrivals += 1
         if self._consume is not None:
             self._consume(steps)
@@ -205,7 +205,7 @@ class StepQueue:
         return self.arrivals != state
 
     def _call(self, consumer: StepConsumer, steps: list[Step]) -> None:
-        """Call a consumer where steps arrive; wake `deliver` if it has something to do."""
+        """Call the consumer from `put`; wake `deliver` if it has something to do."""
         try:
             wait = consumer.consume(steps)
         except Exception as error:

@@ -10,7 +10,7 @@ the engines enforce, and warnings about what it does not enforce.
 - `writer`: writes nodes, calls, messages and whole answers as grammar rules, in the model's format;
 - `compiler`: runs all of that in worker processes, with a cache.
 
-Each of these may import those above it, and the modules beside them: `lark_builder` collects the
-rules, `complexity` has the errors for constraints beyond a limit, `grammar_spec` the input and
-output. None of these three imports a package, except that `lark_builder` uses `regex`.
+Each package may import those above it, and the modules of this directory: `lark_builder` collects
+the rules, `complexity` has the errors for constraints beyond a limit, `grammar_spec` the input and
+output. None of these three modules imports a package, except that `lark_builder` uses `regex`.
 """

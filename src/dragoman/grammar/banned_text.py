@@ -1,4 +1,4 @@
-"""Writes an answer of any text that contains none of some strings, in reasoning and content alike.
+"""Writes the rules of an answer that contains none of some strings, in reasoning and content.
 
 The markers of the model's formats are part of the text. Those that are special tokens are written
 by their ids, since text never matches a special token.

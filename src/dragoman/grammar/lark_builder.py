@@ -1,9 +1,9 @@
 """Builds a grammar in llguidance's dialect of Lark.
 
-Rules are written as expressions. Adding the same expression again returns the same name, so what
-repeats is written once. Every engine has an llguidance of its own, the oldest older than ours, and
-all of them must read the grammar alike. So only plain features are used: of its JSON schema options
-only the separators, no nested grammars, no lookaround.
+Rules are written as expressions. Adding the same expression again returns the same name, so
+repeated expressions are written once. Every engine has its own version of llguidance, some older
+than ours, and all must read the grammar alike. So only basic features are used: of the JSON schema
+options only the separators, no nested grammars, no lookaround.
 
 Text in a grammar never matches a special token. So a marker that is one, or contains one, is
 written with the token's id.
@@ -22,7 +22,7 @@ from dragoman.types import Json
 # no forcing: finding the text that must come next costs time proportional to it, at every token
 HEADER = '%llguidance {"no_forcing": true}'
 ANY = r"/(?s:.*)/"
-# White space as models write it, and no more: a small model likes it and would go on and on.
+# White space as models write it, and no more: a small model tends to write it without end.
 JSON_SPACE = r"(?: |\r?\n(?: {0,16}|\t{0,8}))?"  # one space, or a line break and an indentation
 MARKER_SPACE = r"/[ \t\r\n]{1,8}/"
 UP_TO_THREE = "{0,3}"  # markers without meaning: a model may repeat them, but not for ever
@@ -54,7 +54,7 @@ def format_repeat(least: int, most: int | None) -> str:
 
 
 def repeat_more(expression: str, most: int | None) -> str:
-    """Return an expression for what follows the first of at most this many; None is any number."""
+    """Repeat an expression at most `most` - 1 times, after a first one; None is any number."""
     if most == 1:
         return ""
     return f"({expression}){format_repeat(0, None if most is None else most - 1)}"

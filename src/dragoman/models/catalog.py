@@ -1,4 +1,4 @@
-"""Which models are installed, and which model each name means. Nothing is loaded here.
+"""Knows which models are installed, and which model each name means. Nothing is loaded here.
 
 The catalog is an index in memory. `refresh` builds it from these sources, in this order of
 precedence: models that the operator added on the command line, `models:` in the configuration

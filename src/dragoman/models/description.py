@@ -42,7 +42,7 @@ LICENSE_KEYS = ("general.license", "general.license.name", "general.license.link
 
 
 class ModelDescription(Struct, frozen=True, kw_only=True):
-    """What is known about a model before it is loaded."""
+    """A description of a model, as far as it is known without loading the model."""
 
     source: ModelSource
     metadata: dict[str, Json] = {}  # of the file; long lists are cut

@@ -241,7 +241,7 @@ def make_progress_bar(report: ReportProgress) -> type:
         def __exit__(self, *_: object) -> None: ...
 
         def __getattr__(self, name: str) -> Any:
-            return lambda *_, **__: None  # `close`, `refresh` and what else a bar has
+            return lambda *_, **__: None  # `close`, `refresh` and other methods of a bar
 
     return HubProgress
 

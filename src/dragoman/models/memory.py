@@ -1,4 +1,4 @@
-"""How much memory each model needs when it is loaded on this machine.
+"""Plans how much memory each model needs when it is loaded on this machine.
 
 The registry reserves it before a load, loaders run the engine with the context and slots that were
 planned, and lists show both before anything is loaded.
@@ -28,7 +28,7 @@ from dragoman.options import InvalidOption
 
 
 def prepare_planning() -> None:
-    """Start what planners wait for, beside whatever the caller does first."""
+    """Start to look for GPUs in the background, which planners wait for."""
     start_gpu_probe()
 
 

@@ -49,7 +49,7 @@ class UpstreamSummary(Struct, frozen=True, kw_only=True):
     version: str = ""
     model: str = ""  # its name there
     api: str = "tokens"  # tokens, text or chat
-    limitations: tuple[str, ...] = ()  # what does not hold for this model, one sentence each
+    limitations: tuple[str, ...] = ()  # what this model does not support, one sentence each
 
 
 class ModelInfo(Struct, frozen=True, kw_only=True):

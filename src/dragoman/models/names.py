@@ -1,4 +1,4 @@
-"""Which model a request means.
+"""Resolves the model name of a request.
 
 A name that a client sends is looked up in the catalog. Without a name, it is the model that the
 operator started the server with, or the only one that the owner of the request may use; if there

@@ -1,4 +1,4 @@
-"""Which models on disk read pictures or sound, and their projector files. Nothing is loaded."""
+"""Finds the projector files of models on disk, and which models read media. Nothing is loaded."""
 
 from __future__ import annotations
 

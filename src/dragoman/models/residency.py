@@ -1,4 +1,4 @@
-"""Which models stay in memory: users, idle timers, and memory for the next model.
+"""Decides which models stay in memory: users, idle timers, and memory for the next model.
 
 A `ModelSlot` is the place of one model, loaded or not. A `LoadedModel` is a model in memory; when
 it is taken out of service it leaves its slot at once and is closed when its last user is gone.
@@ -21,7 +21,7 @@ from dragoman.models.model import Model
 
 log = logging.getLogger("dragoman.models")
 
-ENGINE_START_SECONDS = 2.0  # besides reading the file
+ENGINE_START_SECONDS = 2.0  # without reading the file
 LOAD_BYTES_PER_SECOND = 200e6  # of a slow disk
 MAX_RETRY_SECONDS = 60  # after which a client asks again whether a model is loaded
 LoadState = Literal["unloaded", "loading", "ready", "failed"]

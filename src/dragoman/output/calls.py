@@ -1,12 +1,12 @@
-"""The calls of one answer as they are read, and the declared tools that they name.
+"""Records the calls of one answer while they are read, and knows the declared tools.
 
 A call is not emitted before it is certain: its name is held back until its arguments start, so
 that text which only resembles a call for a while can still become text. From then on arguments are
 emitted as they arrive.
 
-The name of a tool that is not declared shows nothing, so less is certain there: if the first
-argument is a string, it is held back until it is closed, and if there are no arguments, the call is
-held back until what follows is known.
+The name of an undeclared tool is no evidence of a call: if the first argument is a string, it is
+held back until it is closed, and if there are no arguments, the call is held back until what
+follows is known.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class CallRecorder:
     ) -> None:
         self.tools = tools
         self.has_rejected_call = False  # whether a call of the draft was rejected
-        self.is_leading = False  # whether the attempt is no draft and has no text before it
+        self.is_leading = False  # whether the attempt is not a draft and has no text before it
         self.count = 0  # calls that were started
         self.has_call = False  # whether the current attempt has emitted a call
         self.is_undeclared = False  # whether the current call names an undeclared tool
@@ -114,8 +114,8 @@ class CallRecorder:
     def start_attempt(self, *, draft: bool, marked: bool, leading: bool = False) -> None:
         """Start reading a possible call. A draft emits nothing until it is resolved.
 
-        `marked`: a marker announces the call, so text that is no call is a mistake of the model.
-        `leading`: no text stands before it.
+        `marked`: a marker announces the call, so text that is not a call is a mistake of the model.
+        `leading`: no text precedes it.
         """
         self._is_marked = marked
         self.is_leading = leading and not draft

@@ -1,6 +1,6 @@
 """Reads the channel name that follows an opening marker: `<|channel>thought`, `<|channel>final`.
 
-Names count in any case. A name may stand on a line of its own or directly before the text
+Upper and lower case are equal. A name may be on a line of its own or directly before the text
 (`assistantHi`), but not be the beginning of a longer word (`finally`). White space before a name is
 skipped. Another word directly after the marker is the first of reasoning without a name. A marker
 that neither a name nor a word follows is text; of several markers in a row, the last counts.
@@ -65,7 +65,7 @@ def read_channel(
 
 
 def _follows(buffer: TextBuffer, offset: int, markers: tuple[str, ...]) -> ReadSteps[bool]:
-    """Whether one of the markers stands this far behind the position."""
+    """Whether one of the markers begins `offset` characters after the position."""
     while True:
         start, _, index = get_markers(*markers).match_from(buffer, buffer.pos + offset)
         if index >= 0 or start < 0 or buffer.has_ended:

@@ -1,6 +1,6 @@
 """Markers with a suffix that each checkpoint chooses: `<tool_call:opensource>`.
 
-A description contains `SUFFIX` where the suffix stands. `fill_suffix` replaces it, and
+A format description contains `SUFFIX` in place of the suffix. `fill_suffix` replaces it, and
 `find_suffix` finds the suffix that a text, such as a rendered template, uses.
 """
 

@@ -62,7 +62,7 @@ MARKUP = re.compile(r"(?!`{3}\w*\s*$).*[^\w\s{\[].*", re.DOTALL)
 
 
 def is_markup(marker: str) -> bool:
-    """Whether a marker has no other meaning: it is no word, bracket or fence of a code block."""
+    """Whether a marker is only markup: not a word, a bracket or the fence of a code block."""
     return MARKUP.fullmatch(marker) is not None
 
 

@@ -97,7 +97,7 @@ class SectionReader:
             is_first = False
 
     def _read_empty_call(self) -> ReadSteps[bool]:
-        """Read the closing marker of a call right after its opening one, which is no call."""
+        """Read a closing marker right after the opening one, which is an empty call."""
         yield from skip_space(self._buffer)
         if (yield from read_marker(self._buffer, get_markers(*self._tools.call.close))) < 0:
             return False

@@ -369,7 +369,7 @@ class ParserMachine:
         buffer.in_call = False
         is_cut = self._truncated and not buffer.has_more and not draft
         if is_cut and (addressed or is_markup(marker)):
-            buffer.drop_held()  # half a call is neither a call nor text
+            buffer.drop_held()  # an incomplete call is neither a call nor text
         has_calls = calls.has_call
         if draft:
             yield from self._resolve_draft()

@@ -1,8 +1,8 @@
-"""The text of an answer as it arrives, and how to wait for more of it.
+"""The buffer from which all readers of the parser read, while text arrives.
 
-Every part of the parser is a generator that reads from one `TextBuffer` and yields when it has
-consumed all of it. It is resumed with more text, or with `ended` set. A reader is therefore
-written as if the whole text were available, and streaming needs no second implementation.
+Every reader is a generator that reads from one `TextBuffer` and yields when it has consumed all of
+it. It is resumed with more text, or with `ended` set. A reader is therefore written as if the whole
+text were available, and streaming needs no second implementation.
 
 Text that was read can be held until its meaning is known: `hold` sets the start, `take_held`
 returns the text from there on. Pushing a piece takes time proportional to the length of that piece
@@ -38,7 +38,7 @@ class UnexpectedEnd(Exception):
 
 
 class Mismatch(Exception):
-    """The text is not what it seemed to be when reading began."""
+    """The text does not have the form that its beginning announced, such as that of a call."""
 
 
 class TextBuffer:
@@ -212,7 +212,7 @@ class MarkerSet:
         return match is not None and match.end() == len(buffer.text)
 
     def find_cut_marker(self, buffer: TextBuffer) -> int:
-        """Return where a marker starts that the text ends in, or the end; words are no marker."""
+        """Return the start of a marker that the text cuts off, not counting words; else the end."""
         match = self._search[False](buffer.text, buffer.pos)
         is_word = match is None or WORDS.fullmatch(match.group()) is not None
         return len(buffer.text) if match is None or is_word else match.start()

@@ -59,7 +59,7 @@ def end_group_with_process() -> None:
 
 
 def limit_memory(limit: int) -> None:
-    """Limit the address space to so many bytes and write no core files, where that is possible."""
+    """Limit the address space to `limit` bytes and write no core files, where that is possible."""
     try:
         import resource
     except ImportError:

@@ -45,7 +45,7 @@ def uses_too_much_memory(memory: int) -> bool:
 
 
 def serve_tasks(handle: Callable[[bytes], bytes], seconds: float) -> None:
-    """Do the tasks of the parent, each within so many seconds of processor time; then exit."""
+    """Do the tasks of the parent, each within `seconds` of processor time; then exit."""
     stream = open_parent_connection().makefile("rwb")
     with contextlib.suppress(ConnectionError):
         stream.write(encode_frame(b""))

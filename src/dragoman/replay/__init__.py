@@ -5,7 +5,7 @@ as far as that prompt starts with the same tokens (its prefix cache). A chat cli
 conversation with every request, but not as the model wrote it: it leaves out the reasoning, writes
 the arguments of tool calls as different JSON, and trims texts. The template renders that as other
 tokens, so from the first such turn on the engine has to process everything again, and the model
-reads a conversation that it did not write.
+reads answers that differ from those it wrote.
 
 **What is remembered.** When an answer ends, `recorder` stores the token ids that the model wrote,
 together with the ids of the template's opening before them, in the `cache`. They belong to the

@@ -1,8 +1,8 @@
-"""Holds entries in memory up to a number of bytes, and in a database if there is one.
+"""Holds stored turns in memory up to a number of bytes, and in a database if there is one.
 
 A separate task writes to the database, so that no answer waits for it. If the database is too slow,
-some entries are not written. Reading has a short timeout, and pauses after it failed, so that
-a database that hangs delays only a few requests.
+some entries are not written. Reads have a short timeout and pause after a failure, so that a
+database that hangs delays only a few requests.
 """
 
 from __future__ import annotations

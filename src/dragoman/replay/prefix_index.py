@@ -1,4 +1,4 @@
-"""The last prompts and answers of a model, to measure how much of a new prompt is already known.
+"""Indexes the last prompts and answers of a model, to measure how much of a new prompt is known.
 
 Token ids are packed in four bytes each and compared as bytes. A sequence that continues another one
 replaces it, so a conversation is stored once, however long it gets.
@@ -48,7 +48,7 @@ class PrefixIndex:
     def match(self, owner: str, sequence: bytes) -> tuple[int, bool]:
         """Return the length in tokens of the longest known prefix.
 
-        The second value tells whether the known sequence continues differently from there.
+        The second value is whether the known sequence continues differently from there.
         """
         best, diverged = 0, False
         for known_owner, known in self._sequences:

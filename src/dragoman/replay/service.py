@@ -40,7 +40,7 @@ MAX_MODELS = 64  # models with a prefix index
 MAX_INLINE_MESSAGES, MAX_INLINE_CHARACTERS = 200, 50_000
 MAX_TURNS = 10_000  # the last ones of a conversation are looked up
 UNKNOWN, EDITED, NO_ROOM = "unknown", "edited", "room"
-REREAD = "reread"  # beside media, the engine would read the turn's text as other tokens
+REREAD = "reread"  # in a prompt with media, the engine would read the turn's text as other tokens
 
 
 class ReplayScope(Struct, frozen=True):

@@ -50,7 +50,7 @@ TrackRun: TypeAlias = Callable[[], AbstractContextManager[Interruptible]]
 
 
 class BackgroundRun:
-    """One running response."""
+    """One response that is running in the background."""
 
     def __init__(self, run: ResponseRun) -> None:
         self.run = run

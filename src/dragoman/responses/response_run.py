@@ -39,7 +39,7 @@ encode = msgspec.json.Encoder().encode
 
 
 class ResponseContext:
-    """What a response needs besides its request."""
+    """The services and the state of a response that its request does not contain."""
 
     def __init__(
         self,
@@ -192,7 +192,7 @@ class ResponseRun:
         self._plan.ticket.release()
 
     async def fail(self, error: DragomanError) -> list[bytes]:
-        """Return the frames that end it; a response that had already ended keeps its end."""
+        """Return the frames that end the stream; a response that has already ended is unchanged."""
         if not self.encoder.is_over:
             cancelled = isinstance(error, ResponseCancelled)
             self._last_frames = self.encoder.cancel() if cancelled else self.encoder.fail(error)
@@ -206,7 +206,7 @@ class ResponseRun:
         """Save the response, once, and return its last frames. Cancelling this does not stop it."""
         if self.save is not None:
             self._saving = asyncio.ensure_future(self.save(self._last_frames))
-            self.save = None  # which refers to this run
+            self.save = None  # break the reference cycle
         if self._saving is not None:
             await asyncio.shield(self._saving)
         frames, self._last_frames = self._last_frames, []
@@ -241,7 +241,7 @@ class ResponseRun:
 
 
 def _discard_frames(_: list[bytes]) -> None:
-    """No client reads the stream; the encoder builds the response all the same."""
+    """Ignore frames: no client reads them, but encoding them builds the response."""
 
 
 async def _prepare_round(

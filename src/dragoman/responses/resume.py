@@ -1,6 +1,7 @@
-"""Runs that replay a response: one in the background here, one of another process, a stored one.
+"""Runs that resend the frames of a response, which is stored or still runs in the background.
 
-They generate nothing; they only send frames. Closing one does not affect the response.
+A background response may run in this process (`FeedRun`) or in another one (`StoredRun`). These
+runs generate nothing, and closing one does not affect the response.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ POLL_INTERVAL = 0.2  # seconds between reads of a response that another process 
 
 
 class ResumedRun:
-    """What all of them share."""
+    """Base class of these runs: by default there is nothing to start, report or close."""
 
     wants_stream = True
     warnings: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""The store and the signing key of this server, opened when they are first needed.
+"""Opens the store and the signing key of this server when they are first needed.
 
 A server whose store cannot be opened still serves requests that need none; its signatures are then
 valid until it stops.
@@ -37,7 +37,7 @@ class PersistentState:
         self._store: Store | None = None
         self._signer: Signer | None = None
         self._opening = asyncio.Lock()
-        self._retry_at = float("-inf")  # not before this time, after a failure
+        self._retry_at = float("-inf")  # after a failure, the store is not opened before this time
 
     @property
     def is_persistent(self) -> bool:

@@ -1,8 +1,8 @@
 """The remote tools of a response: listed before the model answers, called between its rounds.
 
-If a server cannot be listed, the client gets the error; if a call fails or the limit is reached,
-the model gets it. None of these fails the response. A tool that needs approval is not called before
-the client approves.
+If a server's tools cannot be listed, the client gets the error in the response; if a call fails or
+the limit is reached, the model gets the error. Neither fails the response. A tool that needs
+approval is not called before the client approves.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class RemoteTools:
         self._rounds = 0
         self._seconds_left = self._limits.seconds
         self.read_media: ReadMedia | None = None  # decodes pictures and sound for the model
-        self._media_count = 0  # that the model got
+        self._media_count = 0  # of media that the model got
         self._approved: list[Item] = []  # approval requests that the client has approved
         self.tools = tuple(self._make_tools())  # as the model gets them
 

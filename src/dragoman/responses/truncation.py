@@ -1,7 +1,7 @@
 """Truncation: drops the beginning of a conversation that is too long for its model.
 
-Whole exchanges are dropped, oldest first, each from one user message to the next, and as few as
-leave room for an answer. The leading system messages and the last exchange stay.
+Whole exchanges, each from one user message to the next, are dropped, oldest first, and only as many
+as necessary to leave room for an answer. The leading system messages and the last exchange stay.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Builds the long-lived services of a server from its settings.
 
-Nothing here knows HTTP. `http.app.App` and the command line receive the `Runtime` and hand its
-services on explicitly.
+This package is independent of HTTP. `http.app.App` and the command line receive the `Runtime` and
+pass its services on explicitly.
 
 model_catalog    the models that the settings name: files, directories, servers
 startup_model    loads the default model, and waits for the server that runs it
@@ -91,7 +91,7 @@ class Runtime(Struct, frozen=True, kw_only=True, eq=False):
     memory: int  # bytes that the process could use when it started
     load_settings: Callable[[], Settings]  # reads them again, or raises `SettingsError`
     tracer_provider: object | None = None  # of OpenTelemetry; None is that of the program
-    owns_tracer_provider: bool = False  # and so closes it
+    owns_tracer_provider: bool = False  # then it closes the provider
 
     async def aclose(self) -> None:
         await self.services.aclose()  # the replay service writes to the store when it closes

@@ -1,6 +1,6 @@
 """Loads the model that a server was started for, and waits for the server that runs it.
 
-Containers start in any order, so an upstream server that does not answer yet is no error: it is
+Containers start in any order, so an upstream server that does not answer yet is not an error: it is
 asked again, after ever longer delays, while ours answers 503. A server that answers but cannot be
 used (another tokenizer, a rejected key, an untrusted certificate) ends the program.
 """

@@ -5,9 +5,9 @@ thread that writes and one for the thread that reads, which no lock delays. Writ
 take the write lock when they begin: one that reads first and asks for the lock later can fail
 because another process wrote in between. PostgreSQL has one connection per thread.
 
-A transaction waits a few seconds for a lock. Once that was in vain, the next ones hardly wait,
-until one succeeds: a database that another process has locked fails fast. On a full disk,
-a transaction that frees space uses the `DiskReserve`.
+A transaction waits a few seconds for a lock. After that has failed, later transactions wait only
+briefly until one succeeds, so that requests fail fast while another process has locked the
+database. On a full disk, a transaction that frees space uses the `DiskReserve`.
 
 Messages of the database go to the log. Clients learn only that it is unavailable or full.
 """
@@ -40,7 +40,7 @@ log = logging.getLogger("dragoman.store")
 T = TypeVar("T")
 
 LOCK_TIMEOUT = 5.0  # seconds to wait for a lock or a connection
-RETRY_LOCK_TIMEOUT = 0.2  # the same, after a wait in vain
+RETRY_LOCK_TIMEOUT = 0.2  # the same, after a wait has timed out
 STATEMENT_TIMEOUT = 60.0  # seconds
 VACUUM_PAGES = 2000  # pages of a SQLite file that are freed at once
 VACUUM_PAGES_FULL = 200  # the same on a full disk, where moving a page needs space, too

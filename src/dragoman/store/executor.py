@@ -1,4 +1,4 @@
-"""Runs transactions in threads of their own, so that the event loop never waits for the database.
+"""Runs transactions in dedicated threads, so that the event loop never blocks on the database.
 
 A SQLite file has a thread that writes, because it takes one writing transaction at a time, and one
 that reads; PostgreSQL has a few for both. Committing a transaction to disk takes milliseconds, so

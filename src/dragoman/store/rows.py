@@ -18,7 +18,7 @@ Status: TypeAlias = Literal[
     "queued", "in_progress", "completed", "incomplete", "failed", "cancelled"
 ]
 RUNNING: tuple[Status, ...] = ("queued", "in_progress")  # every other status is final
-ROW = 300  # bytes that each row of any table counts, besides its texts
+ROW = 300  # bytes that each row counts for, in addition to its texts
 
 NumberedFrames: TypeAlias = Sequence[tuple[int, bytes]]  # encoded events and their numbers
 # turns the body of a running response into that of one whose server died

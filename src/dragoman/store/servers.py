@@ -1,4 +1,4 @@
-"""The servers that use one database, and which of them are dead.
+"""Registers the servers that use one database, and finds those that are dead.
 
 Every open store registers as a server. A running response belongs to the server that added it: when
 another server notices that this one is dead, it marks those responses as failed. A batch belongs to
@@ -64,13 +64,13 @@ class ServerRepository:
         self._connection.execute(self._upsert().on_conflict_do_nothing())
 
     def record_heartbeat(self) -> None:
-        """Report that this server is alive, and register it again if it was taken for dead."""
+        """Record that this server is alive; register it again if it was taken for dead."""
         now = {"beat": get_current_time(self._connection)}
         statement = self._upsert().on_conflict_do_update(index_elements=["id"], set_=now)
         self._connection.execute(statement)
 
     def unregister(self) -> ServerProcess:
-        """Remove this server; what is returned stands for the responses that it leaves behind."""
+        """Remove this server; return the entry under which its running responses can be failed."""
         self._connection.execute(delete(servers).where(servers.c.id == self._this.id))
         return _make_unregistered(self._this.id)
 

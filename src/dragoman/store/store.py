@@ -7,7 +7,7 @@
 One call is one transaction; its changes are on disk when the call returns. Maintenance runs by
 itself while a store is open.
 
-The database library takes long to import, so it is imported when a store is opened.
+The database library is slow to import, so it is imported when a store is opened.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """How long the event loop keeps its callbacks waiting.
 
-One timer asks to be called every `INTERVAL` seconds; the time by which it is late is the lag, which
-every request of the server waits for, too. While something blocks the loop, the timer cannot run,
-so each call that was missed counts with the wait that it would have had. A quantile of the lag is
-therefore what a request that arrives at a random moment waits, however long the loop was blocked.
+A timer is due every `INTERVAL` seconds; the lag is how late it is called, and every request of the
+server waits as long. While something blocks the loop, the timer cannot run, so each missed call
+counts with the wait that it would have had. A quantile of the lag is therefore the wait of a
+request that arrives at a random moment, however long the loop was blocked.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class ChoiceCounts(Protocol):
 
     completion_tokens: int
     call_names: list[str]  # of the tools that it called
-    rejected_calls: list[str]  # why text that looked like calls is none
+    rejected_calls: list[str]  # why text that looked like calls was rejected
 
     @property
     def is_finished(self) -> bool: ...
@@ -50,7 +50,7 @@ class StageTime(Struct, frozen=True):
 
 
 class StageTimer(Struct, eq=False):
-    """Adds the time of a block to a list of stages. A request has many, so it is no generator."""
+    """Adds the time of a block to a list of stages. A class, since a generator is slower."""
 
     stages: list[StageTime]
     name: str
@@ -133,7 +133,7 @@ class RequestRecord(Struct, eq=False):
     stages: list[StageTime] = []  # that have ended
     generation: Generation | None = None  # in progress
     call_seconds: dict[str, float] = {}  # in functions that are called for every step
-    # For those who ask for them, or where the operator logs prompts
+    # Collected only for requests that ask for them, or if the operator logs prompts
     logs_content: bool = False
     prompts: list[str] = []
     prompt_ids: list[list[int]] = []

@@ -1,6 +1,6 @@
 """What an answer says about its request: timings, a trace, the rendered prompt and the raw output.
 
-An answer carries a report only if its request asks for one, as fields beside the answer: `timings`
+An answer carries a report only if its request asks for one, as fields next to the answer: `timings`
 with the field names of llama-server, `brick_trace`, `step_trace` or `layer_trace`, and `debug`.
 """
 

@@ -1,4 +1,4 @@
-"""One choice of an answer, followed through the server's events.
+"""Tracks one choice of an answer through the server's events.
 
 `ChoiceProgress` takes tokens and returns steps: it knows where a stop token or the limit ends the
 choice, and which tokens are missing when a request ends before the choice does. It does no input or
@@ -56,7 +56,7 @@ class ChoiceProgress:
         return new
 
     def end_request(self, event: NativeEvent) -> None:
-        """Note that the request is over for this choice."""
+        """Record that the request has no more tokens for this choice."""
         if not self.has_request_ended:
             self.lost_tokens = self.count_new_tokens(event)
             self.has_ended_early = self._predicted < self._requested

@@ -155,7 +155,7 @@ class LlamaCppEngine:
         return await self._media.count(prompt, media)
 
     async def can_continue(self, job: Job, prompt: list[int]) -> bool:
-        """Whether a request may continue an answer: beside media, the answer is read as text."""
+        """Whether a request may continue an answer: with media, the answer is re-read as text."""
         return not job.media or (await self.count_prompt(prompt, job.media)).is_exact
 
     async def admit(self, job: Job) -> None:
@@ -164,7 +164,7 @@ class LlamaCppEngine:
         check_job(job, ids, count, self)
         if job.grammar is not None:
             await check_grammar(job.grammar, self._masker, job.cache_scope)
-            # otherwise it would wait for a slot here
+            # without a free slot, `generate` verifies it, so that `admit` need not wait
             if self.slots.free and not self._verifier.has_verified(job):
                 async with self.slots.acquire(1, make_cache_label(job)) as lease:
                     await self._verifier.verify(job, lease)
@@ -196,6 +196,8 @@ class LlamaCppEngine:
                         yield step
 
     async def prepare_slot(self, job: Job, ids: list[int], lease: SlotLease) -> None:
+        """Fill the slot with as much of the prompt as is cached, or shared with other jobs."""
+
         async def prefill(prefix: Sequence[int]) -> None:
             request = NativeRequest(prompt=[*prefix], max_tokens=0, seed=0)
             plain = msgspec.structs.replace(job, grammar=None, logprobs=None)
@@ -254,7 +256,7 @@ class LlamaCppEngine:
         return await self._tokenize(text, add_special=False, parse_special=special)
 
     async def probe(self) -> float:
-        """Return once the native threads have answered: how long a step takes, in seconds."""
+        """Wait until the native threads have answered; return the seconds that a step takes."""
         if self._media is None or not self._media.is_encoding:
             await self._native.client.get(PROBE_PATH)
         await self._pooling.probe(PROBE_PATH)
@@ -277,7 +279,7 @@ class LlamaCppEngine:
             self._native.leave_running()
 
     async def _wait_idle(self) -> None:
-        """Wait until every slot is free: a request for all of them runs only then."""
+        """Wait until every slot is free, by a request that needs all of them."""
         job = Job(id="idle", prompt=[0], sampling=Sampling(temperature=0.0), cache_prompt=False)
         request = NativeRequest(prompt=[0], max_tokens=1, seed=0, choices=self._plan.memory.slots)
         await self.client.post("/completion", self.build_body(job, request) | {"stream": False})
@@ -306,7 +308,7 @@ class LlamaCppEngine:
             raise self.parse_error(body)
         return msgspec.json.decode(body, type=_ServerTokens).tokens
 
-    # for `generation`, `logprobs` and `validate`
+    # Called by `generation`, `logprobs` and `validate`
 
     def find_ids(self, event: NativeEvent, count: int) -> list[int] | None:
         """Return the ids of all tokens that the event reports; None if they are not known."""
@@ -342,13 +344,13 @@ class LlamaCppEngine:
         return event_decoder.decode(answer)
 
     async def _post(self, body: dict[str, Json]) -> bytes:
-        status, answer = await self.client.post("/completion", self._put_in_media(body))
+        status, answer = await self.client.post("/completion", self._convert_media(body))
         if status != 200:
             raise self.parse_error(answer)
         return answer
 
-    def _put_in_media(self, body: dict[str, Json]) -> dict[str, Json]:
-        """Return a body as the server takes it: a prompt with media is a text."""
+    def _convert_media(self, body: dict[str, Json]) -> dict[str, Json]:
+        """Return the body with its media in the form of the server: the prompt becomes a text."""
         media = body.get("media")
         if media is None or self._media is None:
             return body
@@ -368,7 +370,7 @@ class LlamaCppEngine:
             response.close()
 
     async def _open(self, body: dict[str, Json]) -> NativeResponse:
-        response = await self.client.open("/completion", self._put_in_media(body))
+        response = await self.client.open("/completion", self._convert_media(body))
         if response.status == 200:
             return response
         try:

@@ -1,7 +1,7 @@
-"""A job as the native server's JSON, and the server's events as Structs.
+"""Converts jobs to the native server's JSON, and defines the server's events as Structs.
 
-The server has defaults of its own for everything, which are not ours. So every field that affects
-the answer is sent with every request, from the job's resolved sampling.
+The server's defaults differ from ours. So every field that affects the answer is sent with every
+request, from the job's resolved sampling.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tokens that end inside a character.
+"""Finds the ids of tokens that end inside a character.
 
 The server reports no token until its text is whole characters. A character of three bytes may be
 three tokens, of which only the last is named; the count shows that two are missing. Their ids are

@@ -1,4 +1,4 @@
-"""How long one step of the native server takes.
+"""Measures how long one step of the native server takes.
 
 While the server computes a step, which may process a whole batch of prompt tokens, it answers
 nothing. How long that takes on this machine decides when its silence means that it hangs.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dragoman.engines.llamacpp.params import PromptProgress
 
 PATIENCE = 3.0  # how many times longer than expected something may take
-DECAY = 0.7  # of the time per token with each batch, so that a slow moment is forgotten
+DECAY = 0.7  # factor by which the time per token shrinks with each faster batch
 
 
 class PromptSpeed:
@@ -26,15 +26,15 @@ class PromptSpeed:
         return max(self._batch * self._token_seconds, self._media_seconds)
 
     def expect_media(self, seconds: float) -> None:
-        """Note how long the media of a job will take to encode."""
+        """Expect media that take this long to encode."""
         self._media_seconds = max(self._media_seconds, seconds)
 
     def estimate_seconds(self, tokens: int) -> float:
-        """Return how long so many tokens of a prompt take."""
+        """Return how long this many tokens of a prompt take."""
         return tokens * self._token_seconds
 
     def allow_seconds(self, tokens: int) -> float:
-        """Return how long a step with so many tokens may take at most."""
+        """Return how long a step with this many tokens may take at most."""
         return PATIENCE * tokens * self._token_seconds
 
     def add(self, progress: PromptProgress) -> None:

@@ -1,13 +1,13 @@
-"""Prompts that are no longer in a slot: their KV caches, saved in memory.
+"""Saves the KV caches of prompts that are no longer in a slot.
 
 The native server writes the state of a slot to a file and reads it back. The file is an anonymous
 one in memory, which has no name and ends with the process; where the system has none, it is a file
 in the directory of the server's socket, which only this user can enter.
 
-Each state has a label, and only jobs with the same label find it. When the states need more memory
-than they may, the label that needs the most loses its least recently used one, so that one owner
+Each state has a label, and only jobs with the same label find it. When the states exceed their
+memory limit, the label that uses the most loses its least recently used one, so that one owner
 cannot push out all others. A public state holds exactly one prefix that the operator has
-made public; it has no label and stays.
+made public; it has no label and is never dropped.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class StateStore:
         )
 
     async def save(self, slot: Slot) -> None:
-        """Save what is in a slot, unless that is saved or too large."""
+        """Save the content of a slot, unless it is saved already or too large."""
         label, tokens = slot.label, slot.tokens
         if label is None or len(tokens) * self._token_size > self._limit:
             return
@@ -212,7 +212,7 @@ class StateStore:
         if status == 200:
             return msgspec.json.decode(body, type=_SlotResponse)
         level = logging.DEBUG if self._has_failed else logging.WARNING
-        self._has_failed = True  # it may fail each time, which one warning is enough for
+        self._has_failed = True  # warn only once, since it may fail each time
         log.log(level, "cannot %s the state of a slot: %s", action, body[:200])
         return None
 

@@ -1,4 +1,4 @@
-"""Prompts that begin the same and come at the same time: the first computes the beginning for all.
+"""Computes the common beginning of concurrent prompts once, for all of them.
 
 Each slot has a KV cache of its own, so that requests with the same long prompt would all process it
 at once, each in its slot. Instead, the first one of a label *leads*: its prompt is processed by a
@@ -8,8 +8,8 @@ its slot is saved (`saved_states`, within its limit of bytes) and restored into 
 them generate. A follower that gets no state after all (the leader was cancelled or failed, or its
 state is too large to be saved) leads itself, or processes its prompt alone.
 
-Nobody waits for a follower, and a leader waits for nobody. A prompt that is processed in a moment
-is not shared: a request more would take longer than it saves.
+No job waits for a follower, and a leader waits for no job, so there is no deadlock. A prompt that
+is processed quickly is not shared: the additional request would take longer than it saves.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from dragoman.engines.llamacpp.slot import CacheLabel
 from dragoman.types.common_prefix import count_common_prefix
 
 MIN_SHARED = 256  # tokens of a prompt; fewer are not worth waiting for
-MIN_SECONDS = 0.1  # of processing them
+MIN_SECONDS = 0.1  # to process them; less is not worth waiting for
 MAX_WAITS = 2  # of one job, for one leader after the other
 
 
 class LeadingPrefill(Struct, eq=False):
-    """A prompt that is being processed, and those who wait for it."""
+    """A prompt that is being processed, and the number of jobs that wait for it."""
 
     label: CacheLabel
     prompt: Sequence[int]
@@ -37,7 +37,7 @@ class LeadingPrefill(Struct, eq=False):
     followers: int = 0
 
     async def wait(self) -> None:
-        """Wait until the prompt is processed, or never will be."""
+        """Wait until the prompt is processed, or its leader has failed."""
         self.followers += 1
         try:
             await self.is_done.wait()
@@ -49,17 +49,17 @@ class SharedPrefills:
     """The prompts of all slots that are being processed for others, too."""
 
     def __init__(self, estimate_seconds: Callable[[int], float]) -> None:
-        """`estimate_seconds` returns how long so many tokens take."""
+        """`estimate_seconds` returns how long a number of tokens takes."""
         self.min_tokens, self.min_seconds = MIN_SHARED, MIN_SECONDS
         self._estimate_seconds = estimate_seconds
         self._leading: list[LeadingPrefill] = []
 
     def is_worthwhile(self, tokens: int) -> bool:
-        """Whether so many tokens take long enough to process them for others, too."""
+        """Whether this many tokens take long enough to process them for other jobs, too."""
         return tokens >= self.min_tokens and self._estimate_seconds(tokens) >= self.min_seconds
 
     def find(self, label: CacheLabel, prompt: Sequence[int], known: int) -> LeadingPrefill | None:
-        """Return whom to follow: one that shares much more of the prompt than is known already."""
+        """Return the prompt to follow: one that shares much more than is cached already."""
         candidates = [leading for leading in self._leading if leading.label == label]
         best = max(
             candidates, key=lambda other: count_common_prefix(other.prompt, prompt), default=None

@@ -1,4 +1,4 @@
-"""One slot of the native server, as far as its content is known."""
+"""What is known about the content of one slot of the native server."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Slot:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.label: CacheLabel | None = None  # None: its content may be anybody's
+        self.label: CacheLabel | None = None  # None: its content may belong to any owner
         self.tokens: list[int] = []  # its content, as far as it is known
         self.used_at = 0
         self.is_free = True

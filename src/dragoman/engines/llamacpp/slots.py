@@ -1,8 +1,8 @@
-"""Who holds the slots of the native server, first come first served, and whose prompts they keep.
+"""Assigns the slots of the native server to jobs, and tracks whose prompts the slots contain.
 
 The server accepts any number of requests and assigns its slots by a rule of its own, under which a
-request for several choices can wait forever. So it never gets more requests than it has slots. A
-request that waits here costs the server nothing and is cancelled without it.
+request for several choices can wait forever. So it never gets more requests than it has slots. Jobs
+wait here instead, in order of arrival; cancelling a waiting job does not involve the server.
 
 **Cache scopes.** A slot keeps the KV cache of the last prompt and answer that ran in it, and a
 request whose prompt begins the same reuses it. The server compares tokens alone, so it would reuse
@@ -79,9 +79,9 @@ class SlotLease:
     async def run(
         self, work: Coroutine[object, None, T], discard: Callable[[T], object] = bool
     ) -> T:
-        """Wait for work on the slot, which goes on if this is cancelled; then discard its result.
+        """Return the result of work on the slot. Cancelling this does not stop the work.
 
-        The slot is not free before the work is done.
+        The slot is not free before the work is done; its result is then passed to `discard`.
         """
         task = asyncio.ensure_future(work)
         self.pending.add(task)
@@ -110,11 +110,11 @@ class SlotLease:
         return response
 
     def watch_answer(self, prompt: list[int], ids: list[int]) -> None:
-        """Note where the tokens of the answer are collected, which will be in the slot."""
+        """Remember the list that collects the answer's tokens, which will be in the slot."""
         self._prompt, self._answer = prompt, ids
 
     def note_content(self) -> None:
-        """Note what is in the slot at the end, as far as it is known."""
+        """Record the content of the slot at the end of the job, as far as it is known."""
         if self.may_reuse and self._answer:
             self.slot.tokens = self._prompt + self._answer
 
@@ -138,7 +138,7 @@ class SlotLease:
             await self._lead(store, self._prefills, prompt, prefill)
 
     async def _follow(self, store: StateStore, prompt: Sequence[int], known: int) -> bool:
-        """Wait for others who process the beginning of this prompt; whether there were any."""
+        """Wait for jobs that process the beginning of this prompt; False if there are none."""
         for waits in range(MAX_WAITS):
             leading = None
             if self._prefills is not None:
@@ -153,7 +153,7 @@ class SlotLease:
     async def _lead(
         self, store: StateStore, prefills: SharedPrefills, prompt: Sequence[int], prefill: Prefill
     ) -> None:
-        """Process a long prompt, all but its last token, for others that begin the same, too."""
+        """Process a long prompt up to its last token, also for jobs that begin with the same."""
         kept = self.slot.count_reusable(self.label, prompt)
         beginning = prompt[:-1]
         if not prefills.is_worthwhile(len(beginning) - kept):
@@ -165,7 +165,7 @@ class SlotLease:
                 await self.run(store.save(self.slot))
 
     async def vacate(self) -> None:
-        """Save the content of the slot and give it up."""
+        """Save the content of the slot, and mark the slot as empty."""
         await self._save_content(0)
         self.slot.clear_content()
 

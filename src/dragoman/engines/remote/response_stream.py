@@ -7,7 +7,7 @@ in; then the connection is not read, and the server has to wait.
 `StallWatch` looks at all running responses from time to time, and ends those that are silent for
 too long. Comments, which servers send from another thread than the one that generates, do not count
 as progress. Before its first frame a request may wait in the server's queue: as long as the server
-makes progress for others, that is no stall.
+makes progress for others, that is not a stall.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class ResponseStream:
             self.done.set_result(None)
 
     def _end_whole(self, body: bytes) -> None:
-        """Read a body that is no stream, as if it were the only frame of one."""
+        """Read a body that is not a stream, as if it were the only frame of one."""
         if self.done.done():
             return
         try:

@@ -111,7 +111,7 @@ def parse_url(url: str) -> SplitResult:
         raise ValueError("the address contains a user or a password; set the API key instead")
     try:
         is_address = parts.scheme in PORTS and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # the port is no number, or too large
+    except ValueError:  # the port is not a number, or too large
         is_address = False
     if not is_address:
         raise ValueError(f"{url!r} is not an address such as http://HOST:PORT")

@@ -56,7 +56,7 @@ class _Transport(Protocol):
 
 
 class FrameWriter(Protocol):
-    """The part of an `asyncio.StreamWriter` that `StepSender` needs."""
+    """The methods of `asyncio.StreamWriter` that `StepSender` calls."""
 
     @property
     def transport(self) -> _Transport: ...
@@ -129,7 +129,7 @@ class EngineServer:
         sender.steps_together = bool(getattr(engine, "steps_together", False))
 
     def handle(self, message: messages.ToChild) -> bool:
-        """Act on a message; False when the process must end."""
+        """Handle a message; return False when the process must end."""
         match message:
             case messages.StartJob(number, job):
                 self._create_task(number, self._run_job(number, job))
@@ -207,7 +207,7 @@ class EngineServer:
     def _end_process(self, error: EngineDied) -> None:
         """End at once: the parent fails all jobs and starts another child."""
         log.error("%s", error)
-        end_process(1)  # not only the connection, since the parent kills a process that lost it
+        end_process(1)  # exit code 1: closing the connection alone would look like a kill
 
 
 async def _call_engine(engine: Engine, call: messages.EngineCall) -> object:

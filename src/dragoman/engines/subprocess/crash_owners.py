@@ -1,27 +1,27 @@
-"""Owners whose requests make an engine die again and again, each time with another request.
+"""Pauses owners whose requests make an engine die repeatedly, each time with another request.
 
 A request that crashes the engine twice is refused (`suspects`), but its owner may change it. So the
 deaths of an engine are counted by owner, too. An owner is known by its cache scope; where no API
 key is required there is none, and nothing here applies.
 
-A request that crashes an engine mostly does so before its first token. So a death is counted
+A request that crashes an engine usually does so before its first token. So a death is counted
 against the owners of requests that had no token yet; if there was none, against all that were
-running. The candidates are the owners that each of the last deaths was counted against. Who merely
-ran beside the one that crashes the engine is not among them for long, unless it always starts
-requests at the same time; as long as there are several candidates, nobody is refused.
+running. The candidates are the owners that every recent death was counted against. An innocent
+owner is soon eliminated, unless it always starts requests at the same time as the guilty one; while
+there are several candidates, nobody is refused.
 
 A death whose cause is unclear, because the engine was killed or hung, may come from a request (too
-much memory, an endless loop) or from outside: an operator, the kernel, a stopped process. It comes
-at any moment then, and between two of them a busy owner gets answers. So it is counted only against
-owners to whom the dead process had given nothing at all, neither a token nor a result, and the one
-that remains is paused only if others did get something. An owner that also sends requests that are
-answered cannot be distinguished from one that merely was there, and is not paused.
+much memory, an endless loop) or from outside: an operator, the kernel, a stopped process. Deaths
+from outside come at any moment, and between two of them a busy owner gets answers. So such a death
+is counted only against owners to whom the dead process had given nothing at all, neither a token
+nor a result, and the last candidate is paused only if others did get something. An owner some of
+whose requests are answered cannot be distinguished from an innocent one, and is not paused.
 
 A single candidate is paused from the third death on, for a time that doubles with each death: its
 requests are refused with `TooManyCrashes`, and all others are served. An owner that was alone in
-three deaths is paused although others have crashed the engine in between. A death without an owner
-that became the only candidate by elimination clears it. An owner that nobody shares the engine with
-is not paused either, since that would help nobody.
+three deaths is paused even if others have crashed the engine in between. An owner that was found by
+elimination is cleared by the next death in which it had no request. An owner that uses the engine
+alone is not paused either, since that would help nobody.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ REMEMBER_OWNER_SECONDS = 3600.0
 
 
 class CrashHistory(Struct):
-    """What is known of one owner."""
+    """The deaths that were counted against one owner, and its pause."""
 
     deaths_alone: int = 0  # in which nobody else had a request
     last_death: float = 0.0
@@ -65,7 +65,7 @@ class DeathSeries(Struct):
 
     @property
     def culprit(self) -> str:
-        """The only candidate, or nobody."""
+        """The only candidate; empty if there is none, or several."""
         return next(iter(self.candidates)) if len(self.candidates) == 1 else ""
 
 
@@ -79,7 +79,7 @@ class CrashOwners:
         self._crashes, self._unclear = DeathSeries(), DeathSeries()
 
     def blame(self, owners: Collection[str]) -> str:
-        """Note whose requests were running in a crash; return whom it is counted against, or ""."""
+        """Count a crash against the owners of running requests; return the one to blame, or ""."""
         now, involved = self._clock(), frozenset(owners)
         if not involved:
             return ""
@@ -90,9 +90,9 @@ class CrashOwners:
         return owner if owner and self._count(owner, series.deaths, is_alone=is_alone) else ""
 
     def blame_unclear(self, starters: Collection[str], answered: Collection[str]) -> str:
-        """Do the same for a death that may have come from outside.
+        """Like `blame`, for a death that may have come from outside.
 
-        `answered` are the owners that got something from the engine that died.
+        `answered` are the owners that got a token or a result from the engine that died.
         """
         now, given, series = self._clock(), frozenset(answered), self._unclear
         series.candidates -= given
@@ -107,7 +107,7 @@ class CrashOwners:
         return owner if self._count(owner, series.deaths) else ""
 
     def _clear_absent(self, series: DeathSeries, involved: frozenset[str]) -> None:
-        """End the pause of an owner that was found by elimination, since it was not this one."""
+        """Clear an owner that was found by elimination, if it was not involved in this death."""
         owner = series.culprit
         if owner and owner not in involved:
             history = self._find(owner)
@@ -115,7 +115,7 @@ class CrashOwners:
                 history.paused_until = 0.0
 
     def _count(self, owner: str, deaths: int, *, is_alone: bool = False) -> bool:
-        """Count a death against its only candidate; whether the owner is paused."""
+        """Count a death against its only candidate; return whether the owner is paused."""
         now, history = self._clock(), self._find(owner) or CrashHistory()
         history.deaths_alone += is_alone
         history.last_death = now
@@ -142,7 +142,7 @@ class CrashOwners:
         )
 
     def _has_others(self, now: float) -> bool:
-        """Whether several owners have used the engine of late."""
+        """Whether several owners have used the engine recently."""
         recent = now - REMEMBER_OWNER_SECONDS
         return sum(last_call > recent for last_call in self._last_calls.values()) > 1
 

@@ -40,7 +40,7 @@ from dragoman.types.loop_share import yield_after
 from dragoman.types.media_ids import PromptCount
 from dragoman.types.text_pair import TextPair
 
-MAX_TICK = 1.0  # seconds between two looks at the progress of a child
+MAX_TICK = 1.0  # seconds between two checks of a child's progress
 TICKS_PER_TIMEOUT = 10
 REPORTED_LINES = 10  # of the engine's log, after a crash
 EngineState: TypeAlias = Literal["starting", "ready", "restarting", "stopped"]
@@ -95,7 +95,7 @@ class SubprocessEngine:
 
     @property
     def last_lines(self) -> list[str]:
-        """The last lines that the present child, or the one before it, printed."""
+        """The last lines that the child printed; during a restart, those of the previous child."""
         return [] if self._connection is None else list(self._connection.process.last_lines)
 
     async def start(self) -> None:
@@ -228,12 +228,12 @@ class SubprocessEngine:
                 raise ModelBroken("The engine took too long to load the model.") from None
             raise
         self._sleep = EngineSleep()
-        connection.on_close = lambda: self._note_disconnect(connection)
+        connection.on_close = lambda: self._on_disconnect(connection)
         self.capabilities = ready.capabilities
         self._set_state("ready")
         return connection
 
-    def _note_disconnect(self, connection: ChildConnection) -> None:
+    def _on_disconnect(self, connection: ChildConnection) -> None:
         if self.state == "ready":
             self.failure = self.failure or "died"
             self._schedule.plan(asyncio.get_running_loop().time())
@@ -285,7 +285,7 @@ class SubprocessEngine:
         interval = min(MAX_TICK, timeout / TICKS_PER_TIMEOUT)
         exited = asyncio.ensure_future(connection.wait_exited())
         probes: set[asyncio.Task[None]] = set()
-        silence = 0.0  # while there is no work
+        silence = 0.0  # seconds without any data from a child that has no work
         try:
             while not exited.done():
                 received, started_at = connection.process.read_count, loop.time()
@@ -295,7 +295,7 @@ class SubprocessEngine:
                     probes.add(probe)
                     probe.add_done_callback(probes.discard)
                 await asyncio.wait({exited}, timeout=interval)
-                # a longer pause is one of this process
+                # if it took longer, this process itself was paused
                 elapsed = min(loop.time() - started_at, 2 * interval)
                 connection.watch.tick(elapsed)
                 has_work = bool(connection.watch.calls)
@@ -352,7 +352,7 @@ class SubprocessEngine:
                 async with asyncio.timeout(self._timing.restart_wait):
                     await self._is_up.wait()
         if outcome is not None:
-            outcome.check()  # what the last death counts against is known now
+            outcome.check()  # while this waited, the last death may have been counted
         self._suspects.owners.check(get_cache_scope())
         connection = self._connection
         if self.state == "ready" and connection is not None and connection.error is None:
@@ -379,7 +379,7 @@ class SubprocessEngine:
 
 
 async def _probe(connection: ChildConnection) -> None:
-    """Ask the engine for a sign of life. An engine whose probe fails gets no more of them."""
+    """Probe the engine once. If `probe` itself fails, the engine is not probed again."""
     try:
         seconds = await connection.call(messages.ProbeEngine, float)
     except EngineDown:

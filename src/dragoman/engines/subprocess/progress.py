@@ -1,4 +1,4 @@
-"""Whether an engine makes progress.
+"""Detects an engine that makes no progress.
 
 An engine can hang while its process lives and its event loop answers: a native thread waits for a
 lock, a device or a debugger. So the parent watches the work itself, once for each `tick`:
@@ -6,16 +6,16 @@ lock, a device or a debugger. So the parent watches the work itself, once for ea
 - **Progress** is a step of a job, also of one that is cancelled afterwards, the end of a call, or
   the answer to a probe. A probe is a call that passes through the thread that generates; an engine
   that has one is asked at the start, and whenever a call waits. Nothing is counted for each token:
-  a queue of steps looks different at the next tick if any have arrived, whether the client reads
-  them or not, so a slow client is no hang.
+  at the next tick, the state of a queue of steps shows whether any have arrived, whether the client
+  reads them or not, so a slow client does not look like a hang.
 - **A hang** is work without progress for `limit` seconds. The limit is `timeout`, or several times
   what one step of the engine takes on a slow machine, as the engine estimates and probes measure.
   For an engine without a probe, whose prompts are processed unseen, the limit grows with the
   length of the prompts that wait for their first step, at the speed measured so far.
 - **A stuck call** gets nothing more while the engine answers its probes. It fails alone.
 
-Time is counted in ticks, none of which counts for more than twice its length. So a pause of this
-process (SIGSTOP, a suspended laptop, a changed clock) is not taken for one of the engine.
+Time is counted in ticks, and callers count none for more than twice its length. So a pause of this
+process (SIGSTOP, a suspended laptop, a changed clock) is not taken for a hang of the engine.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ STEP_FACTOR = 3.0  # a step may take this many times what it took before
 STUCK_FACTOR = 3.0  # how much longer than an engine a call may make no progress
 PREFILL_FACTOR = 3.0
 FIRST_TOKEN_SECONDS = 0.02  # per token of a prompt, before any is measured
-DECAY = 0.9  # of measured durations, so that a slow moment is forgotten
+DECAY = 0.9  # factor by which a measured duration shrinks with each newer measurement
 CHARACTERS_PER_TOKEN = 4
 REPORTED_CALLS = 16  # in the log line about a hang
 CANCELLED_CALLS = 64  # how many are remembered until the next sign of progress
 
 
 class ProgressSource(Protocol):
-    """Where steps arrive. Its state tells later whether any have arrived."""
+    """Where steps arrive; comparing states shows whether any have arrived in between."""
 
     def get_state(self) -> Any: ...
     def has_changed(self, state: Any) -> bool: ...
@@ -66,7 +66,7 @@ class RunningCall(Struct, eq=False):
 
     @property
     def has_answered(self) -> bool:
-        """Whether it has made a step, also since the last tick."""
+        """Whether it has yielded a step, even since the last tick."""
         source = self.source
         return self.has_stepped or (source is not None and source.has_changed(self.last_state))
 
@@ -99,7 +99,7 @@ def list_calls(calls: Sequence[RunningCall]) -> str:
 
 
 def count_tokens(prompt: list[int] | str) -> int:
-    """Return how many tokens a prompt has, about."""
+    """Return how many tokens a prompt has; estimated for a text."""
     return len(prompt) // CHARACTERS_PER_TOKEN if isinstance(prompt, str) else len(prompt)
 
 
@@ -108,7 +108,7 @@ class ProgressWatch:
 
     def __init__(self, timeout: float, has_probe: bool = False) -> None:
         self.calls: dict[int, RunningCall] = {}
-        self.answered_owners: set[str] = set()  # to whom this process has given something
+        self.answered_owners: set[str] = set()  # that got a token or a result from this process
         self.has_probe = has_probe
         self.idle = 0.0  # seconds of work without progress
         self.has_progressed = False  # since the last tick but one
@@ -183,16 +183,16 @@ class ProgressWatch:
         return True
 
     def end_probe(self, step_seconds: float) -> None:
-        """Note that the engine answered; a step of it takes so many seconds, as it estimates."""
+        """Record the answer to a probe: the engine's estimate of how long a step takes."""
         self._is_probing, self._is_alive, self._was_idle_when_cancelled = False, True, False
         self._step_seconds = max(step_seconds, self._probe_age, DECAY * self._step_seconds)
 
     def abandon_probe(self) -> None:
-        """Note that the answer of a probe is not awaited any more."""
+        """Record that nobody waits for the answer to the probe any more."""
         self._is_probing = False
 
     def tick(self, seconds: float) -> None:
-        """Note that so many seconds have passed."""
+        """Update all calls after this many seconds."""
         self._probe_age += seconds
         progressed = [call for call in self.calls.values() if self._update(call, seconds)]
         self.has_progressed = bool(progressed) or self._has_ended_call or self._is_alive
@@ -223,7 +223,7 @@ class ProgressWatch:
         return call.idle >= self.limit * STUCK_FACTOR + self._estimate_prefill([call])
 
     def _update(self, call: RunningCall, seconds: float) -> bool:
-        """Update a call; whether steps have arrived since the last tick."""
+        """Update a call; return whether steps have arrived since the last tick."""
         call.age += seconds
         call.idle += seconds
         if call.source is None:

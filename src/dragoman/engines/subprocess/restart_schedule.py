@@ -1,4 +1,4 @@
-"""When a child process that died is started again: later each time, and later still after many."""
+"""Decides when a dead child process is restarted: after growing delays, and at a limited rate."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ class RestartSchedule:
         self.retry_at = 0.0  # when the next restart begins
 
     def plan(self, now: float) -> None:
-        """Set when the next restart begins. To do so again, later, is harmless."""
+        """Set when the next restart begins, counted from now."""
         self.retry_at = now + self._delay
         if len(self._restart_times) == self._restart_times.maxlen:
             earliest = self._restart_times[0] + self._timing.restart_window
             self.retry_at = max(self.retry_at, earliest)
 
     def add_restart(self, now: float) -> None:
-        """Note that a child is started now."""
+        """Count a restart that begins now."""
         self._delay = min(2 * self._delay, self._timing.max_restart_delay)
         self._restart_times.append(now)
 
     def reset_delay_after(self, lifetime: float) -> None:
-        """Begin with short delays again if a child lived long enough."""
+        """Return to the first, short delay if a child lived long enough."""
         if lifetime >= self._timing.stable_after:
             self._delay = self._timing.first_restart_delay

@@ -1,28 +1,27 @@
-"""Requests that may have crashed an engine.
+"""Finds and refuses requests that crash an engine.
 
 When an engine dies, every call that it was working on is a suspect, known by a digest of what the
 engine gets: prompt, sampling, grammar, adapters, and no id. A suspect that comes again is tried
-once more, one suspect at a time, beside ordinary requests. So the next death has one suspect only:
-a request that merely ran beside the one that crashes the engine finishes this time, and is no
-suspect any more. A request that was running in two deaths is refused with `PoisonRequest`, without
-reaching the engine.
+once more, one suspect at a time, concurrently with ordinary requests. So the next death has only
+one suspect: an innocent request finishes this time, and is no longer suspected. A request that was
+running in two deaths is refused with `PoisonRequest`, without reaching the engine.
 
 What a death proves depends on its cause, which is known once the process has exited:
 
 - A *crash* (a fatal signal, an exit) comes from what the engine was doing. A request that was
   running in two of them is refused for an hour.
 - An engine that *hangs* or is *killed* (SIGKILL) may have been stopped or killed by a request, by
-  exhausting the memory for example, but also by an operator or another process, and then whatever
-  ran merely was there. Requests are refused for a short time that doubles with each such death, so
-  that a popular prompt is back soon after an operator has killed the engine twice. A kill counts
-  only for requests without a token, which allocate memory; a hang for all.
+  exhausting the memory for example, but also by an operator or another process, and then all
+  requests are innocent. Requests are refused for a short time that doubles with each such death, so
+  that a popular prompt works again soon after an operator has killed the engine twice. A kill
+  counts only for requests without a token, which allocate memory; a hang for all.
 
 Owners whose requests make the engine die again and again are refused, too (see `crash_owners`).
-Once a death is counted against one owner, requests of others that ran beside its requests each time
-are no suspects any more.
+Once a death is counted against one owner, other owners' requests that ran at the same time as its
+requests in each death are no longer suspected.
 
 Digests are computed only when an engine dies, and for new requests while there are suspects. They
-are forgotten after an hour, so that bad luck does not count for ever.
+are forgotten after an hour, so that innocent requests are not suspected for ever.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ _encoder = msgspec.msgpack.Encoder(order="deterministic")
 
 
 def compute_digest(content: CallContent) -> bytes:
-    """Return what identifies a request as the engine sees it."""
+    """Return a digest of everything in a request that can crash an engine."""
     fields: object
     if isinstance(content, Job):
         sampling = msgspec.structs.replace(content.sampling, seed=None)
@@ -84,9 +83,9 @@ class Suspect(Struct):
 
     digest: bytes
     owners: frozenset[str]  # who sent it
-    beside: frozenset[str]  # whose requests were running each time
-    deaths: int = 0  # that count
-    has_crashed: bool = False  # one of them was a crash
+    beside: frozenset[str]  # owners whose requests were running in each of its deaths
+    deaths: int = 0  # deaths that count against it
+    has_crashed: bool = False  # at least one of these deaths was a crash
     last_death: float = 0.0
 
     @property
@@ -100,7 +99,7 @@ class Suspect(Struct):
 
 
 class TrialOutcome(Struct):
-    """Whether a call that may have been a suspect did no harm."""
+    """What is known about a call of a suspect: whether it did no harm."""
 
     is_harmless: bool = False
     has_answered: Callable[[], bool] = bool  # whether a job has yielded steps
@@ -177,7 +176,7 @@ class CrashSuspects:
     async def try_call(self, content: CallContent) -> AsyncGenerator[TrialOutcome, None]:
         """Run a call inside this block; a suspect waits for its turn or is refused.
 
-        A suspect whose outcome is harmless is none any more.
+        A suspect whose outcome is harmless is no longer suspected.
         """
         outcome = TrialOutcome()
         digest = compute_digest(content) if len(self._suspects) else b""
@@ -190,7 +189,7 @@ class CrashSuspects:
             outcome.check = lambda: self._check(digest)
             try:
                 yield outcome
-            except (GeneratorExit, asyncio.CancelledError):  # its answer is cut, or not wanted
+            except (GeneratorExit, asyncio.CancelledError):  # its client has cancelled it
                 outcome.is_harmless = outcome.has_answered()
                 raise
             finally:
@@ -218,7 +217,7 @@ class CrashSuspects:
 
 
 def format_wait(seconds: float) -> str:
-    """Say how long to wait, as a person would."""
+    """Return a duration in words, rounded up."""
     minutes = math.ceil(seconds / 60)
     if minutes >= MINUTES_PER_HOUR:
         return "an hour"

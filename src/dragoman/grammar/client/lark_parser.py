@@ -94,7 +94,7 @@ Tokens: TypeAlias = list[tuple[str, str]]  # kind and text
 
 
 class LarkGrammar:
-    """The rules of a grammar by name; `ignored` terminals may stand between two others."""
+    """The rules of a grammar by name; `ignored` terminals may come between two others."""
 
     def __init__(self, source: str) -> None:
         self.regexes = RegexBuilder()

@@ -154,7 +154,7 @@ class RuleWriter:
 
     @cached_property
     def _ignored_text(self) -> str:
-        """What may stand between two terminals and is ignored."""
+        """The expression for text that the grammar ignores between two terminals."""
         texts = [
             text for text in map(self._terminals.write, self.grammar.ignored) if text is not None
         ]
@@ -165,7 +165,7 @@ class RuleWriter:
     def _write_first(self, expression: Expression) -> str | None:
         """Write a nonempty expression at the start of the text; None if it matches no such text.
 
-        Ignored terminals stand between two others, so not before the first.
+        Ignored terminals come between two others, so not before the first.
         """
         if not self.is_writable(expression, self.writable_rules):
             return None

@@ -1,4 +1,4 @@
-r"""How a text is written: which characters stand for themselves, are escaped, or cannot occur.
+r"""Describes how a text is written: which characters are plain, escaped, or forbidden.
 
 A lexer is greedy and does not backtrack. So the written text is split into pieces: a run of
 characters that stand for themselves, or one escape. In quotes, a backslash starts an escape. Up to
@@ -141,7 +141,7 @@ TextSyntax: TypeAlias = QuotedSyntax | DelimitedSyntax
 
 
 def _write_hex_range(low: int, high: int, digits: int = 4) -> list[str]:
-    """Return regular expressions for the numbers of a range, in so many hexadecimal digits."""
+    """Return regular expressions for the numbers of a range, with `digits` hexadecimal digits."""
     if low > high:
         return []
     if digits == 0:

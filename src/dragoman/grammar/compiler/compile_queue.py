@@ -1,8 +1,8 @@
-"""The compiles that wait for a worker, with a turn for each owner.
+"""A bounded queue of compiles that wait for a worker, served owner by owner.
 
 Owners take turns, each with its oldest compile, so that a flood of specs from one delays another by
-one compile at most. A full queue takes room from the owner with the most compiles: its newest one
-leaves, and an owner with fewer gets in.
+one compile at most. When the queue is full, an owner with fewer compiles displaces the newest one
+of the owner with the most.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Generic, Protocol, TypeVar
 
 
 class OwnedItem(Protocol):
-    """Something that waits, and the cache scope of its owner."""
+    """An item of the queue, which has the cache scope of its owner."""
 
     @property
     def scope(self) -> str: ...

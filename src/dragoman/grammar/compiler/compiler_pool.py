@@ -3,9 +3,9 @@
 Compiling what a client sends can take any amount of time and memory. So worker processes do it,
 each within a budget (see `worker`). A worker that exceeds it is killed and replaced, which fails
 its own spec and no other. In front of the workers is a cache, which also stores errors, and equal
-specs share one compile; both within one cache scope only (`types.cache_scope`), because a compile
-takes long enough to tell whether somebody else has used the same schema. A spec is compiled at once
-if fewer than `workers` compiles are running; otherwise it waits in a bounded queue, in which owners
+specs share one compile; both within one cache scope only (`types.cache_scope`), because the time of
+a compile would reveal whether another owner has used the same schema. A spec is compiled at once if
+fewer than `workers` compiles are running; otherwise it waits in a bounded queue, in which owners
 take turns. The pool starts one process more than it runs at a time, so that a spec after a kill
 need not wait for an interpreter to start.
 

@@ -1,4 +1,4 @@
-"""Tries a grammar out before an engine gets it.
+"""Verifies a grammar before an engine gets it.
 
 llguidance inside an engine has the limits that the engine's authors chose, and some of its work has
 no limit at all. So a worker process, which may die, first compiles the grammar with half of those
@@ -28,7 +28,7 @@ T = TypeVar("T")
 # `empty`: the grammar allows no answer at all
 Verdict: TypeAlias = Literal["ok", "invalid", "empty", "too_complex"]
 
-STACK_BYTES = 2 << 20  # threads mostly have four times that
+STACK_BYTES = 2 << 20  # a quarter of what threads usually have
 STEPS = 48
 SPECIAL_TOKEN, END_TOKEN = 256, 257  # after the tokens that are bytes
 # half of an engine's limits; but the items of one row are ten times the tools that may be called
@@ -115,7 +115,7 @@ def _run_with_small_stack(work: Callable[[], T]) -> T:
     def run() -> None:
         try:
             done.set_result(work())
-        except BaseException as error:  # a panic of a native library is no Exception
+        except BaseException as error:  # a panic of a native library is not an Exception
             done.set_exception(error)
 
     before = threading.stack_size(STACK_BYTES)

@@ -62,7 +62,7 @@ def run_target(target: Target, spec: GrammarSpec) -> CompileResult:
         problem, needs_restart = "is nested too deeply to compile", False
     except MemoryError:
         problem, needs_restart = "is too large to compile", True
-    except BaseException as error:  # a panic of a native library is no Exception
+    except BaseException as error:  # a panic of a native library is not an Exception
         log.error("a constraint failed to compile", exc_info=error)
         failure = BadRequest("This constraint cannot be compiled.", param=spec.param)
         return CompileResult(

@@ -5,8 +5,8 @@ that is searched for to one that matches a whole text, which is all that llguida
 `^a|b` becomes `(?:a)(?s:.*)|(?s:.*)(?:b)(?s:.*)`. `regex_parser` parses expressions, and
 `regex_builder` combines them, derives what may follow a character, and compiles an `Automaton`.
 That is needed where the text is written in another form, for example with escapes, so that a
-different expression must match the written form. `exclude_markers` excludes from a text what the
-parser of the model's output would take for a marker.
+different expression must match the written form. `exclude_markers` excludes from a text everything
+that the parser of the model's output would read as a marker.
 
 This package uses no other package of the grammar compiler.
 """

@@ -11,7 +11,7 @@ MAX_DIGITS = 30  # of an integer without a bound
 
 
 def integer_range_to_regex(low: int | None, high: int | None) -> str:
-    """Return an expression for the integers from `low` to `high`; None is no bound."""
+    """Return an expression for the integers from `low` to `high`; None means unbounded."""
     options: list[str] = []
     if low is None or low < 0:
         smallest = 1 if high is None or high >= 0 else -high

@@ -1,11 +1,11 @@
-"""Allows objects no properties but those that a schema names, where it says nothing about others.
+"""Closes objects: where a schema does not mention additional properties, it forbids them.
 
-JSON Schema allows any other property then. llama.cpp and Ollama do not, and their users rely on it:
-a small model that may add properties adds them until it reaches a limit. Every answer to the closed
-schema also follows the schema that the client sent.
+JSON Schema allows them then. llama.cpp and Ollama do not, and their users rely on it: a small model
+that may add properties adds them until it reaches a limit. Every answer to the closed schema also
+conforms to the schema that the client sent.
 
-Schemas that apply to the same object (`allOf`, `if`, a `$ref` beside `properties`) are left as they
-are, because each would forbid what the others name.
+Schemas that apply to the same object (`allOf`, `if`, a `$ref` next to `properties`) are left as
+they are, because each would forbid what the others name.
 """
 
 from __future__ import annotations

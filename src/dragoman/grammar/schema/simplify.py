@@ -197,7 +197,7 @@ def get_item_node(node: Array, index: int) -> Node:
 
 
 def simplify_array(node: Array) -> Node:
-    """Remove what lies beyond the greatest possible length."""
+    """Remove the item nodes beyond the greatest possible length."""
     lengths = [index for index, item in enumerate(node.prefix_items) if isinstance(item, Nothing)]
     lengths += [len(node.prefix_items)] if isinstance(node.items, Nothing) else []
     lengths += [node.max_items] if node.max_items is not None else []

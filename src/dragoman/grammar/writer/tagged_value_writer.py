@@ -152,7 +152,7 @@ class TaggedValueWriter:
         return f"{newline} {quote_literal(start)} {text} {self.lark.write_any_marker(closing)}"
 
     def write_json(self, nodes: Sequence[Node], closing: Sequence[str]) -> str:
-        """Write a value that is no string, and a closing marker."""
+        """Write a value that is not a string, and a closing marker."""
         space = self.lark.add_optional_space()
         value = join_alternatives(map(self._writer.write_value, nodes))
         return f"{space} {value} {space} {self.lark.write_any_marker(closing)}"

@@ -108,7 +108,7 @@ def install_engine(
 
 
 def check_installable(name: str, device: str) -> None:
-    """Raise `NotFound` for an engine or a device that there is not."""
+    """Raise `NotFound` for an unknown engine or device."""
     _check_name(name)
     if device not in DEVICES:
         raise NotFound(f"Unknown device {device!r}. Devices: {', '.join(DEVICES)}.")

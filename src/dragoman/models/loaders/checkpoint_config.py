@@ -45,7 +45,7 @@ def read_checkpoint_config(directory: Path) -> CheckpointConfig:
 
 
 def _list_encoders(fields: dict[str, Json]) -> list[str]:
-    """List what a model reads beside text; some checkpoints have the parts in `thinker_config`."""
+    """List what a model reads besides text; some checkpoints have the parts in `thinker_config`."""
     thinker = fields.get("thinker_config")
     parts = thinker if isinstance(thinker, dict) else fields
     return [kind for name, kind in ENCODERS.items() if isinstance(parts.get(name), dict)]

@@ -2,8 +2,8 @@
 
 GGUF files are run by llama.cpp, directories of safetensors by vLLM, and models of an upstream by
 the server there. An operator can name another engine as an import string, `module:function`: the
-function is called with the path of the model and with the `engine_arg`s, and returns an engine, in
-a child process as all engines of files.
+function is called with the path of the model and with the `engine_arg`s, and returns an engine. It
+runs in a child process, like every engine that loads files.
 """
 
 from __future__ import annotations

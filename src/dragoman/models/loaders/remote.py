@@ -2,7 +2,7 @@
 
 A server that takes and returns token ids is an engine like any other. One that takes only text has
 no tokenizer here; one that takes only conversations renders and parses them itself (`relays_chat`).
-What therefore does not hold is listed in `UpstreamSummary.limitations`.
+`UpstreamSummary.limitations` lists what such a model therefore does not support.
 """
 
 from __future__ import annotations

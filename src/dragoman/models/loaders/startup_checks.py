@@ -1,4 +1,4 @@
-"""Checks at start-up what loading a model would find out only after a while.
+"""Checks options at start-up that would otherwise fail only when a model is loaded.
 
 The messages name paths: they are for the operator, never for a client.
 """
@@ -83,7 +83,7 @@ def _check_draft(source: ModelSource) -> None:
 
 
 def _check_projector(source: ModelSource) -> None:
-    """Check the projector file that an option names; one beside the model is read at load."""
+    """Check the projector file that an option names; one next to the model is read at load."""
     file = source.options.mmproj
     if file not in (None, NO_PROJECTOR):
         _check_exists(file, "mmproj")

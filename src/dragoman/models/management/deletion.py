@@ -12,7 +12,7 @@ from dragoman.engines.llamacpp.gguf import parse_split_name
 if TYPE_CHECKING:
     from dragoman.models.catalog import ModelSource
 
-DOWNLOAD_CACHE = ".cache"  # what a download from Hugging Face leaves beside the files
+DOWNLOAD_CACHE = ".cache"  # the directory that a download from Hugging Face leaves with the files
 
 
 def is_inside(path: Path, root: Path) -> bool:

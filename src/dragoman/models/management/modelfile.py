@@ -82,7 +82,7 @@ def _split(text: str) -> Iterator[tuple[int, str, str]]:
 
 
 def _explain_line(line: str) -> str:
-    """Say what is wrong with a line that is no instruction."""
+    """Say what is wrong with a line that is not an instruction."""
     keyword = line.split()[0]
     if keyword.upper() in KEYWORDS:
         return f"{keyword.upper()} needs a value."

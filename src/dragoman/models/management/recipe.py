@@ -62,7 +62,7 @@ class Recipe(Struct, frozen=True, kw_only=True):
     name: str  # as `check_new_name` returns it
     source: str | None = None  # name of a model
     files: Mapping[str, str] = {}  # digests by file name
-    adapters: Mapping[str, str] = {}  # likewise
+    adapters: Mapping[str, str] = {}  # digests by file name
     template: str | None = None  # in Go's language, or Jinja
     system: str | None = None
     parameters: Mapping[str, Json] = {}  # by Ollama's names

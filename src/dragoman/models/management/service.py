@@ -252,7 +252,7 @@ class ModelManager:
                 os.close(directory)
 
     def _make_used_error(self, names: Sequence[str], allows: AllowsModel) -> BadRequest:
-        """Return the error about files that have other names, of which it tells those allowed."""
+        """Return the error about files that have other names; it lists only the allowed ones."""
         known = [name for name in names if (source := self.find(name)) and allows(source)]
         others = [*known, *(["other models"] if len(known) < len(names) else [])]
         pronoun = "it" if known and len(others) == 1 else "them"

@@ -10,5 +10,5 @@ server_info        the data types of that
 versions           request fields that a version of a server ignores
 tokenizer_files    the tokenizer and the template: from the server, a directory, a GGUF or the hub
 compare_ids        whether that tokenizer is the one of the server
-limitations        what does not hold for a model of such a server, in sentences
+limitations        what a model of such a server does not support, in sentences
 """

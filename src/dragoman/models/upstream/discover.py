@@ -1,4 +1,4 @@
-"""Everything that must be known about an upstream server before its model is served.
+"""Finds out what must be known about an upstream server before its model is served.
 
 `discover` identifies the server, finds tokenizer and template, compares the tokenizer with the
 server's, and chooses the API: token ids where all of that succeeds, else text, else chat. The

@@ -1,4 +1,4 @@
-"""What does not hold for a model of an upstream server, in sentences for people."""
+"""Lists what a model of an upstream server does not support, in sentences for people."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FIELDS = {
 
 
 def list_limitations(found: Discovery, capabilities: Capabilities) -> tuple[str, ...]:
-    """Return what does not hold, for `/v1/models` and for the log."""
+    """Return the limitations of a model, for `/v1/models` and for the log."""
     sentences = list(LIMITATIONS[found.api])
     if found.reason:
         sentences.insert(0, f"It is used through its {found.api} API: {found.reason}.")

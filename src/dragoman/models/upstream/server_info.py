@@ -36,7 +36,7 @@ class ServerInfo(Struct, frozen=True, kw_only=True):
     name: str  # as its users know it: llama-server, vLLM, SGLang, Ollama, LM Studio…
     model: str  # the name that requests use
     version: str = ""  # as the server says it
-    other_models: tuple[str, ...] = ()  # that it serves besides
+    other_models: tuple[str, ...] = ()  # further models that it serves
     apis: tuple[ApiKind, ...] = ()  # that it has, the best one first
     protocol: TokenProtocol | None = None  # of ids in and ids out
     context: int | None = None

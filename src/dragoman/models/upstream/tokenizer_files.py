@@ -34,7 +34,7 @@ FetchFiles = Callable[[str], Path]
 
 
 class TokenizerPlace(Struct, frozen=True, kw_only=True):
-    """Where a tokenizer was found, and what is beside it."""
+    """Where a tokenizer was found, and the other files that were found with it."""
 
     path: Path = Path()  # a GGUF file or a directory
     name: str  # for messages: of a file, only its name

@@ -40,7 +40,7 @@ from dragoman.output.text_buffer import (
 )
 
 FENCES = ("```json", "```JSON", "```")  # of code blocks, which models put around arguments
-WRAPPER_STARTS = ('"', "'", "[")  # of values that are no object and may contain the arguments
+WRAPPER_STARTS = ('"', "'", "[")  # of strings and lists that may contain the arguments
 NULL_STARTS = ("n", "N")
 
 
@@ -146,7 +146,7 @@ def read_object_list(buffer: TextBuffer, body: JsonObjects, calls: CallRecorder)
 
 
 def skip_damaged_object(buffer: TextBuffer, calls: CallRecorder) -> ReadSteps[None]:
-    """Skip the rest of an object that is no proper call, up to the next call in the list.
+    """Skip the rest of an object that is not a proper call, up to the next call in the list.
 
     Raises `Mismatch` if there is none before the list ends.
     """
@@ -173,7 +173,7 @@ class _CallFields:
         self.early_arguments: str | None = None  # arguments before the name
         self.is_emitted = False
         self.is_nested = False  # whether the call is inside another object
-        self.has_other_members = False  # whether the object has members that no call has
+        self.has_other_members = False  # whether the object has members that calls do not have
 
     @property
     def is_empty(self) -> bool:

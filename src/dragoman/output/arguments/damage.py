@@ -1,7 +1,7 @@
-"""Damage that shows in the text around it.
+"""Recognises damaged arguments by the text around the damage.
 
-Quotes that are doubled, missing, or not escaped inside a string; lists that are not closed;
-closing tags of another name.
+Models write quotes that are doubled, missing, or not escaped inside a string; lists that are not
+closed; closing tags of another name.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from dragoman.output.text_buffer import (
     read_marker,
 )
 
-MAX_KEY = 64  # characters of a key that may stand in a list that was not closed
+MAX_KEY = 64  # characters of a key that may appear in a list that was not closed
 MAX_SPACE = 32  # characters of white space after a quote
-CLOSERS = frozenset(",}]")  # characters that mostly follow a string
+CLOSERS = frozenset(",}]")  # characters that usually follow a string
 COMMAS = ",;\uff0c\uff1b"  # characters between values, also those of full width
 COLONS = ":=\uff1a"  # characters after a key
 _DOUBLED_CLOSING = {quote: re.compile(rf"{quote}\s{{0,{MAX_SPACE}}}[,}}\]):]") for quote in "\"'"}
@@ -116,7 +116,7 @@ def is_at_key(buffer: TextBuffer) -> ReadSteps[bool]:
     if (yield from is_before(buffer, KEY)):
         return True
     if buffer.is_truncated and KEY[1].match(buffer.text, buffer.pos) is not None:
-        raise UnexpectedEnd  # nobody knows yet whether it is a key or a value
+        raise UnexpectedEnd  # it may be a key or a value
     return False
 
 
@@ -265,7 +265,7 @@ def read_triple_quoted(
 
 
 def skip_stray_quote(buffer: TextBuffer) -> ReadSteps[str]:
-    """Skip a quote before an object, which is no string; return it, or nothing."""
+    """Skip a quote before an object, which is not a string; return it, or nothing."""
     if not (yield from is_before(buffer, OBJECT_IN_QUOTES)):
         return ""
     match = OBJECT_IN_QUOTES[0].match(buffer.text, buffer.pos)

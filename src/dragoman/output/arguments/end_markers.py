@@ -1,7 +1,7 @@
-"""Markers that end a call, wherever they stand in its arguments.
+"""Recognises the markers that end a call, wherever they are in its arguments.
 
 A marker inside a string is part of the string only if the string is closed after it: models write
-about their own markup. A model that forgets to close a string goes on with the closing marker of
+about their own markup. A model that forgets to close a string continues with the closing marker of
 the call and the next call; the next quote then does not end a value.
 
 In a list of calls there are no markers. There the start of the next object that has the members of
@@ -320,7 +320,7 @@ def _find_object_end(buffer: TextBuffer) -> ReadSteps[tuple[int, bool]]:
 
 
 def is_plain_object(buffer: TextBuffer, ends: EndMarkers, names: Sequence[str]) -> ReadSteps[bool]:
-    """Whether the object here is no call, where a declared tool tells calls from other objects."""
+    """Whether the object here is not a call, where declared names tell calls from other objects."""
     if ends.call_start is None or not names or buffer.text[buffer.pos] != "{":
         return False
     return not (yield from ends.call_start.is_at(buffer))

@@ -80,7 +80,7 @@ class ArgumentWriter:
         self._values.append((value, make_item))
 
     def write_list(self) -> None:
-        """Write the values that wait; a single one is no list."""
+        """Write the values that wait; a single one is not a list."""
         values, self._values = self._values, []
         if len(values) == 1:
             self.write_member(self._key, values[0][0])

@@ -1,9 +1,9 @@
 """Batches of requests, within one transaction.
 
-A batch that has not ended is run by one server at a time, which has claimed it. Everything that the
-server writes names itself: if another server has claimed the batch in between, because this one was
-taken for dead, nothing is written, and `LeaseLost` says so. The result of a line is a chunk of the
-batch's output file or error file, and is counted in the transaction that writes it.
+A batch that has not ended is run by one server at a time, which has claimed it. Every write of that
+server requires its claim: if another server has claimed the batch in between, because this one was
+taken for dead, nothing is written, and `LeaseLost` is raised. The result of a line is a chunk of
+the batch's output file or error file, and is counted in the transaction that writes it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from dragoman.store.paging import list_page
 from dragoman.store.rows import ROW, Page
 from dragoman.store.tables import batches, chunks, get_current_time
 
-MAX_CANDIDATES = 500  # batches that are looked at to claim some
+MAX_CANDIDATES = 500  # batches that are read to claim some of them
 # the column of the time when a batch got a status
 STATUS_TIMES: dict[BatchStatus, str] = {
     "failed": "failed_at",
@@ -185,7 +185,7 @@ class BatchRepository:
         return set(self._connection.execute(query).scalars())
 
     def finalize(self, batch: str) -> bool:
-        """Note that all lines have results; False if the batch is being cancelled."""
+        """Set the status to `finalizing`; False if the batch is not in progress any more."""
         return self._set_status(batch, "finalizing", "in_progress")
 
     def finish(

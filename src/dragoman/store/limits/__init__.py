@@ -1,5 +1,5 @@
 """What a transaction may write.
 
 write_meter    checks the sizes of rows, in the transaction that writes them
-disk_reserve   space on the disk that is kept for deleting
+disk_reserve   reserves disk space, so that rows can be deleted from a full disk
 """

@@ -1,8 +1,8 @@
-"""Space on the disk that is kept for deleting.
+"""Reserves space on the disk, so that rows can be deleted when the disk is full.
 
-SQLite writes before it frees, so on a full disk even a deletion fails. A file of a few megabytes
-beside the database is removed then, and the deletion succeeds. It is created again as soon as there
-is room.
+SQLite writes before it frees, so on a full disk even a deletion fails. Then a file of a few
+megabytes next to the database is removed, and the deletion succeeds. The file is created again as
+soon as there is room.
 """
 
 from __future__ import annotations

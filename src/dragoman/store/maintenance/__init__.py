@@ -1,4 +1,4 @@
 """Maintenance of the store: heartbeats, failing abandoned responses, deleting old rows.
 
-`tasks` decides when; it does not import SQLAlchemy, which takes long. `repository` has the queries.
+`tasks` schedules them, without importing SQLAlchemy, which is slow; `repository` has the queries.
 """

@@ -9,8 +9,8 @@ time at which it expires. The replayable turns of a response or chat completion 
 
 Every method deletes one batch in one transaction and returns the number of rows, so that other
 transactions do not wait long. Several servers may sweep at once: they proceed from old to new and
-skip expired rows that another one has locked. Only one evicts at a time: what another one deletes
-meanwhile would be deleted twice over.
+skip expired rows that another one has locked. Only one evicts at a time: two would each delete
+enough to get below the limit, together twice as much as necessary.
 """
 
 from __future__ import annotations

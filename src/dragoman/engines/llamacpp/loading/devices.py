@@ -31,7 +31,7 @@ def list_gpu_memory(lib: ModuleType) -> list[int]:
 
 @functools.cache
 def start_gpu_probe() -> Future[int]:
-    """Start to look for GPUs, beside whatever the caller does until it needs the result."""
+    """Start to look for GPUs in the background."""
     found: Future[int] = Future()
     Thread(target=lambda: found.set_result(_find_gpu_memory()), daemon=True).start()
     return found

@@ -2,8 +2,8 @@
 
 The memory of a model is its weights, the KV cache of every slot, buffers for computing, and a
 cache of prompts that are no longer in a slot. Each slot has a KV cache of its own for a whole
-context, so that a request that was admitted always fits, whatever runs beside it. These laws decide
-what is not set:
+context, so that an admitted request always fits, whatever else is running. These rules decide what
+is not set:
 
 - The context is what the model was trained for. It is lowered only if not even one slot with it
   fits in memory.
@@ -33,7 +33,7 @@ from dragoman.engines.options import EngineOptions
 from dragoman.engines.system_memory import format_memory
 from dragoman.errors import ModelBroken
 
-MIN_CONTEXT = 4096  # of a model that does not fit: it is served with this much all the same
+MIN_CONTEXT = 4096  # a model that does not fit is served with this context nevertheless
 STEP = 256  # contexts are multiples of this
 MAX_SLOTS = 4
 SLOTS_SHARE = 0.5  # of the memory, which more than one slot may need

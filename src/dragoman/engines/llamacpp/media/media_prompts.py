@@ -1,4 +1,4 @@
-"""Prompts with pictures or sound, as the native server takes them.
+"""Builds prompts with pictures or sound for the native server.
 
 The server takes media only with a prompt that is a text, in which a random marker stands for each
 item. It splits the text at the markers, tokenizes every part with special tokens read as such, and
@@ -72,10 +72,10 @@ class MediaPrompts:
         self._rules = rules
         self._counts = BoundedCache[tuple[str, str], int](max_entries=REMEMBERED_COUNTS)
         self.token_seconds = 0.0  # of encoding, per token of an item
-        self._encoding_until = 0.0  # when the items on their way should be done
+        self._encoding_until = 0.0  # when the items that were sent should be encoded
 
     def build(self, prompt: Sequence[int], media: Sequence[MediaItem]) -> Json:
-        """Return the prompt as the server takes it."""
+        """Return the prompt in the server's JSON form; reject media that would crash the server."""
         texts, items = self._split(prompt, media)
         parts = [self._decode(ids, is_first=not index) for index, ids in enumerate(texts)]
         if not parts[-1]:
@@ -103,7 +103,7 @@ class MediaPrompts:
         return time.monotonic() < self._encoding_until
 
     def start_encoding(self, media: Sequence[MediaItem]) -> float:
-        """Note that the server will encode these items; return how long the largest may take."""
+        """Expect the server to encode these items; return how long the largest may take."""
         counts = [self._counts.get(_make_key(item)) or 0 for item in media]
         patience = ENCODING_SECONDS + ENCODING_FACTOR * sum(counts) * self.token_seconds
         self._encoding_until = max(self._encoding_until, time.monotonic() + patience)
@@ -120,7 +120,7 @@ class MediaPrompts:
     def _decode(self, ids: list[int], *, is_first: bool) -> str:
         """Return the text that the server's tokenizer reads as these ids.
 
-        It writes a space in front of the whole text and behind special tokens, if it does at all.
+        Some tokenizers put a space in front of the whole text and behind special tokens.
         """
         bos = len(self._rules.bos)
         if is_first and bos and tuple(ids[:bos]) == self._rules.bos:

@@ -1,7 +1,7 @@
 """Tries a projector when its model is loaded, with a small picture or a short sound.
 
 A projector that cannot encode its own kind of media makes the model broken: at best the server
-refuses the trial, at worst its process ends, which is before it has taken any request.
+rejects the trial, at worst its process ends, but before it has taken any request.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a model file says about its pooling: whether it embeds texts or scores pairs of them.
+"""Reads from a model file how the model pools: whether it embeds texts or scores pairs of them.
 
 A model with rank pooling has a head that scores a pair of texts. A head with one output gives a
 logit, one with two outputs (`yes` and `no`) gives two. The native library applies a softmax for the
@@ -45,7 +45,7 @@ class PoolingHead(Struct, frozen=True):
         return self.kind != RANK_POOLING
 
     def compute_score(self, vector: Sequence[float]) -> float:
-        """Return the relevance between 0 and 1; what is behind the outputs has no meaning."""
+        """Return the relevance between 0 and 1; values after the outputs are ignored."""
         values = list(vector[: self.outputs])
         if self.is_normalized:
             return values[self.positive]

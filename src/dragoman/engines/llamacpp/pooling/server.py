@@ -75,7 +75,7 @@ class PoolingServer:
             raise make_context_overflow(len(ids), self.context, param=param)
 
     async def probe(self, path: str) -> None:
-        """Return once the server has answered, unless its batch may still take a while."""
+        """Wait until the server has answered; return at once while it may be busy with a batch."""
         if self._native is not None and time.monotonic() > self._due:
             await self._native.client.get(path)
 

@@ -129,7 +129,7 @@ def _build_object(
 
 
 def _find_class(node: Object, matching: Sequence[str]) -> Node:
-    """Return what a name may be that is not listed and in which just these patterns are found."""
+    """Return the node for unlisted names in which exactly these patterns are found."""
     if not matching:
         return node.additional
     for keys, value in node.pattern_properties:
@@ -148,7 +148,7 @@ def _find_matching(
 
 
 def is_supported_key(pattern: str, checker: LlguidanceChecker) -> bool:
-    """Whether names can be held to a pattern."""
+    """Whether a grammar can enforce a pattern on property names."""
     verdict = checker.check({"type": "string", "pattern": pattern})
     return verdict == "satisfiable" and is_supported_pattern(pattern)
 
