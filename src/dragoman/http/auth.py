@@ -135,7 +135,7 @@ class KeyGuard:
         return request.access == "key" and self._keys.required
 
     def _set_report_options(self, request: RequestContext, *, is_admin: bool) -> None:
-        """Note what the client wants to know about its request, if it may know that."""
+        """Set which reports the request's headers ask for; `Forbidden` if the client may not."""
         if request.headers.keys().isdisjoint(REPORT_HEADER_NAMES):
             return
         timings, trace, debug = map(request.get_header_text, REPORT_HEADERS)

@@ -111,7 +111,7 @@ class Connection(HttpToolsProtocol):
                 self._reject(self._rejection or InvalidHttp("Invalid HTTP request."))
             return
         if not self._upgraded:
-            self._check_size(len(data))
+            self._count_bytes(len(data))
             if self._phase != "idle" and self._deadline is None and not self.is_closing:
                 self._deadline = self.loop.call_at(self._late_at, self._on_deadline)
 
@@ -184,8 +184,8 @@ class Connection(HttpToolsProtocol):
         WebSocketConnection(self, self.settings, handshake, scope, budget).begin(rest)
         return True
 
-    def _check_size(self, size: int) -> None:
-        """Count received bytes. Only a body may be large, and its reader bounds it."""
+    def _count_bytes(self, size: int) -> None:
+        """Count received bytes; reject headers over the limit. The reader of a body limits that."""
         self._header_bytes = 0 if self._body_bytes else self._header_bytes + size
         if self._phase == "idle":
             self._header_bytes = 0

@@ -218,7 +218,7 @@ class Router:
             request.is_concurrent = route.is_concurrent
 
     def _suggest_path(self, path: str) -> str:
-        """Return a question that names the path of ours with another base, or a similar one."""
+        """Return a question that suggests the same path with another base, or a similar path."""
         rest = BASE.sub("", path).rstrip("/")
         for known in (f"/v1{rest}", rest):
             if known in self._exact:

@@ -10,7 +10,7 @@ them answer well and end: temperature, `top_p`, `top_k` and `min_p` cut off the 
 llama.cpp does, and a slight repetition penalty breaks loops without being noticeable in text or
 code. Of 24 answers of the default model, 6 did not end within 800 tokens without limits, 3 to 5
 with llama.cpp's defaults, and none with these. A request with temperature 0 asks for the most
-likely tokens, and gets exactly these: nothing of ours applies to it.
+likely tokens, and gets exactly these: none of our defaults apply to it.
 
 Engines that a program brings get no defaults: they have their own.
 """

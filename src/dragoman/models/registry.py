@@ -110,7 +110,7 @@ class ModelRegistry:
         path = f"engine:{model.id}"
         catalog.add(ModelSource(id=model.id, real_path=path, created=model.info.created), aliases)
         registry = cls(catalog, _reject_load, policy)
-        slot = registry._get_slot(catalog.list_sources()[0])
+        slot = registry._get_updated_slot(catalog.list_sources()[0])
         registry._add_model(slot, model, owned=False)
         return registry
 
@@ -209,7 +209,7 @@ class ModelRegistry:
             self._start_refresh()
         except RuntimeError:
             self.catalog.refresh()
-        slots = dict.fromkeys(map(self._get_slot, self.catalog.list_sources()))
+        slots = dict.fromkeys(map(self._get_updated_slot, self.catalog.list_sources()))
         slots |= dict.fromkeys(loaded.slot for loaded in self._residency.list_serving())
         return [self._make_entry(slot) for slot in slots if self.names.allows(owner, slot.source)]
 
@@ -249,13 +249,14 @@ class ModelRegistry:
 
     def _find_slot(self, name: str, owner: str) -> ModelSlot | None:
         source = self.names.find(name, owner)
-        return None if source is None else self._get_slot(source)
+        return None if source is None else self._get_updated_slot(source)
 
     def _is_loaded(self, source: ModelSource) -> bool:
         slot = self._slots.get(source.key)
         return slot is not None and slot.loaded is not None
 
-    def _get_slot(self, source: ModelSource) -> ModelSlot:
+    def _get_updated_slot(self, source: ModelSource) -> ModelSlot:
+        """Return the slot of a model; create it, or update it from the catalog, if necessary."""
         slot = self._slots.get(source.key)
         if slot is None:
             slot = self._slots[source.key] = ModelSlot(source)

@@ -89,7 +89,7 @@ class SectionReader:
             if has_marker and (yield from self._read_empty_call()):
                 is_first = False
                 continue
-            if not has_marker and not (yield from self._is_at_unmarked_call(not is_first)):
+            if not has_marker and not (yield from self._skip_to_unmarked_call(not is_first)):
                 if is_first:
                     yield from self._read_wrapped_text()
                 return
@@ -117,7 +117,7 @@ class SectionReader:
         """Read text between the markers of a section: it is text, and the markers are dropped.
 
         Raises `Mismatch` if the markers may be quoted: text stands before them, the calls have no
-        markers of their own, or the section goes on.
+        markers of their own, or the section continues.
         """
         tools, buffer, calls = self._tools, self._buffer, self._calls
         if not tools.call.open or not calls.is_leading:
@@ -179,7 +179,7 @@ class SectionReader:
         if self._tools.call.open and (yield from self._read_empty_call()):
             return
         yield from self._read_body_and_close()
-        while self._tools.unmarked_starts and (yield from self._has_joined_call()):
+        while self._tools.unmarked_starts and (yield from self._skip_to_joined_call()):
             yield from self._read_body_and_close()
 
     def read_addressed_call(self, name: str) -> ReadSteps[None]:
@@ -226,8 +226,8 @@ class SectionReader:
         yield from skip_space(self._buffer)
         return (yield from is_at_marker(self._buffer, get_markers(*markers)))
 
-    def _has_joined_call(self) -> ReadSteps[bool]:
-        """Whether a comma or semicolon and another call without a marker follow."""
+    def _skip_to_joined_call(self) -> ReadSteps[bool]:
+        """Skip a comma or semicolon; return whether a call without a marker follows it."""
         char = yield from next_char(self._buffer)
         if char not in (",", ";"):
             return False
@@ -235,8 +235,8 @@ class SectionReader:
         yield from skip_space(self._buffer)
         return (yield from is_at_marker(self._buffer, get_markers(*self._tools.unmarked_starts)))
 
-    def _is_at_unmarked_call(self, after_call: bool) -> ReadSteps[bool]:
-        """Whether a call without its own marker follows."""
+    def _skip_to_unmarked_call(self, after_call: bool) -> ReadSteps[bool]:
+        """Skip a separator after a call; return whether a call without its own marker follows."""
         buffer, tools = self._buffer, self._tools
         if tools.call.open and len(tools.bodies) == 1:
             return False

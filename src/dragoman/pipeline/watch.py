@@ -28,13 +28,13 @@ def watch_call(model: Model, kind: CallKind, size: int) -> AbstractAsyncContextM
 
 
 async def admit(job: Job, model: Model) -> None:
-    """Have the engine accept or reject a job."""
+    """Ask the engine whether it accepts a job; raise its error if not."""
     async with watch_call(model, "admit", count_tokens(job.prompt)):
         await model.engine.admit(job)
 
 
 async def deliver_steps(deliver: DeliverSteps, job: Job, plan: Plan, answer: AnswerReader) -> None:
-    """Have the engine run a job, and call the reader of the answer with its steps."""
+    """Run a job on the engine, which calls the reader of the answer with its steps."""
     watch = plan.model.watch
     if watch is None:
         await deliver(job, answer)

@@ -189,7 +189,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
             if on_disconnect is not None:
                 on_disconnect()
         finally:
-            self._report_exit()  # or nobody would replace the child
+            self._report_exit()  # else the child would never be replaced
 
     def _end_process(self) -> None:
         self._has_ended = True

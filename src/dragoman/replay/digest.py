@@ -1,7 +1,7 @@
 """Computes the digests by which a turn is recognised when a client sends it back.
 
-Versions of a turn that mean the same have the same digest: white space around texts is ignored, and
-so are differences between equal JSON values (order of members, spaces, `1.0` or `1`).
+Equivalent versions of a turn have the same digest: white space around texts is ignored, and so are
+differences between equal JSON values (order of members, spaces, `1.0` or `1`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A step and the new version number are written in one transaction, which begins by locking out every
 other process that migrates. So processes that start at once take turns, and a process that dies
-leaves a step either applied or not begun.
+leaves a step either applied or not applied at all.
 """
 
 from __future__ import annotations

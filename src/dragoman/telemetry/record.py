@@ -84,7 +84,7 @@ class Generation:
         self._record.stages += self.make_stages()
 
     def mark_first_step(self) -> None:
-        """Note that the engine has read the prompt; only the first call counts."""
+        """Record when the engine has read the prompt; only the first call counts."""
         self._first_step = self._first_step or now()
 
     def make_stages(self) -> list[StageTime]:
@@ -168,14 +168,14 @@ class RequestRecord(Struct, eq=False):
         return [text for list_texts in self.outputs_in_progress for text in list_texts()]
 
     def set_request(self, request: Request) -> None:
-        """Note what a client asked. Later rounds of the same response ask the same."""
+        """Record what a client asked. Later rounds of the same response change nothing."""
         self.request = self.request or request
         self.requested_model = request.model
         self.response_id = request.response_id or ""
         self.options |= request.report
 
     def set_error(self, error: DragomanError) -> None:
-        """Note the error that ended the request."""
+        """Record the error that ended the request."""
         self.status, self.error_code = error.status, error.code or error.type
 
     # Stages
@@ -242,7 +242,7 @@ class RequestRecord(Struct, eq=False):
             self.generation.mark_first_step()
 
     def add_finish(self, delta: Delta) -> None:
-        """Note how a choice finished."""
+        """Record how a choice finished."""
         if delta.finish is not None:
             self.finishes.append(delta.finish)
         if delta.usage is not None:
@@ -285,7 +285,7 @@ _current: ContextVar[RequestRecord] = ContextVar("dragoman_request")
 
 
 def get_record() -> RequestRecord:
-    """Return the record of the current request; outside of requests, one that nobody reads."""
+    """Return the record of the current request; outside of requests, one that is never read."""
     return _current.get(None) or RequestRecord()
 
 

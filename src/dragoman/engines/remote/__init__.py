@@ -10,7 +10,7 @@
     identity          which model and tokenizer a server has, to notice when it is replaced
     health            whether a server is up, and when it is tried again
     probes            the jobs that a server is tried with
-    failures          what goes wrong with a server, as errors of ours
+    failures          converts failures of a server to our errors
 
 `models/loaders` makes a `RemoteSettings` and an `Upstream`, and calls `engine.connect`.
 """

@@ -3,7 +3,7 @@
 A job becomes one or several requests (`protocols`). What arrives is read where it arrives
 (`response_stream`): no task is woken for a token. A request that fails before its first step has
 left is sent once more, if the connection was the reason; later, nothing is ever sent twice. Closing
-a job closes its connections, which is how servers learn that nobody waits.
+a job closes its connections, which tells servers to stop generating.
 """
 
 from __future__ import annotations
@@ -327,7 +327,7 @@ class RemoteEngine:
         return replace(parts, grammars=grammars)
 
     def _convert(self, failure: UpstreamFailure, job: Job) -> DragomanError:
-        """Note what a failure says about the server, and return the error of the request."""
+        """Update the server's health from a failure, and return the error of the request."""
         reason = self._settings.hide_key(failure)
         log.warning("upstream server %s, request %s: %s", self._settings.url, job.id, reason)
         match failure:

@@ -88,7 +88,7 @@ class UpstreamHealth:
             self.mark_down("invalid", details)
 
     def mark_valid(self) -> None:
-        """Note that an answer was read to its end."""
+        """Reset the count of invalid answers: one was read to its end."""
         self._invalid_answers = 0
 
     def _set_retry(self, delay: float) -> None:

@@ -4,7 +4,7 @@ The connection calls this object with what arrives; frames become steps, and ste
 in one call. While the reader of the queue is slow, at most `MAX_BACKLOG` bytes of frames are taken
 in; then the connection is not read, and the server has to wait.
 
-`StallWatch` looks at all running responses from time to time, and ends those that are silent for
+`StallWatch` checks all running responses from time to time, and ends those that are silent for
 too long. Comments, which servers send from another thread than the one that generates, do not count
 as progress. Before its first frame a request may wait in the server's queue: as long as the server
 makes progress for others, that is not a stall.

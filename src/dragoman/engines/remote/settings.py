@@ -52,7 +52,7 @@ class RemoteSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     prefill_rate: float = 50.0  # prompt tokens per second at least, until the first byte
     first_retry_delay: float = 0.5  # before a server that is down is tried again; doubled each time
     max_retry_delay: float = 30.0
-    identity_interval: float = 1.0  # for which a look at the server's identity is good
+    identity_interval: float = 1.0  # for which a check of the server's identity is valid
     idle_connections: int = 64  # kept alive
 
     def __repr__(self) -> str:

@@ -84,7 +84,7 @@ class ChildConnection:
         if isinstance(message, messages.LoadFailed):
             self.close(deserialize_error(message.error))
             raise deserialize_error(message.error)
-        if self.error is not None:  # it died before its message was looked at
+        if self.error is not None:  # it died before this task read its message
             raise self.error
         self._is_loaded = True
         self.watch.has_probe = message.has_probe

@@ -1,8 +1,8 @@
 """The Python that runs an engine's process.
 
-Usually it is ours. An engine whose packages clash with ours has an environment of its own: then
-that environment's Python runs the child. It ignores our import path and gets nothing of ours but
-this package, which is found by its directory; what the package imports must be installed there.
+Usually it is the Python that runs the server. An engine whose packages clash with ours has an
+environment of its own, whose Python then runs the child. That ignores the server's import path:
+only the package `dragoman` is found, by its directory; what it imports must be installed there.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Interpreter(Struct, frozen=True, kw_only=True):
         return self.python == sys.executable
 
     def make_command(self, module: str, parent: int) -> list[str]:
-        """Return the command that runs `main` of a module of ours."""
+        """Return the command that runs `main` of a module of `dragoman` in a child."""
         if self.is_ours and not self.variables:
             return [self.python, "-m", module, str(parent)]
         start = {
@@ -51,5 +51,5 @@ class Interpreter(Struct, frozen=True, kw_only=True):
             "variables": self.variables,
             "package": "" if self.is_ours else str(PACKAGE),
         }
-        isolation = "-P" if self.is_ours else "-I"  # no import path of ours, nor of the user
+        isolation = "-P" if self.is_ours else "-I"  # -I: without PYTHONPATH and user packages
         return [self.python, isolation, "-c", START_CHILD, json.dumps(start)]

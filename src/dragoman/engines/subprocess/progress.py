@@ -166,7 +166,7 @@ class ProgressWatch:
         return call
 
     def note_result(self, number: int) -> None:
-        """Note that a call has a result; one that comes before a job says nothing about the job."""
+        """Count the owner as answered if the call was a whole request, not a step before a job."""
         call = self.calls.get(number)
         if call is not None and call.kind == "embed":
             self.answered_owners.add(call.owner)

@@ -2,20 +2,21 @@
 
 vLLM needs versions of packages that clash with ours, so it lives in an environment of its own
 (`installation`), and the engine runs in a child process of that environment's Python. There, the
-modules of this package may import vLLM; the child has nothing of ours but this package and what it
-imports. In our own process only `__init__`, `installation`, `settings` and `interpreter` are used,
-which import neither vLLM nor torch.
+modules of this package may import vLLM; the child has nothing of Dragoman but this package and what
+it imports. The modules that the server's process uses as well (`installation`, `settings`,
+`adapters`, and for `engines.remote` also `sampling`, `outputs` and `failures`) import neither vLLM
+nor torch when they are loaded.
 
     engine          the engine: checks jobs, generates, embeds, tokenizes
     loading         creates vLLM's engine from the settings
-    sampling        a job as the arguments of `SamplingParams`
+    sampling        converts a job to the arguments of `SamplingParams`
     multi_modal     prompts with pictures or sound
-    outputs         the outputs of `AsyncLLM` as steps
+    outputs         converts the outputs of `AsyncLLM` to steps
     core_reader     the fast path: reads the outputs of the engine core in place of `AsyncLLM`
     pooling         embeddings and scores
     adapters        LoRA adapters in the format of PEFT
     statistics      what vLLM's scheduler reports about itself
-    failures        the exceptions of vLLM as errors of ours
+    failures        converts the exceptions of vLLM to our errors
     native          the type of vLLM's own objects
 """
 

@@ -5,8 +5,8 @@ and wakes one task per choice. This reader replaces that task. It makes steps fr
 the requests that it started itself, without waking anyone, and hands all other outputs to
 `AsyncLLM` as before: those of requests for logprobs, and of embeddings.
 
-It uses parts of vLLM that are not its public interface. So `attach` looks whether they are there
-and generates one token; if anything fails, the engine goes on without this reader.
+It uses parts of vLLM that are not its public interface. So `attach` checks that they exist and
+generates one token; if anything fails, the engine continues without this reader.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class CoreRequest:
         self._prompt_tokens = prompt_tokens  # until it is reported
 
     def read(self, output: Native) -> bool:
-        """Take the output of an engine step; whether it was the last one."""
+        """Take the output of an engine step; return whether it was the last one."""
         prompt = None
         if self._prompt_tokens is not None:
             prompt = PromptReport(self._prompt_tokens, _count_cached(output))

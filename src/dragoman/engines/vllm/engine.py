@@ -119,7 +119,7 @@ class VllmEngine:
         )
 
     async def prepare(self) -> None:
-        """Choose how outputs are read, and have the first request behind us."""
+        """Choose how outputs are read; a test request warms the engine up."""
         if self._settings.reads_core and not self._pooling.is_active:
             self._reader = await CoreReader.attach(self._llm, self._statistics, self._make_test)
         log.info("outputs are read %s", "directly" if self._reader else "through AsyncLLM")

@@ -1,4 +1,4 @@
-"""The exceptions of vLLM as errors of ours.
+"""Converts the exceptions of vLLM to our errors.
 
 They are recognized by the names of their classes, which moved between modules from one version of
 vLLM to another. Their messages go to the log, since they can contain paths.

@@ -79,7 +79,7 @@ class ConditionParser:
     def _apply_not(self, node: Node, schema: dict[str, Json], place: str) -> Node | None:
         negated, place = schema["not"], f"{place}/not"
         if isinstance(negated, dict) and keywords.is_conditional(negated) and "not" in negated:
-            # `{"not": {"not": ...}}`; an `if` beside it is none of the cases that matter
+            # `{"not": {"not": ...}}`; with an additional `if`, it is not supported
             inner = self._parse(negated["not"], f"{place}/not")
             return None if "if" in negated else self._intersector.intersect(node, inner)
         excluded = self._parse(negated, place)

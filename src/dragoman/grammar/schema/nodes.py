@@ -122,7 +122,7 @@ class LlguidanceSchema:
     """A schema, as JSON text, that only llguidance's own schema compiler can express.
 
     It is self-contained: its references stay inside it. If `json_node` is set, we write the JSON
-    ourselves: it has constraints that only JSON can be held to, and `schema` states its type only.
+    ourselves: its constraints can only be enforced on JSON, and `schema` states its type only.
     """
 
     schema: str

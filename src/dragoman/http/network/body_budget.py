@@ -4,12 +4,12 @@ One body has a limit of its own, but a hundred at once can take more memory than
 Messages on WebSockets count like bodies, from their first byte until they are answered.
 Bytes are counted as they arrive, not as headers announce them, and until the request ends, or its
 response in the background: what was decoded from a body is as large as the body. A request that
-exceeds the budget gets 503 with Retry-After, before the system runs out of memory at a place that
-nobody chose.
+exceeds the budget gets 503 with Retry-After, before the system runs out of memory at a random
+place.
 
-The bodies of one owner may take as much as they leave free, like its requests in a queue. So an
-owner alone takes half of the budget, and however slowly it sends, others find room. Without API
-keys there are no owners.
+The bodies of one owner may take no more than they leave free, like its requests in a queue. So an
+owner alone gets at most half of the budget, and however slowly it sends, others find room. Without
+API keys there are no owners.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SHARE = 8  # of the memory for this process; a body is in memory more than once 
 
 
 class BodyBudget:
-    """The bytes that bodies may still take, of a process with so much memory."""
+    """The bytes that bodies may still take, in a process with `memory` bytes."""
 
     def __init__(self, memory: int) -> None:
         self.left = min(MAXIMUM, memory // SHARE)  # bytes

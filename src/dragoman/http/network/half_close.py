@@ -1,4 +1,4 @@
-"""Clients that close their sending half before they have the response.
+"""Detects disconnects of clients that close their sending half before they have the response.
 
 Some clients close the sending half of the connection after their request and wait for the
 response. On the wire this looks like a client that has disconnected: both send FIN. What tells them
@@ -22,7 +22,7 @@ import select
 from collections.abc import Callable
 
 FIRST_CHECK, LAST_CHECK = 0.001, 1.0  # seconds between checks; each interval doubles the last
-FIRST_PROBE = 1.0  # seconds until the second probe; likewise
+FIRST_PROBE = 1.0  # seconds until the second probe; each interval doubles the last
 
 
 class HalfClose:

@@ -1,13 +1,14 @@
 """How a server process keeps and returns memory.
 
 glibc's allocator has several heaps per core, and raises the size above which it maps a block on its
-own to that of the largest block that was freed. So after some large request bodies, bodies lie in
-the heaps, and leave holes there that are never returned to the system. A server has threads that
-mostly wait for the interpreter's lock and bodies of megabytes: few heaps and a fixed limit suit it.
+own to that of the largest block that was freed. So after some large request bodies, later bodies
+are allocated in the heaps, and leave holes there that are never returned to the system. A server
+has bodies of megabytes, and threads that usually wait for the interpreter's lock: few heaps and a
+fixed limit suit it.
 
-The garbage collector need not look at what exists when the server starts. What belongs to a
-request is freed with it, with few exceptions, so collections can be rare; but what survives one
-must not wait for hours until the next.
+The garbage collector need not examine objects that exist when the server starts. Objects of a
+request are freed with it, with few exceptions, so collections can be rare; but garbage that
+survives one collection must not wait for hours until the next.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ async def load(source: ModelSource, key: str = "") -> Model:
     except BaseException:
         await asyncio.shield(engine.aclose())
         raise
-    # not an ability of the engine: no option of ours can raise the context of another server
+    # not in the engine's capabilities: none of our options can raise another server's context
     model.info = replace(model.info, trained_context=found.info.trained_context)
     if found.api == "chat":
         model.relays_chat = True

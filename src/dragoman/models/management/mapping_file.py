@@ -35,7 +35,7 @@ def add_entry(file: Path, name: str, value: Json) -> None:
 
 
 def replace_entry(file: Path, old_name: str, name: str, value: Json) -> None:
-    """Put another entry in the place of one, in one step."""
+    """Replace an entry by another one, in one step."""
 
     def edit(text: str, node: yaml.MappingNode | None) -> str:
         rest = _delete(text, node, old_name)

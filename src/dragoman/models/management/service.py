@@ -267,7 +267,7 @@ class ModelManager:
             raise make_name_error(name, param)
 
     def _write_entry(self, name: str, entry: Json, param: str, *, overwrite: bool) -> None:
-        """Add an entry, or put it in the place of one; the name of a file is not taken over."""
+        """Add an entry, or replace one; the name of a file cannot be replaced."""
         if name == NESTED:
             raise InvalidValue(
                 f"`{NESTED}` is a key of models.yaml: choose another name.", param=param

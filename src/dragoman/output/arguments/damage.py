@@ -213,7 +213,7 @@ def read_string(buffer: TextBuffer, ends: EndMarkers, quote: str, out: Output) -
 
 
 def _is_inside_string(buffer: TextBuffer) -> ReadSteps[bool]:
-    """Whether the quote before this position was not escaped, so that the string goes on."""
+    """Whether the quote before this position belongs to the string, but was not escaped."""
     while True:
         match = _NEXT.match(buffer.text, buffer.pos)
         assert match is not None  # noqa: S101  # it matches the empty text
@@ -239,7 +239,7 @@ def choose_reader(
             break
         yield
     if buffer.is_truncated and 0 < quotes == len(text):
-        raise UnexpectedEnd  # nobody knows yet how many quotes there are
+        raise UnexpectedEnd  # more quotes may follow
     if quotes == 1 and text[1:2].isalnum():
         buffer.pos += 1
     if quotes < 2 or not text[2:] or text[2] in ",}])":

@@ -247,7 +247,7 @@ def ends_string(buffer: TextBuffer, ends: EndMarkers, finder: Finder) -> ReadSte
 
 
 def is_closed_after(buffer: TextBuffer, offset: int, finder: Finder) -> ReadSteps[bool]:
-    """Whether a string goes on after so many characters, and is closed.
+    """Whether a string continues after `offset` characters, and is closed.
 
     Raises `UnexpectedEnd` if the token limit may have cut a string of JSON, which is one line.
     """
@@ -279,9 +279,9 @@ def is_next_call(
 ) -> ReadSteps[tuple[bool, int]]:
     """Whether the object here, in the place of a value, is the next call: the value is missing.
 
-    It starts like a call of a declared tool, and what it would be a part of does not go on after
-    it. At the end of the text that may be cut off, so there a new line must separate the calls.
-    Also returns how many characters were looked at: objects inside them need no other look.
+    It starts like a call of a declared tool, and the object or list around it does not continue
+    after it. The end of the text may have cut that off, so there a new line must separate the
+    calls. Also returns how many characters were examined: objects inside them need no second check.
     """
     if ends.call_start is None or not (yield from starts_call(buffer, ends, names)):
         return False, 0

@@ -229,7 +229,7 @@ class FairQueue:
         self._lower_slots -= claim.slots * (claim.priority != PRIORITIES[0])
         claim.slots = 0
         if not any(other.has_work for other in self._accounts.values()):
-            self._accounts, self._virtual_time = {}, 0.0  # nobody is ahead or behind any more
+            self._accounts, self._virtual_time = {}, 0.0  # no owner has credit or debt
 
     def goes_first(self, owner: str) -> bool:
         """Whether another live job of an owner without claims would run before all waiting ones."""

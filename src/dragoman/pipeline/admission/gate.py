@@ -88,7 +88,7 @@ class Ticket:
         future = self.claims.pop(claim, None)
         if future is not None:
             if future.done() and not future.cancelled():
-                future.exception()  # asyncio reports one that nobody has looked at
+                future.exception()  # retrieve it, or asyncio logs that it never was
             self._gate.free(claim)
 
     async def wait_until_open(self) -> None:

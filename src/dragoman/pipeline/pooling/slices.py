@@ -24,7 +24,7 @@ SLICE_INPUTS, SLICE_TOKENS = 32, 4096  # the most that one slice has
 async def lease_model(
     name: str, services: Services, owner: str, keep_alive: float | None = None
 ) -> AsyncGenerator[Lease, None]:
-    """Hold the model of a request, and note it in its record."""
+    """Hold a lease on the model of a request, and set the model in its record."""
     record = get_record()
     record.requested_model = name
     with record.measure("resolve"):

@@ -84,7 +84,7 @@ class MultipartParser:
         """Parse as much as one state can; False if that needs more data."""
         match self._state:
             case _State.PREAMBLE | _State.BODY:
-                return self._find_delimiter(events)
+                return self._read_to_delimiter(events)
             case _State.DELIMITER:
                 return self._read_delimiter_end()
             case _State.HEADERS:
@@ -93,7 +93,8 @@ class MultipartParser:
                 self._buffer = b""  # what follows the last boundary has no meaning
                 return False
 
-    def _find_delimiter(self, events: list[Event]) -> bool:
+    def _read_to_delimiter(self, events: list[Event]) -> bool:
+        """Consume the data before the next delimiter; False if that has not arrived yet."""
         index = self._buffer.find(self._delimiter)
         end = index if index >= 0 else max(0, len(self._buffer) - len(self._delimiter) + 1)
         if end and self._state is _State.BODY:

@@ -2,7 +2,7 @@
 
 A request takes an idle connection, or opens one. The pool counts its *epochs*: one ends when the
 last open connection is lost. Within an epoch the same server process has answered; after it,
-another one may listen at the address, so the engine looks at the server's identity again.
+another one may listen at the address, so the engine checks the server's identity again.
 
 Addresses are the operator's choice, so private ones are fine. Redirects are not followed. The API
 key is sent to the configured address alone, and appears in no message.

@@ -23,7 +23,7 @@ from dragoman.types.limits import RateLimit
 from dragoman.types.request_priority import limit_priority
 
 OWNER = "dragoman.owner"  # scope key: the owner of the batch
-SPARE_SHARE = 10  # one part in so many of a limit per minute stays free
+SPARE_SHARE = 10  # one tenth of each limit per minute stays free
 RETRY_STATUSES = (429, 503)
 DEFAULT_RETRY = 1.0  # seconds
 
@@ -45,14 +45,15 @@ class OwnerGuard:
         request = get_request(scope)
         request.owner = scope[OWNER]
         await self._keys.refresh()
-        self._check_key(request)
+        self._authorize(request)
         self._check_spare(request.owner)
         set_cache_scope(request.owner)
         limit_priority("batch")
         with self._limiter.start_request(request.owner, is_concurrent=request.is_concurrent):
             await self._dispatch(request)
 
-    def _check_key(self, request: RequestContext) -> None:
+    def _authorize(self, request: RequestContext) -> None:
+        """Note the owner's key in the request; raise if it may not use the route."""
         if not request.owner and not self._keys.required:
             return
         entry = self._keys.find_owner(request.owner)
@@ -63,7 +64,7 @@ class OwnerGuard:
             raise Forbidden("This API key may not use this path.")
 
     def _check_spare(self, owner: str) -> None:
-        """Wait with a line that would take the last of a limit."""
+        """Raise `Overloaded`, which delays the line, if it would take the last of a limit."""
         allowed = self._limiter.find_limits(owner).concurrent_requests
         running = self._limiter.get_usage(owner).running
         status = self._limiter.get_status(owner)

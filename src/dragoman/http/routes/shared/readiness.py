@@ -32,7 +32,7 @@ class Readiness:
         self._main_model: str | None = None  # the start-up model, once it was loaded
 
     def end_startup(self, model: str) -> None:
-        """Note that the start-up model was loaded; unloaded later, it is loaded on demand."""
+        """Record that the start-up model was loaded; if it is unloaded, it is loaded on demand."""
         self._main_model, self.startup_model = model, None
 
     def check(self) -> None:
