@@ -24,7 +24,7 @@ from dragoman.telemetry.reports import DEBUG_HEADER, REPORT_HEADERS, parse_repor
 from dragoman.types import Json
 from dragoman.types.cache_scope import set_cache_scope
 
-REFUSALS = (401, 403, 429)  # that the audit log records
+REFUSALS = (401, 403, 429)  # statuses that the audit log records
 INTERNAL_ERROR = 500
 REPORT_HEADER_NAMES = [name.encode() for name in REPORT_HEADERS]
 

@@ -304,7 +304,7 @@ class Connection(HttpToolsProtocol):
         return not (self._is_responding() or self._upgraded or self._phase == "body")
 
     def retire(self) -> None:
-        """Serve one more request at most: clients shall connect to another process."""
+        """Serve one more request at most, so that clients connect to the new process."""
         self._is_retiring = True
         if self._is_responding() and not self.cycle.response_started:
             self.cycle.keep_alive = False

@@ -49,7 +49,7 @@ KEY_COUNTERS = (
     ("dragoman_key_tokens", "total_tokens", "Tokens of prompts and answers of a key."),
 )
 DOWN_STATES = ("starting", "restarting", "stopped", "unreachable")  # of engines that run elsewhere
-FAILURES = ("died", "hung", "load_failed")  # after which it is restarted
+FAILURES = ("died", "hung", "load_failed")  # after these, an engine is restarted
 
 
 class ModelState(Struct, frozen=True):

@@ -116,7 +116,7 @@ class RouteMatch(Struct, frozen=True):
 
     methods: dict[str, Route]
     values: tuple[str, ...] = ()  # of the parameters
-    nearest: Route | None = None  # whose wire API errors are written in
+    nearest: Route | None = None  # its wire API is that of errors
 
     def get_route(self, method: str) -> Route | None:
         return self.methods.get("GET" if method == "HEAD" else method)

@@ -47,7 +47,7 @@ class WebSocketSession:
         self._queue: deque[bytes] = deque()
         self._queued_bytes = 0
         self._current_bytes = 0  # of the message that the handler works on
-        self._hold = sessions.limit.budget.open_hold(request.owner)  # of both
+        self._hold = sessions.limit.budget.open_hold(request.owner)  # for all of these bytes
         self._wakeup = asyncio.Event()
         self._closed = asyncio.Event()
         self._reader: asyncio.Task[None] | None = None

@@ -23,7 +23,7 @@ log = logging.getLogger("dragoman.models")
 
 ENGINE_START_SECONDS = 2.0  # without reading the file
 LOAD_BYTES_PER_SECOND = 200e6  # of a slow disk
-MAX_RETRY_SECONDS = 60  # after which a client asks again whether a model is loaded
+MAX_RETRY_SECONDS = 60  # until a client asks again whether a model is loaded
 LoadState = Literal["unloaded", "loading", "ready", "failed"]
 
 

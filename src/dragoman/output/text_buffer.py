@@ -376,7 +376,7 @@ def stream_until(
         if index >= 0:
             return markers.markers[index], end
         if is_over:
-            buffer.pos = len(buffer.text)  # a marker that was cut is no text
+            buffer.pos = len(buffer.text)  # a marker that was cut is not text
             raise UnexpectedEnd
         yield
 

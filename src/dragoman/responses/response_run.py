@@ -55,7 +55,7 @@ class ResponseContext:
         self.history = list(history)
         self.remote_tools = remote_tools
         self.response_id = f"resp_{uuid.uuid4().hex}"
-        self.rounds = 0  # that were prepared
+        self.rounds = 0  # prepared so far
         self.model = ""  # of the first round
 
 

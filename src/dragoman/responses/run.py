@@ -158,7 +158,7 @@ class CompletionRun:
         """Encode the answer; a large one in a thread, so that the event loop does not wait."""
         encode, completion = self._encoder.encode_whole, self._completion
         usage = completion.usage
-        tokens = usage.completion + usage.prompt  # whose logprobs may be in the answer
+        tokens = usage.completion + usage.prompt  # the answer may contain logprobs of each
         if self._plan.choice_count <= SMALL_CHOICES and tokens <= SMALL_TOKENS:
             return encode(completion)
         return await run_in_worker(encode, completion)

@@ -205,7 +205,7 @@ def build_engine_runtime(engine: object, options: Mapping[str, object]) -> Runti
             preset = make_preset(settings, model.renderer, model.id)
             model.preset = fit_preset(preset, model.capabilities)
             check_public_prompts(settings, model.capabilities)
-        if not isinstance(model.engine, SubprocessEngine):  # which watches itself
+        if not isinstance(model.engine, SubprocessEngine):  # a `SubprocessEngine` watches itself
             model.watch = InProcessWatch(model.engine, get_hang_timeout(settings))
         model.shares_cache = bool(settings.shared_cache)
         model.public_prompts = settings.public_prompt

@@ -86,7 +86,7 @@ Content: TypeAlias = tuple[ContentPart, ...]
 
 
 def make_text_content(text: str | None) -> Content:
-    """Content that is text alone; empty text is no content."""
+    """Content that is text alone; an empty text becomes empty content."""
     return (TextPart(text),) if text else ()
 
 

@@ -20,5 +20,5 @@ class ScoreTask(Struct, frozen=True, kw_only=True):
     model: str
     pairs: Sequence[tuple[NamedText, NamedText]]
     document_tokens: int | None = None  # to which a longer document is cut
-    pair_tokens: int | None = None  # likewise for the pair; -1 is what the model reads
+    pair_tokens: int | None = None  # to which a longer pair is cut; -1 is what the model reads
     owner: str = ""

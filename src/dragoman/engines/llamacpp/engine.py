@@ -72,7 +72,7 @@ def create(**settings: object) -> LlamaCppEngine:
     vocabulary = read_vocabulary(plan.header)
     native = launch(plan, special=vocabulary.pieces is not None)
     try:
-        started_at = time.process_time()  # which other processes do not slow down
+        started_at = time.process_time()  # unlike wall clock time, not affected by other processes
         vocabulary = msgspec.structs.replace(vocabulary, eos_ids=find_eos_ids(native))
         token_seconds = (time.process_time() - started_at) / plan.threads
         speed = PromptSpeed(get_batches(plan.settings, plan.on_gpu)[0], token_seconds)

@@ -342,7 +342,7 @@ class _HeaderReader:
         return name, tuple(shape), parameters // block * size, offset
 
     def read_count(self, maximum: int, min_bytes: int, what: str) -> int:
-        """Read a number of items, each of which takes at least so many bytes of the file."""
+        """Read a number of items, each of which takes at least `min_bytes` of the file."""
         count = self.read_u64()
         if count * min_bytes > self.size - self.position:
             _raise_damaged(f"it claims more {what} than fit into it")

@@ -1,4 +1,4 @@
-"""Logprobs that the server does not report by itself.
+"""Finds logprobs that the server does not report by itself.
 
 For each token that it reports, the server gives the probability under the plain model, before
 sampling or grammars change anything. For a token that it does not report, the same number is read

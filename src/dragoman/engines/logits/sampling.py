@@ -185,7 +185,7 @@ def select_min_p(scores: Floats, fraction: float) -> Indices:
 
 
 def select_top_n_sigma(scores: Floats, deviations: float) -> Indices:
-    """Return the indices of scores within so many standard deviations of the highest one."""
+    """Return the indices of scores within `deviations` standard deviations of the highest one."""
     usual = scores[scores > FORBIDDEN / 2]
     spread = float(usual.std()) if len(usual) else 0.0
     return np.flatnonzero(scores >= scores.max() - deviations * spread)

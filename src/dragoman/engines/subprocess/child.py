@@ -43,7 +43,7 @@ from dragoman.types.cache_scope import restore_cache_scope
 log = logging.getLogger("dragoman.engines.child")
 
 PushSteps: TypeAlias = Callable[[Job, Callable[[Step], None]], Awaitable[None]]
-COLLECT_SECONDS = 0.001  # in which the jobs of one engine step yield
+COLLECT_SECONDS = 0.001  # within which all jobs of one engine step yield
 MAX_BUFFERED_BYTES = 1 << 18  # in the socket, before steps are merged instead
 READ_BYTES = 1 << 16
 # A library of the system that an engine's wheel needs, and how to install it.

@@ -43,7 +43,7 @@ REMEMBER_OWNER_SECONDS = 3600.0
 class CrashHistory(Struct):
     """The deaths that were counted against one owner, and its pause."""
 
-    deaths_alone: int = 0  # in which nobody else had a request
+    deaths_alone: int = 0  # deaths in which no other owner had a request
     last_death: float = 0.0
     paused_until: float = 0.0
 

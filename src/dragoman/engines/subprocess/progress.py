@@ -108,7 +108,7 @@ class ProgressWatch:
 
     def __init__(self, timeout: float, has_probe: bool = False) -> None:
         self.calls: dict[int, RunningCall] = {}
-        self.answered_owners: set[str] = set()  # that got a token or a result from this process
+        self.answered_owners: set[str] = set()  # those that got a token or a result
         self.has_probe = has_probe
         self.idle = 0.0  # seconds of work without progress
         self.has_progressed = False  # since the last tick but one

@@ -151,7 +151,7 @@ def _read_expiry(server_context: ssl.SSLContext, client_context: ssl.SSLContext)
     for _ in range(2):  # the client has verified the certificate after its second turn
         with suppress(ssl.SSLWantReadError):
             client.do_handshake()
-        with suppress(ssl.SSLError):  # that there is no client certificate does not matter here
+        with suppress(ssl.SSLError):  # a missing client certificate does not matter here
             server.do_handshake()
     certificate = client.getpeercert() or {}
     return ssl.cert_time_to_seconds(str(certificate["notAfter"]))

@@ -33,7 +33,7 @@ log = logging.getLogger("dragoman.models")
 
 # A server that is used without ids has defaults that are not known here.
 UPSTREAM_SAMPLING = RecommendedSampling(Sampling(), "the upstream server", Sampling())
-IDENTITY_TEXTS = PROBES[::10]  # of those that were compared, to notice another tokenizer later
+IDENTITY_TEXTS = PROBES[::10]  # compared again later, to notice another tokenizer
 
 
 async def load(source: ModelSource, key: str = "") -> Model:

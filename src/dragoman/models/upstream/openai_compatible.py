@@ -44,7 +44,7 @@ class ServerDetails(Struct, frozen=True, kw_only=True):
     quantization: str | None = None
     parameters: str | None = None
     template: str | None = None
-    apis: tuple[ApiKind, ...] = ("text", "chat")  # that it may have
+    apis: tuple[ApiKind, ...] = ("text", "chat")  # candidates: each is tested
     limitations: tuple[str, ...] = ()
 
 

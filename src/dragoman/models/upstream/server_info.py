@@ -37,7 +37,7 @@ class ServerInfo(Struct, frozen=True, kw_only=True):
     model: str  # the name that requests use
     version: str = ""  # as the server says it
     other_models: tuple[str, ...] = ()  # further models that it serves
-    apis: tuple[ApiKind, ...] = ()  # that it has, the best one first
+    apis: tuple[ApiKind, ...] = ()  # supported ones, the best first
     protocol: TokenProtocol | None = None  # of ids in and ids out
     context: int | None = None
     trained_context: int | None = None
@@ -51,7 +51,7 @@ class ServerInfo(Struct, frozen=True, kw_only=True):
     modalities: tuple[str, ...] = ("text",)
     grammar_backend: str = ""  # as the server says it
     deterministic_seeds: bool = True
-    sampling_fields: tuple[str, ...] = ()  # that its engine honours, where it says so
+    sampling_fields: tuple[str, ...] = ()  # honoured by its engine, if it says so
     max_logprobs: int | None = None
     default_sampling: Sampling | None = None  # of requests that set nothing
     parameters: str | None = None  # a label like 135M

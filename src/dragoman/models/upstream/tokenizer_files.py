@@ -40,7 +40,7 @@ class TokenizerPlace(Struct, frozen=True, kw_only=True):
     name: str  # for messages: of a file, only its name
     template: str | None = None
     metadata: Mapping[str, object] = {}  # of a GGUF file
-    tokenizer: Tokenizer | None = None  # that the server has sent
+    tokenizer: Tokenizer | None = None  # sent by the server
 
     @property
     def directory(self) -> Path:

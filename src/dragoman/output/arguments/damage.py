@@ -39,7 +39,7 @@ MEMBER = (  # a comma, a key and a colon
     re.compile(r"\s{0,16},\s{0,16}[\"'](?P<key>[^\"'\\]{1,64})[\"']\s{0,16}:"),
     re.compile(r"\s{0,16}(?:\Z|,\s{0,16}(?:\Z|[\"'](?:\Z|[^\"'\\]{1,64}(?:\Z|[\"']\s{0,16}\Z))))"),
 )
-_WORD = r"[^\s\"',;:<>\[\]{}()\\#]"  # a character of a word; comments are no words
+_WORD = r"[^\s\"',;:<>\[\]{}()\\#]"  # a character of a word; comments are not words
 _WORDS = rf"{_WORD}{{1,32}}(?: {{1,4}}(?!/[/*]){_WORD}{{1,32}})"
 _HALF = r"[^\s\"',:<>\[\]{}()\\][^\"',:<>\[\]{}()\\\n]{0,256}"
 UNQUOTED = (  # words and a closing quote, or several words up to the end of the value or the call

@@ -3,7 +3,7 @@
 One scanner reads JSON, Python literals, and mixtures: single quotes, `True` and `None`, bare keys,
 missing commas, tuples, and strings between the format's own markers. Valid JSON stays unchanged.
 The emitted text is a prefix of valid JSON: a key is held back until its value starts, so appending
-`ValueReader.get_missing_end` always completes it. Text that is no value raises `Mismatch`.
+`ValueReader.get_missing_end` always completes it. Text that is not a value raises `Mismatch`.
 """
 
 from __future__ import annotations
@@ -102,9 +102,9 @@ class ValueReader:
         self._bare_key = ""  # a key without quotes
         self._current_key: str | None = None  # the key of the value being read
         self.stack: list[str] = []  # the characters that close what is open
-        self._set_depths: set[int] = set()  # where these are sets of Python, which braces close
+        self._set_depths: set[int] = set()  # depths of sets of Python, which braces close
         self._value_end = 0  # the position up to which an object is known to be a value
-        self._plain_lists: set[int] = set()  # where these are lists with an element that is no call
+        self._plain_lists: set[int] = set()  # depths of lists with an element that is not a call
         self.keys: Sequence[str] = ()  # names that may follow a bare word without a separator
         self.glued_key = ""  # the name that did
         self.ends = NO_ENDS  # markers that end the value, whatever is open

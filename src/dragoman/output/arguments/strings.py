@@ -84,7 +84,7 @@ def read_until_marker(
             buffer.pos += 1
             out(convert(buffer.text[buffer.pos - 1]))
         elif buffer.has_ended:
-            buffer.pos = len(buffer.text)  # a marker that was cut is no text
+            buffer.pos = len(buffer.text)  # a marker that was cut is not text
             raise UnexpectedEnd
         else:
             yield

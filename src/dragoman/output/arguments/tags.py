@@ -231,7 +231,7 @@ def read_argument(
 
 
 def skip_cut_marker(buffer: TextBuffer, markers: tuple[str, ...]) -> None:
-    """Raise `UnexpectedEnd` if the text ends here, or in one of the markers, which is no text."""
+    """Raise `UnexpectedEnd` if the text ends here, or in one of the markers, which is not text."""
     rest = buffer.text[buffer.pos :]
     if buffer.has_ended and any(marker.startswith(rest) for marker in markers):
         buffer.pos = len(buffer.text)

@@ -38,12 +38,12 @@ from msgspec import Struct
 
 from dragoman.types.limits import PRIORITIES, Priority
 
-AGEING_SECONDS = 60.0  # after which a claim of a lower priority gets some turns
+AGEING_SECONDS = 60.0  # of waiting, after which claims of lower priorities get some turns
 AGED_TURN = 4  # every n-th turn goes to the oldest claim
 PROMPT_TOKEN_COST = 0.1  # of a generated token
 EXPECTED_TOKENS = 64.0  # of an answer, until an owner has had one
 SMOOTHING = 0.2  # of moving averages
-ACTIVE_SECONDS = 2.0  # in which the next request of an owner is expected
+ACTIVE_SECONDS = 2.0  # within which the next request of an owner is expected
 MIN_WEIGHT = 1e-3
 ROUNDING = 1e-9
 
@@ -71,7 +71,7 @@ class SlotClaim:
         self.priority: Priority = priority
         self.wanted = wanted
         self.max_tokens = math.inf  # of each choice
-        self.slots = 0  # that it was assigned
+        self.slots = 0  # assigned so far
         self.charged = 0.0
         self.arrived = self.started = 0.0  # times
         self.number = 0  # in order of arrival
@@ -89,7 +89,7 @@ class OwnerAccount:
     def __init__(self) -> None:
         self.weight = 1.0
         self.virtual_time = 0.0
-        self.slots = 0  # that its claims hold
+        self.slots = 0  # held by its claims
         self.mean_tokens: float | None = None  # of a choice, a moving average
         self.waiting: dict[Priority, dict[SlotClaim, None]] = {name: {} for name in PRIORITIES}
         self.running: dict[SlotClaim, None] = {}
@@ -136,8 +136,8 @@ class FairQueue:
         self._shares_compute = shares_compute
         self._accounts: dict[str, OwnerAccount] = {}
         self._virtual_time = 0.0
-        self._wanted_slots = 0  # that waiting claims want and were not assigned
-        self._lower_slots = 0  # that claims of lower priorities hold
+        self._wanted_slots = 0  # wanted by waiting claims, and not assigned yet
+        self._lower_slots = 0  # held by claims of lower priorities
         self._turns_since_aged = 0
         self._numbers = itertools.count()
 

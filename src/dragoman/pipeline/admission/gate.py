@@ -37,7 +37,7 @@ from dragoman.pipeline.admission.fair_queue import (
 from dragoman.types.limits import PRIORITIES, FindLimits, Priority, find_no_limits
 
 MAX_RETRY_AFTER = 60  # seconds
-MAX_KEEP_SECONDS = 0.25  # for which a slot is kept for an owner whose answer has just ended
+MAX_KEEP_SECONDS = 0.25  # to keep a slot for an owner whose answer has just ended
 KEEP_FRACTION = 0.1  # a slot is kept for at most this part of the mean duration of jobs
 DOWN_RETRY_AFTER = 5.0  # seconds
 RESTARTING = "The engine is being restarted."
@@ -137,7 +137,7 @@ class Gate:
         self._is_open = asyncio.Event()  # the engine does not restart
         self._is_open.set()
         self._problem: str | None = None  # why the engine cannot be used
-        self.lost_slots = 0  # that were busy when the engine last stopped
+        self.lost_slots = 0  # slots that were busy when the engine last stopped
         self._restart_timer: asyncio.TimerHandle | None = None
         self._mean_seconds = 1.0  # how long a job runs, a moving average
 

@@ -35,7 +35,7 @@ class CallLimiter:
         self.names: list[str] = []  # of the tools that were called
         self._limits = limits
         self._arguments: list[str] = []  # of the open call
-        self._length = 0  # of these, in characters
+        self._length = 0  # characters of these arguments
         self._made: Counter[tuple[str, bytes]] = Counter()
         self._last: dict[str, list[str]] = {}  # by tool, arguments that may not be repeated
         self._candidates: list[str] = []  # those of them with which the open call may end

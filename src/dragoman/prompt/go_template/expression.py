@@ -130,7 +130,7 @@ class ExpressionWriter:
     def _write_print(self, name: str, words: Sequence[Operand], last: list[str]) -> str:
         values = [*map(self.write_operand, words), *last]
         if name != "printf":
-            # Go writes a space between operands of `print` that are no strings; those are rare
+            # Go writes a space between operands of `print` that are not strings; those are rare
             separator, end = (' ~ " " ~ ', ' ~ "\\n"') if name == "println" else (" ~ ", "")
             return f'("" ~ {separator.join(f"{value}|go_text" for value in values)}{end})'
         pattern = words[0] if words else None

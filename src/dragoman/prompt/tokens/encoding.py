@@ -18,7 +18,7 @@ from dragoman.prompt.tokens.text_encoder import TextEncoder
 from dragoman.prompt.tokens.token_cache import TokenCache
 
 PIECE_COST = 100  # characters that a piece counts for, besides its text
-COUNTED_PIECES = 1 << 12  # whose characters are counted at once
+COUNTED_PIECES = 1 << 12  # pieces whose characters are counted at a time
 COMPARED_IDS = 1 << 10
 
 

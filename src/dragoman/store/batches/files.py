@@ -31,7 +31,7 @@ from dragoman.store.tables import batches, chunks, files, get_current_time
 
 NumberedChunks: TypeAlias = Sequence[tuple[int, bytes]]  # not empty
 
-MAX_CHUNKS = 512  # that are read or deleted at once
+MAX_CHUNKS = 512  # chunks that are read or deleted at a time
 PIECE_BYTES = 2 << 20  # of a file, that are deleted at once
 HIDDEN = {"complete": False, "batch": None, "expires": 0.0}  # columns of a file that is deleted
 

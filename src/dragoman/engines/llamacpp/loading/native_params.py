@@ -91,7 +91,7 @@ def build_embedding_params(lib: ModuleType, plan: LoadPlan) -> CommonParams:
     types = lib.llama_pooling_type
     if head.kind is None or head.kind == NO_POOLING:
         params.pooling_type = types.LLAMA_POOLING_TYPE_MEAN
-    elif head.kind == RANK_POOLING:  # which the server does not read from the file
+    elif head.kind == RANK_POOLING:  # the server does not read it from the file
         params.pooling_type = types.LLAMA_POOLING_TYPE_RANK
     return params
 
@@ -99,7 +99,7 @@ def build_embedding_params(lib: ModuleType, plan: LoadPlan) -> CommonParams:
 def get_pooling_context(plan: LoadPlan) -> int:
     """Return how many tokens an input to embed or score may have."""
     context = min(plan.memory.context, plan.settings.embed_context)
-    if read_head(plan.header).is_encoder:  # whose positions are a table of the trained length
+    if read_head(plan.header).is_encoder:  # its positions are a table of the trained length
         return min(context, plan.memory.trained_context)
     return context
 

@@ -180,7 +180,7 @@ def _remove_if_stale(folder: Path) -> None:
         lock = _open_lock(folder, "rb")
     except FileNotFoundError:
         if time.time() - folder.stat().st_mtime > MAX_UNLOCKED_SECONDS:
-            folder.rmdir()  # which only removes an empty one
+            folder.rmdir()  # fails if the directory is not empty
         return
     with lock:
         shutil.rmtree(folder, ignore_errors=True)

@@ -36,7 +36,7 @@ class ChatCompletionsApi:
         return make_text_capabilities(self._upstream)
 
     def check_job(self, job: Job) -> None:
-        """Reject a prompt that is no conversation."""
+        """Reject a prompt that is not a conversation."""
         decode_fields(job)
 
     def build_requests(self, job: Job) -> list[UpstreamRequest]:
