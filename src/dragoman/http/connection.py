@@ -44,7 +44,7 @@ UPGRADE_HEADERS = (b"upgrade", b"connection", b"http2-settings")
 
 
 class Connection(HttpToolsProtocol):
-    """A connection with limits."""
+    """uvicorn's protocol of an HTTP connection, with limits; `_phase` is that of the request."""
 
     settings: ClassVar[Settings] = Settings()
     router: ClassVar[Router] = Router([])
@@ -117,7 +117,7 @@ class Connection(HttpToolsProtocol):
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """The client sends nothing more. Return whether it may still read the response."""
-        has_half_close = self.transport.can_write_eof()  # TLS has not
+        has_half_close = self.transport.can_write_eof()  # not with TLS
         if not has_half_close or self._lingering.is_active or not self._is_responding():
             return False
         self.cycle.keep_alive = False
@@ -135,6 +135,7 @@ class Connection(HttpToolsProtocol):
         self.cycle.keep_alive = False
 
     def _feed(self, data: bytes) -> None:
+        """Parse data; a request whose upgrade is declined is parsed again as a plain one."""
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as offer:
@@ -284,7 +285,7 @@ class Connection(HttpToolsProtocol):
         """Close the connection, in a way that lets the client read the last response.
 
         If the request was read completely, there is nothing to wait for. Nor is there if it did
-        not arrive in time: a client that sends slowly has no say in when the connection ends.
+        not arrive in time: a slow client must not decide how long the connection stays open.
         """
         is_complete = self._phase == "idle" and not (self._pipelined or self._ignored_data)
         if is_complete or self._is_late():
@@ -362,7 +363,7 @@ class Connection(HttpToolsProtocol):
             self._reject(RequestTimeout("The request did not arrive in time."))
         elif self._phase == "headers" or self.cycle.response_complete:
             self.close()
-        else:  # the app reads the body with a deadline of its own; check again after it
+        else:  # the app reads the body with its own deadline; check again after that
             late_at = self._late_at
             self._start_deadline()
             self._late_at = late_at

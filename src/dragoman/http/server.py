@@ -185,12 +185,14 @@ class Server(uvicorn.Server):
             self._loop = None
 
     async def _wait_for_tick(self) -> None:
+        """Wait until the next tick is due, or a signal asks to stop."""
         with suppress(TimeoutError):
             async with asyncio.timeout(1 / TICKS_PER_SECOND):
                 await self._exit_requested.wait()
         self._exit_requested.clear()
 
     async def on_tick(self, counter: int) -> bool:
+        """Do what is due, such as draining; return True once the server may shut down."""
         if self._certificate is not None and counter % TICKS_PER_SECOND == 0:
             self._certificate.refresh()
         if self._retires_at is not None and not self.should_exit:
@@ -220,6 +222,7 @@ class Server(uvicorn.Server):
         return bool(len(self._app.responder.runs) or len(self._app.websockets))
 
     async def _interrupt(self) -> None:
+        """End the runs that are still in progress, each with an error to its client."""
         runs = self._app.responder.runs
         runs.interrupt_all(lambda: Draining("The server stopped before the answer was finished."))
         try:

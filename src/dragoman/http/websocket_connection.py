@@ -293,7 +293,7 @@ class WebSocketConnection(asyncio.Protocol):
             )
 
     def _on_message_late(self) -> None:
-        """Close at once: a client that sends slowly has no say in when the connection ends."""
+        """Close at once: a slow client must not decide how long the connection stays open."""
         self._fail(CloseCode.POLICY_VIOLATION, "The message did not arrive in time.")
         self.transport.close()
 

@@ -120,7 +120,7 @@ class ParserMachine:
     def _emit_held(self) -> None:
         self._emit(*self._buffer.take_held())
 
-    # the main loop
+    # the main loop: emit text up to each marker, and act on the marker
 
     def _run(self) -> ReadSteps[None]:
         buffer = self._buffer

@@ -350,6 +350,7 @@ async def make_readers(plan: Plan) -> list[Reader]:
 def make_reader(
     plan: Plan, job: Job, prepared: PreparedPrompt, index: int, *, first: bool
 ) -> Reader:
+    """Make the reader of choice `index`; the `first` choice of a prompt also counts the prompt."""
     model, reading = plan.model, prepared.reading
     if model.relays_chat:
         with_reasoning = plan.request.include_reasoning
@@ -370,7 +371,7 @@ def make_reader(
         reasoning_close=output_format.reasoning_close or "",
         call_limits=get_call_limits(reading.chat, model, plan.request.constraint),
     )
-    # Without logprobs: the reader keeps those itself, beside the text that the parser emits.
+    # Without logprobs: the reader aligns those itself with the text that the parser emits.
     detokenizer = make_detokenizer(model, stops, output_format=output_format)
     return ChatReader(index, job, detokenizer, options, first=first)
 

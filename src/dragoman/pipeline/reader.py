@@ -215,6 +215,7 @@ class ChatReader(Reader):
         return merge_deltas(deltas)
 
     def _feed_single(self, step: Step) -> list[Delta]:
+        """Read a step of at most one token: cut at stop strings, parse, and check all limits."""
         count = self._count_tokens(step)
         start, text, end = self._detokenizer.read_with_offsets(step)
         if end > start:
@@ -237,6 +238,7 @@ class ChatReader(Reader):
         return deltas
 
     def _make_span(self, step: Step, start: int, end: int, count: int) -> TokenSpan:
+        """Make the ledger's entry for the tokens of a step, which cover these characters."""
         if not self._tracks_tokens:
             return TokenSpan(start, end, count)
         is_single_token = step.text is None and len(step.ids) == 1
@@ -246,6 +248,7 @@ class ChatReader(Reader):
         return TokenSpan(start, end, count, logprobs, is_special)
 
     def _make_deltas(self, spans: Sequence[Span]) -> list[Delta]:
+        """Turn the parser's spans into deltas, with logprobs, unique call ids and call limits."""
         deltas: list[Delta] = []
         for channel, text, start, call, call_id in spans:
             if self._calls.is_open and channel != "tool_args":

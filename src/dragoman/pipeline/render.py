@@ -203,7 +203,7 @@ async def _render(
 
 
 async def _check_replays(rendered: RenderedPrompt, model: Model) -> tuple[bool, str]:
-    """Whether the engine takes a prompt with its replayed turns, and why not."""
+    """Return whether the engine accepts a prompt with replayed turns, and the reason if not."""
     count = await count_prompt(rendered.ids or [], rendered.media, model)
     if count is None:
         return True, ""

@@ -147,6 +147,7 @@ class BackgroundRuns:
             record.status = record.status or OK
 
     async def _generate(self, background: BackgroundRun, store: Store) -> None:
+        """Generate the answer into the feed; any failure becomes the end of the response."""
         run, feed = background.run, background.feed
         try:
             with self._track_run() as background.tracked:
@@ -208,6 +209,7 @@ class BackgroundRuns:
                 log.warning("cannot store background responses, trying again: %s", error.message)
 
     async def _sync(self, store: Store) -> None:
+        """Exchange with the store: write frames and unsaved ends, and read cancel requests."""
         for background in list(self._running.values()):
             await background.store_frames(store)
         while self._unsaved:

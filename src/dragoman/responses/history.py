@@ -103,6 +103,7 @@ def _make_missing_error(response: str) -> BadRequest:
 
 
 async def _load_conversation(conversation: str, owner: str, state: PersistentState) -> list[Item]:
+    """Return all items of a conversation, page by page; reject one that is too large."""
     store = await state.get_store()
     size = await store.read(lambda tx: tx.conversations.measure_items(owner, conversation))
     _check_size(size, "conversation")

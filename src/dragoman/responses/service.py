@@ -113,6 +113,7 @@ class ResponseService:
     async def _attach_remote_tools(
         self, request: DecodedRequest, history: list[Item]
     ) -> RemoteTools:
+        """List the remote tools that a request names, and approve calls that its input approves."""
         requested = responses.get_mcp_servers(request)
         labels = {tool.server_label for tool in requested}
         approved = find_approved_calls(request.items, history, labels)

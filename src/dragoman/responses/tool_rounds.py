@@ -112,7 +112,7 @@ class RemoteTools:
         return tuple(f"The schema of the remote tool `{name}` is not used." for name in dropped)
 
     def drop_schemas(self, error: BadRequest) -> bool:
-        """Drop the schemas that caused an error. False if none of them did."""
+        """Drop the schemas that caused an error; return False if none of them did."""
         with_schema = [tool for tool in self.tools if tool.parameters is not ANY_OBJECT]
         at_fault = [tool for tool in with_schema if tool.param == error.param]
         dropped_before = len(self.tools) - len(with_schema)
@@ -154,13 +154,13 @@ class RemoteTools:
     async def make_approved_calls(
         self, encoder: ResponseEncoder, push: Push, context: int | None
     ) -> bool:
-        """Make the approved calls. False if there are none."""
+        """Make the approved calls; return whether the model must continue with their results."""
         for item in self._approved:
             await await_delivery(push(encoder.start_approved_call(item)))
         return await self.make_calls(encoder, push, context)
 
     async def make_calls(self, encoder: ResponseEncoder, push: Push, context: int | None) -> bool:
-        """Make the calls of a round. True if the model must continue with their results.
+        """Make the calls of a round; return whether the model must continue with their results.
 
         When the limit is reached, calls return an error, and the model gives a final answer. No
         output takes more than half of the model's `context`, even if every character is a token.
@@ -186,7 +186,7 @@ class RemoteTools:
         return not encoder.needs_client and self._rounds <= self._limits.rounds + 1
 
     async def _read_media(self, result: ToolCallResult) -> tuple[ToolCallResult, list[MediaItem]]:
-        """Read the media of a result that the model can see, and say so in its text."""
+        """Read the media of a result that the model can see, and refer to them in its text."""
         output, items = result.output or "", list[MediaItem]()
         for media in result.media:
             if self.read_media is None or self._media_count >= MAX_MEDIA:
@@ -215,7 +215,7 @@ class RemoteTools:
             return ToolCallResult(error="The tool did not answer in time.")
 
     def close(self) -> None:
-        self.read_media = None  # it belongs to a response, which must not outlive its end here
+        self.read_media = None  # it refers to the response, which would stay in memory
         if self._client is not None:
             self._client.close()
 

@@ -146,6 +146,7 @@ class GroupGenerator:
     async def _read_event(
         self, request: NativeRequest, choices: Sequence[ChoiceProgress], event: NativeEvent
     ) -> list[Step]:
+        """Return the steps of an event: new tokens, or none for progress and ends."""
         if event.error is not None:
             raise self._engine.convert_error(event.error)
         choice = choices[event.index]

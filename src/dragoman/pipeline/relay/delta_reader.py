@@ -93,6 +93,7 @@ class RelayReader(Reader):
             yield from self._read_call(call)
 
     def _read_call(self, call: CallDelta) -> Iterator[Delta]:
+        """Read a part of a call: begin the call if it is new, and add its arguments."""
         function = call.function or CallFunction()
         number = self._find_call(call, function)
         if number is None and function.name:
