@@ -189,7 +189,7 @@ class CrashSuspects:
             outcome.check = lambda: self._check(digest)
             try:
                 yield outcome
-            except (GeneratorExit, asyncio.CancelledError):  # its client has cancelled it
+            except (GeneratorExit, asyncio.CancelledError):  # the answer was cut, or is not wanted
                 outcome.is_harmless = outcome.has_answered()
                 raise
             finally:

@@ -83,7 +83,7 @@ class Listener:
         self._close_spare()
 
     async def wait_closed(self) -> None:
-        """Return at once: `close` has closed everything. uvicorn's servers have this method."""
+        """Return at once: `close` has closed everything. `asyncio.Server` has this method, too."""
 
     def _accept_waiting(self) -> None:
         for _ in range(ACCEPTS_PER_WAKEUP):
