@@ -179,6 +179,12 @@ def test_asynchronous_client(server: RunningServer) -> None:
             whole = await client.chat(MODEL, MESSAGES, options=GREEDY)
             stream = await client.chat(MODEL, MESSAGES, options=GREEDY, stream=True)
             texts = [line.message.content or "" async for line in stream]
+            stream = await client.generate(MODEL, "The sea is", options=GREEDY, stream=True)
+            assert "".join([line.response async for line in stream])
+            assert len((await client.embed(MODEL, ["a", "b"])).embeddings) == 2
+            assert f"{MODEL}:latest" in [model.model for model in (await client.list()).models]
+            assert (await client.show(MODEL)).capabilities
+            assert len((await client.ps()).models) == 1
         finally:
             await client.close()
         return whole.message.content or "", "".join(texts)

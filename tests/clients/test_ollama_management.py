@@ -145,5 +145,8 @@ def test_errors_are_those_that_the_client_knows(client: ollama.Client) -> None:
     with pytest.raises(ollama.ResponseError, match="invalid model name") as failed:
         client.create("../escape", from_=MODEL)
     assert failed.value.status_code == 400
+    with pytest.raises(ollama.ResponseError, match="push") as failed:
+        client.push(MODEL)
+    assert failed.value.status_code == 404
     with pytest.raises(ollama.ResponseError, match="cannot be downloaded"):
         list(client.pull("nobody", stream=True))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import http.client
 import json
 import math
+import re
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,7 +25,7 @@ from tests.support.ollama_api import (
     send,
 )
 from tests.support.scripted_chats import PARIS_CALL, TEXTS, THINKER, TOOLS, make_replies
-from tests.support.serving import RunningServer, serve_scripted
+from tests.support.serving import RunningServer, poll_until, serve_scripted
 
 PIXEL = (
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4nGNgAAIAAAUAAXpeqz8AAAAASUVORK5CYII="
@@ -313,6 +315,26 @@ def test_refusals_of_keys_are_strings() -> None:
         assert int(refusal.headers["retry-after"]) > 0
 
 
+def test_refusals_before_a_route_are_strings() -> None:
+    """Also those of the layers that know nothing of Ollama's API."""
+    engine = ScriptedEngine(Reply("Hello!", hang_at=0), tokens=True, context=4096, slots=1)
+    body = json.dumps({"model": "scripted", "messages": USER})
+    with serve_scripted(engine, queue=1) as server:
+        gate = server.get_gate()
+        head = f"POST /api/chat HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {len(body)}\r\n\r\n"
+        address = ("127.0.0.1", server.port)
+        with socket.create_connection(address) as first, socket.create_connection(address) as next_:
+            for connection in (first, next_):
+                connection.sendall((head + body).encode())
+            poll_until(lambda: gate.waiting == 1)
+            full = httpx.post(f"{server.url}/api/chat", content=body)
+            check_error(full, 429)
+            assert int(full.headers["retry-after"]) > 0
+        host = httpx.post(f"{server.url}/api/chat", content=body, headers={"host": "evil.example"})
+        assert "evil.example" in check_error(host, 403)
+        check_error(httpx.post(f"{server.url}/api/push", content=body), 404)
+
+
 # Options
 
 
@@ -357,6 +379,35 @@ def test_option_without_effect_is_reported(server: RunningServer, name: str) -> 
     response = send(server, "chat", options={name: IGNORED[name]}, stream=False)
     assert response.status_code == 200
     assert f"`options.{name}`" in response.headers["x-dragoman-warning"]
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "value"),
+    [
+        ({"seed": -1}, "seed", None),  # a random one
+        ({"seed": 0}, "seed", 0),
+        ({"repeat_last_n": 0}, "repeat_last_n", 0),
+        ({"repeat_last_n": -1}, "repeat_last_n", -1),  # the whole context
+    ],
+)
+def test_special_values_of_options(
+    thinker: RunningServer, engine: ScriptedEngine, options: dict[str, int], field: str, value: Any
+) -> None:
+    options = options | {"repeat_penalty": 1.1}
+    assert send(thinker, "chat", options=options, stream=False).status_code == 200
+    assert getattr(engine.jobs[-1].sampling, field) == value
+
+
+@pytest.mark.parametrize("path", GENERATING)
+@pytest.mark.parametrize(("value", "is_json"), [("json", True), ("", False), (None, False)])
+def test_format_json_is_a_grammar_and_an_empty_one_is_none(
+    value: str | None, is_json: bool, path: str
+) -> None:
+    engine = ScriptedEngine('{"city": "Oslo"}', tokens=True, context=4096, check_grammars=True)
+    with serve_scripted(engine) as server:
+        answer = ask_both_ways(server, path, format=value)
+        assert json.loads(answer["content"]) == {"city": "Oslo"}
+        assert (engine.jobs[-1].grammar is not None) == is_json
 
 
 def test_null_option_is_not_set(server: RunningServer) -> None:
@@ -483,7 +534,9 @@ def test_every_call_has_an_id_of_its_own(thinker: RunningServer) -> None:
     lines = read_lines(response)
     calls = [line["message"]["tool_calls"] for line in lines if "tool_calls" in line["message"]]
     assert [len(line) for line in calls] == [1, 1, 1]  # each is sent whole, as soon as it ends
-    assert len({call["id"] for [call] in calls}) == 3
+    ids = {call["id"] for [call] in calls}
+    assert len(ids) == 3
+    assert all(re.fullmatch("call_[a-z0-9]+", name) for name in ids)
 
 
 def test_call_that_is_cut_off_still_has_an_object(thinker: RunningServer) -> None:
@@ -536,10 +589,7 @@ def test_results_find_their_calls(how: str, thinker: RunningServer, engine: Scri
     response = send(thinker, "chat", messages=messages, tools=TOOLS, stream=False)
     assert response.status_code == 200, response.text
     prompt = get_prompt(engine)
-    assert '"Rome"' in prompt
-    if how != "by id":  # templates of this kind write results in the order of the messages
-        assert prompt.index("rain") >= 0
-    assert "noon" in prompt
+    assert prompt.index('"Rome"') < prompt.index("rain") < prompt.index("noon")  # as the calls
 
 
 def test_result_that_answers_no_call_is_accepted(thinker: RunningServer) -> None:

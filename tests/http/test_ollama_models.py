@@ -16,8 +16,9 @@ import httpx
 import pytest
 
 from dragoman.errors import Unavailable
+from dragoman.models.downloads.pip import DownloadListener
 from dragoman.models.management import blobs, service
-from dragoman.models.pip_download import DownloadListener
+from dragoman.protocols.ollama.installed_models import list_capabilities
 from tests.support.managed_models import serve_managed
 from tests.support.model_files import make_gguf, write_model_file
 from tests.support.serving import RunningServer
@@ -114,6 +115,36 @@ def test_show_describes_a_model(client: httpx.Client) -> None:
         assert name, line
         json.loads(value)
     assert client.post("/api/show", json={"name": "writer"}).status_code == 200
+
+
+def test_show_has_what_programs_read_and_loads_nothing(root: Path, server: RunningServer) -> None:
+    write_model_file(root / "named.gguf", general_basename="Named")
+    with httpx.Client(base_url=server.url) as client:
+        client.get("/api/tags")
+        assert show(client, "named")["model_info"]["general.basename"] == "Named"
+        create(client, system="You are a poet.", parameters={"temperature": 0.25})
+        shown = show(client, "poet", system="Another one.", options={"temperature": 1})
+        assert shown["system"] == "You are a poet."
+        assert "0.25" in shown["parameters"]
+        assert client.get("/api/ps").json() == {"models": []}
+
+
+CAPABILITIES: list[tuple[tuple[str, ...], tuple[str, ...], list[str]]] = [
+    (("completion",), ("text",), ["completion"]),
+    (("completion", "tools", "thinking"), ("text",), ["completion", "tools", "thinking"]),
+    (("completion", "infill"), ("text",), ["completion", "insert"]),
+    (("completion",), ("text", "image"), ["completion", "vision"]),
+    (("completion",), ("text", "image", "audio"), ["completion", "vision", "audio"]),
+    (("embedding",), ("text",), ["embedding"]),
+    (("embedding", "rerank"), ("text",), ["embedding"]),  # Ollama has no name for ranking
+]
+
+
+@pytest.mark.parametrize(("ours", "modalities", "theirs"), CAPABILITIES, ids=str)
+def test_capabilities_have_the_names_of_ollama(
+    ours: tuple[str, ...], modalities: tuple[str, ...], theirs: list[str]
+) -> None:
+    assert list_capabilities(ours, modalities) == theirs
 
 
 def test_show_leaves_out_long_lists_unless_they_are_wanted(
@@ -349,6 +380,12 @@ def test_uploaded_file_of_the_wrong_kind_is_refused(
     assert (answer.status_code, word in answer.json()["error"]) == (400, True), answer.text
 
 
+@pytest.mark.parametrize("digest", ["sha256:abc", "sha256:" + "g" * 64, "md5:" + "0" * 64, "x"])
+def test_digest_that_is_none_gets_400(client: httpx.Client, digest: str) -> None:
+    for answer in (upload(client, b"data", digest), client.head(f"/api/blobs/{digest}")):
+        assert answer.status_code == 400
+
+
 def test_upload_is_checked(client: httpx.Client, root: Path) -> None:
     wrong = "sha256:" + hashlib.sha256(b"other").hexdigest()
     answer = upload(client, b"data", wrong)
@@ -517,7 +554,7 @@ CHANGES: list[tuple[str, str, dict[str, Any] | None]] = [
 
 
 def test_only_admin_keys_change_models_and_each_change_is_in_the_audit_log(
-    root: Path, tmp_path: Path
+    root: Path, tmp_path: Path, fake_pull: FakePull
 ) -> None:
     audit = tmp_path / "audit.log"
     keys = {"api_key": (USER,), "admin_key": (ADMIN,), "audit_log": str(audit)}
@@ -535,12 +572,16 @@ def test_only_admin_keys_change_models_and_each_change_is_in_the_audit_log(
             client.post("/api/copy", json={"source": "poet", "destination": "b"})
             delete(client, "b")
             upload(client, b"data")
+            client.post("/api/pull", json={"model": "smollm2", "stream": False})
+            client.post("/api/generate", json={"model": "poet", "keep_alive": 0})
     lines = [json.loads(line) for line in audit.read_text().splitlines()]
     events = {line["event"]: line for line in lines}
-    for event in ("model_created", "model_copied", "model_deleted", "blob_uploaded"):
+    changes = ("model_pulled", "model_created", "model_copied", "model_deleted", "blob_uploaded")
+    for event in (*changes, "unload"):
         assert events[event]["request_id"].startswith("req_"), event
         assert events[event]["key"]
     assert events["model_created"]["model"] == "poet"
+    assert events["unload"]["model"] == "poet"
 
 
 def test_running_models_say_how_long_they_stay(root: Path) -> None:
@@ -554,10 +595,17 @@ def test_running_models_say_how_long_they_stay(root: Path) -> None:
         left = datetime.fromisoformat(model["expires_at"]).timestamp()
         assert model["name"] == "writer:latest"
         assert (model["size_vram"], model["context_length"]) == (0, 2048)
+        [listed] = client.get("/api/tags").json()["models"]
+        assert (model["digest"], model["details"]) == (listed["digest"], listed["details"])
         client.post("/api/generate", json=body | {"keep_alive": -1})
         [model] = client.get("/api/ps").json()["models"]
         assert datetime.fromisoformat(model["expires_at"]).timestamp() > left + 10**9
         client.post("/api/generate", json={"model": "writer", "keep_alive": 0})
+        assert client.get("/api/ps").json() == {"models": []}
+        client.post("/api/chat", json={"model": "writer", "messages": []})
+        assert len(client.get("/api/ps").json()["models"]) == 1
+        chat = {"model": "writer", "messages": [], "keep_alive": 0, "stream": False}
+        assert client.post("/api/chat", json=chat).json()["done_reason"] == "unload"
         assert client.get("/api/ps").json() == {"models": []}
 
 

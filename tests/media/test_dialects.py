@@ -41,6 +41,13 @@ class MediaServer:
         assert isinstance(prompt, list)
         return bytes(token for token in prompt if token < 256)
 
+    def read_marked_prompt(self) -> str:
+        """Return the text of the last prompt, with `#` for each picture."""
+        job = self.engine.jobs[-1]
+        assert isinstance(job.prompt, list)
+        text = "".join("#" if token < 0 else chr(token) for token in job.prompt if token < 256)
+        return text.replace("#" * (text.count("#") // len(job.media)), "#")
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[MediaServer]:
@@ -239,6 +246,28 @@ def test_documents_are_text_for_any_model(
         prompts.append(text_server.read_prompt())
     assert f"a.txt\n{text}What is it?".encode() in prompts[0]
     assert prompts[0] == prompts[1] == prompts[2]
+
+
+PLACED = {  # a text with two pictures, and what the prompt has of it; # is a picture
+    "a[img]b[img]c": "a#b#c",
+    "a[img]b": "#a#b",
+    "[img][img]": "##",
+    "ab": "##ab",
+    "a[img]b[img]c[img]d": "a#b#c[img]d",
+}
+
+
+@pytest.mark.parametrize("text", PLACED)
+@pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])
+def test_pictures_are_put_where_the_text_says(server: MediaServer, path: str, text: str) -> None:
+    images = [to_base64(PNG), to_base64(OTHER)]
+    chat = {"messages": [{"role": "user", "content": text, "images": images}]}
+    body = chat if path == "/api/chat" else {"prompt": text, "images": images}
+    first, second = server.get_digests(path, body)
+    assert [first] == server.get_digests(*list_requests(PNG)["ollama"])
+    assert [second] == server.get_digests(*list_requests(OTHER)["ollama"])
+    server.post(path, body)
+    assert PLACED[text] in server.read_marked_prompt()
 
 
 INVALID = b"\x89PNG\r\n\x1a\n" + bytes(40)

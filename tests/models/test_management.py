@@ -14,7 +14,7 @@ import pytest
 
 from dragoman.errors import BadRequest, TooLarge, Unavailable
 from dragoman.models.catalog import ModelCatalog
-from dragoman.models.hub_download import choose_file, pull_from_hub, translate_hub_name
+from dragoman.models.downloads.hub import choose_file, pull_from_hub, translate_hub_name
 from dragoman.models.management.blobs import MAX_PART_AGE, MAX_UNUSED_AGE, BlobStore
 from dragoman.models.management.model_name import add_tag, check_new_name, strip_default_parts
 from dragoman.models.management.modelfile import parse_modelfile

@@ -14,8 +14,9 @@ from types import SimpleNamespace
 import pytest
 
 from dragoman.errors import BadRequest, DragomanError, ModelBroken, NotFound, Unavailable
-from dragoman.models import hub_download, pull
-from dragoman.models.pip_download import ReportProgress
+from dragoman.models import pull
+from dragoman.models.downloads import hub as hub_module
+from dragoman.models.downloads.pip import ReportProgress
 
 CONTENT = b"a model " * 300_000
 
@@ -227,7 +228,7 @@ def test_hub_download_chooses_the_right_file(
     name: str, files: list[str], expected_calls: list[tuple[str, str, str | None]], tmp_path: Path
 ) -> None:
     hub = Hub(files)
-    path = hub_download.pull_from_hub(name, tmp_path, hub)
+    path = hub_module.pull_from_hub(name, tmp_path, hub)
     assert hub.calls == expected_calls
     assert path == tmp_path / "o--r" / expected_calls[0][1]
     assert path.exists()
@@ -263,7 +264,7 @@ def test_failure_of_the_hub_is_explained(
     name: str, hub: Hub, kind: type[DragomanError], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(kind, match=message) as caught:
-        hub_download.pull_from_hub(name, tmp_path, hub)
+        hub_module.pull_from_hub(name, tmp_path, hub)
     assert "/secret" not in caught.value.message
     assert hub.calls == []
 

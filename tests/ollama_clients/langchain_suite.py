@@ -17,7 +17,11 @@ CALLS_TOOLS = MODEL == "scripted"
 
 
 class TestChatOllama(ChatModelIntegrationTests):  # type: ignore[misc]
-    """The whole suite; a real model of this size cannot be relied on to call tools."""
+    """The whole suite for the scripted model.
+
+    Tools and structured output are tested with that one only: a real model of the size that tests
+    can run cannot be relied on to call tools.
+    """
 
     @property
     def chat_model_class(self) -> Any:
@@ -50,7 +54,7 @@ class TestChatOllama(ChatModelIntegrationTests):  # type: ignore[misc]
 
     @property
     def supports_image_inputs(self) -> bool:
-        return False
+        return CALLS_TOOLS  # the scripted model also reads pictures
 
     @property
     def supports_model_override(self) -> bool:

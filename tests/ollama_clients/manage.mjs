@@ -30,6 +30,7 @@ const results = {
   left: await names(),
   unknown: await fail(client.show({ model: "nobody" })),
   unknownPull: await fail(collect(client.pull({ model: "nobody", stream: true }))),
+  push: await fail(client.push({ model })),
   badName: await fail(client.create({ model: "../x", from: model })),
 };
 console.log(JSON.stringify(results));

@@ -68,7 +68,9 @@ def count_passed(output: str) -> int:
 
 
 def test_standard_suite_with_a_model_that_calls_tools() -> None:
-    engine = ScriptedEngine(SCRIPT, tokens=True, context=8192, grammars=True)
+    engine = ScriptedEngine(
+        SCRIPT, tokens=True, context=8192, grammars=True, modalities=("text", "image")
+    )
     with serve_scripted(engine, chat_template=TEMPLATE) as server:
         assert count_passed(run_suite(server, "scripted")) >= 48
 

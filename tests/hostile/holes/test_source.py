@@ -167,7 +167,7 @@ FETCHERS = {
     "mcp/transport.py",  # remote tools: every URL passes the guard
     "mcp/session.py",
     "media/fetch.py",  # URLs of pictures, sound and files, from hosts that the operator allows
-    "models/hub_download.py",  # `pull`, a command of the operator
+    "models/downloads/hub.py",  # `pull`, a command of the operator
     "models/upstream/probe_client.py",  # the operator's upstream server
     "cli/client/server_transport.py",  # commands that talk to the operator's own server
     "telemetry/spans.py",  # the operator's collector

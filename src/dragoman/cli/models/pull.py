@@ -13,7 +13,7 @@ from dragoman.cli.console.errors import CommandFailed
 from dragoman.cli.console.flags import COMMON, add_flags, add_usage
 from dragoman.cli.console.model_manager import open_manager
 from dragoman.config import Settings
-from dragoman.models.hub_download import is_hub_name, translate_hub_name
+from dragoman.models.downloads.hub import is_hub_name, translate_hub_name
 from dragoman.models.pull import DEFAULT_ALIASES, ProgressBar
 
 if TYPE_CHECKING:

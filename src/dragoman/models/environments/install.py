@@ -29,7 +29,7 @@ from dragoman.engines.vllm.installation import (
     read_record,
 )
 from dragoman.errors import DragomanError, NotFound, Unavailable
-from dragoman.models.pip_download import SEE_OUTPUT, ReportProgress
+from dragoman.models.downloads.pip import SEE_OUTPUT, ReportProgress
 
 log = logging.getLogger("dragoman.engines")
 

@@ -26,7 +26,8 @@ from msgspec import Struct
 
 from dragoman.errors import BadRequest, InvalidValue, ModelNotFound, Unsupported
 from dragoman.models.catalog import ModelCatalog, ModelSource, list_names
-from dragoman.models.hub_download import translate_hub_name
+from dragoman.models.downloads.hub import translate_hub_name
+from dragoman.models.downloads.pip import DownloadListener
 from dragoman.models.management.blobs import DIRECTORY, BlobStore, report_disk_errors
 from dragoman.models.management.deletion import is_inside, list_files, remove_empty_directories
 from dragoman.models.management.manifest import ManifestDigests
@@ -41,7 +42,6 @@ from dragoman.models.management.model_name import strip_default_parts
 from dragoman.models.management.recipe import Recipe, RecipeWriter, relate_path
 from dragoman.models.name_index import list_spellings, normalize_name
 from dragoman.models.names import sanitize_name
-from dragoman.models.pip_download import DownloadListener
 from dragoman.models.pull import DEFAULT_ALIASES, check_downloadable, pull
 from dragoman.types import Json
 

@@ -16,7 +16,7 @@ from msgspec import Struct
 from dragoman.detection.sources import TOKENIZER_FILE, read_template_source
 from dragoman.engines.llamacpp import gguf
 from dragoman.errors import DragomanError, ModelBroken
-from dragoman.models.hub_download import fetch_tokenizer_files, is_hub_name
+from dragoman.models.downloads.hub import fetch_tokenizer_files, is_hub_name
 from dragoman.models.upstream.probe_client import ProbeClient
 from dragoman.models.upstream.server_info import ServerInfo
 from dragoman.tokenizers.serialize import deserialize_tokenizer

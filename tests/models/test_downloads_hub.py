@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.loopback_services import serve_hub
+from tests.support.loopback_services import serve_breaking_hub, serve_hub
 from tests.support.model_files import make_gguf
 from tests.support.name_spaces import can_unshare, run_unshared
 from tests.support.server_process import DRAGOMAN
@@ -76,6 +76,23 @@ def test_hub_that_cannot_be_reached_is_one_line(tmp_path: Path) -> None:
     assert result.returncode == 1
     assert len(result.stderr.splitlines()) == 1, result.stderr
     assert "Hugging Face cannot be reached" in result.stderr
+
+
+def test_download_that_breaks_off_continues_where_it_was(tmp_path: Path) -> None:
+    """Within one command, and with the next one."""
+    data = DATA + bytes(range(256)) * (200 << 10)  # 50 MiB: the library writes parts of 10 MiB
+    limits, ranges = [12 << 20, 12 << 20, *[0] * 10], list[str]()
+    with serve_breaking_hub({"m.gguf": data}, limits, ranges) as hub:
+        failed = pull("hf:owner/repo/m.gguf", hub, tmp_path)
+        assert failed.returncode == 1
+        assert failed.stderr.splitlines()[-1].startswith("dragoman: ")
+        assert ranges[:2] == ["bytes=0-", f"bytes={10 << 20}-"]
+        limits.clear()
+        ranges.clear()
+        result = pull("hf:owner/repo/m.gguf", hub, tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert ranges == [f"bytes={20 << 20}-"]
+    assert (tmp_path / "models" / "owner--repo" / "m.gguf").read_bytes() == data
 
 
 @pytest.mark.skipif(not can_unshare("mount"), reason="needs a mount name space")

@@ -1,7 +1,7 @@
 """Downloads models from Hugging Face, through `huggingface_hub`.
 
-The library continues a download that broke off, and reports its progress to an object that is like
-a bar of `tqdm`. An error that is raised while it reports ends the download.
+A download that broke off continues where it was (`resumable_hub.py`). The library reports its
+progress to an object that is like a bar of `tqdm`; an error raised there ends the download.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Any, Protocol, cast
 
 from dragoman.engines.llamacpp.media.projector import choose_projector
 from dragoman.errors import BadRequest, DragomanError, NotFound, Unavailable
-from dragoman.models.pip_download import DownloadListener, ReportProgress
+from dragoman.models.downloads.pip import DownloadListener, ReportProgress
+from dragoman.models.downloads.resumable_hub import ResumableHub
 
 log = logging.getLogger("dragoman.pull")
 
@@ -186,7 +187,7 @@ def open_hub() -> TokenizerHub:
     if not log.isEnabledFor(logging.DEBUG):  # its errors are reported here
         logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
         warnings.filterwarnings("ignore", module="huggingface_hub")
-    return cast("TokenizerHub", huggingface_hub)
+    return cast("TokenizerHub", ResumableHub(huggingface_hub))
 
 
 def fetch_tokenizer_files(name: str, hub: TokenizerHub | None = None) -> Path:

@@ -1,0 +1,1 @@
+"""How models are downloaded: the default one from a package index, others from Hugging Face."""
