@@ -28,14 +28,14 @@ Every error has the error body of the client's wire API, whatever its status. In
 {"error": {"message": "...", "type": "...", "param": "messages[0].role", "code": "..."}}
 ```
 
-`param` names the field that caused the error, or is null. If a stream fails after its first event, the
-error is an event of the API: chat completions send this object as a `data:` event and then
+`param` names the field that caused the error, or is null. If a stream fails after its first event,
+the error is an event of the API: chat completions send this object as a `data:` event and then
 `data: [DONE]`. 429 and 503 have `Retry-After`. Errors that a retry cannot fix have
 `x-should-retry: false`. This page is generated from `errors.py`.
 
-If a field cannot be honoured and the request is strict about it, the request gets an error. Otherwise
-the response, whole or streamed, has an `x-dragoman-warning` header with one sentence for each such
-field.
+If a field cannot be honoured and the request is strict about it, the request gets an error.
+Otherwise the response, whole or streamed, has an `x-dragoman-warning` header with one sentence for
+each such field.
 
 | status | type | code | name |
 |--:|---|---|---|
