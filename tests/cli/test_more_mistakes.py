@@ -124,7 +124,7 @@ COMMANDS = [
     ("serve newer.gguf", "GGUF version 99 is not supported; 2 and 3 are."),
     ("serve swapped.gguf", "The file has the wrong byte order."),
     ("serve cut.gguf", "The file is truncated. Download it again."),
-    ("serve model.safetensors", "one of a model of safetensors: name its directory."),
+    ("serve model.safetensors", "belongs to a safetensors model: name its directory."),
     ("serve C:\\Users\\me\\x.gguf", " In WSL, it is /mnt/c/Users/me/x.gguf. `dragoman list`"),
     ("serve D:/x.gguf", " In WSL, it is /mnt/d/x.gguf."),
     ("serve llama3.2", "`dragoman list` lists the installed models, `dragoman pull` downloads"),
