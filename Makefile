@@ -52,11 +52,11 @@ test-all:
 	$(BIN)/dragoman pull smollm2-135m
 	$(BIN)/pytest -q -n 2 --dist worksteal
 
-test-constraints: $(VENV)/.test ## hold the default model to 200 schemas and three ways of thinking, hostile demands, 100,000 grammars (an hour)
+test-constraints: $(VENV)/.test ## test the default model with 200 schemas in three reasoning formats, hostile constraints and 100,000 grammars (an hour)
 	$(BIN)/dragoman pull smollm2-135m
 	$(BIN)/pytest -q -s -o norecursedirs='.*' tests/heavy
 
-test-hostile: $(VENV)/.test ## try every published vulnerability and every fault, the long variants too, and write docs/reliability.md
+test-hostile: $(VENV)/.test ## try every published vulnerability and every fault, including the long variants, and write docs/reliability.md
 	$(BIN)/dragoman pull smollm2-135m
 	$(BIN)/pytest -q -n 2 --dist worksteal -o norecursedirs='.*' tests/hostile --write-report --deselect tests/hostile/test_report.py
 	$(BIN)/python docs/generate.py
@@ -80,22 +80,22 @@ test-agents: $(VENV)/.test $(AGENTS)/.done ## let Codex, Claude Code and opencod
 	$(BIN)/dragoman pull smollm2-135m
 	$(BIN)/pytest -q -s -o norecursedirs='.*' tests/agents $(if $(AGENT),-k $(AGENT))
 
-test-mcp: $(VENV)/.test $(MCP)/.done ## hold remote tools to the official conformance suite and a server from npm (240 MB; needs node)
+test-mcp: $(VENV)/.test $(MCP)/.done ## test remote tools with the official conformance suite and a server from npm (240 MB; needs node)
 	$(BIN)/pytest -q -s -o norecursedirs='.*' tests/remote
 
-test-ollama: $(VENV)/.test $(OLLAMA)/.done ## hold Ollama's API to its JavaScript client and to LangChain's standard tests (100 MB; needs node)
+test-ollama: $(VENV)/.test $(OLLAMA)/.done ## test Ollama's API with its JavaScript client and LangChain's standard tests (100 MB; needs node)
 	$(BIN)/dragoman pull smollm2-135m
 	$(BIN)/pytest -q -s -o norecursedirs='.*' tests/ollama_clients
 
 test-cohere: $(VENV)/.test $(COHERE)/.done ## rerank with Cohere's own client (100 MB)
 	$(BIN)/pytest -q -s -o norecursedirs='.*' tests/cohere_client
 
-test-postgres: $(VENV)/.test ## hold the store to its tests on a throw-away PostgreSQL (Debian's, installed if there is none)
+test-postgres: $(VENV)/.test ## run the store's tests on a temporary PostgreSQL (Debian's, installed if there is none)
 	@command -v initdb || ls /usr/lib/postgresql/*/bin/initdb 2>/dev/null || { apt-get update && apt-get install -y postgresql; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt 'psycopg[binary]'
 	$(BIN)/python -m tests.support.postgres $(BIN)/pytest -q tests/store
 
-test-vllm: $(VENV)/.test ## install vLLM for the CPU in an environment of its own, and hold it to the engine contract, as an upstream server, too (6 GB; needs root for two machines on one; an hour)
+test-vllm: $(VENV)/.test ## install vLLM for the CPU in an environment of its own, and check the engine contract on it, also as an upstream server (6 GB; needs root for two machines on one; an hour)
 	mkdir -p $(VLLM) && echo '*' > $(VLLM)/.gitignore
 	$(BIN)/dragoman pull smollm2-135m
 	$(BIN)/dragoman engine install vllm --device cpu --engines-dir $(VLLM)/engines
@@ -110,7 +110,7 @@ test-deploy: $(VENV)/.test $(DEPLOY)/.done ## run the commands of docs/deploying
 	$(BIN)/dragoman pull smollm2-135m
 	$(BIN)/pytest -q -s -o norecursedirs='.*' tests/deploy
 
-exam: $(VENV)/.test ## read other projects' cases of output formats, where ../shared/exam holds them; try grammars
+exam: $(VENV)/.test ## run other projects' cases of output formats, if they are in ../shared/exam; try grammars
 	@test -f ../shared/exam/score.py || { echo 'there are no cases: ../shared/exam is not here'; exit 1; }
 	$(BIN)/python ../shared/exam/score.py tests.support.format_cases:parse
 	$(BIN)/python ../shared/exam/score.py tests.support.format_cases:parse ../shared/exam/roundtrip.jsonl
@@ -126,7 +126,7 @@ format: $(VENV)/.test ## format the code, fix what the linter can, write the gen
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.test ## compare with the peers under bench/ and write bench/RESULTS.md
+bench: $(VENV)/.test ## run the benchmarks in bench/ against other servers, and write bench/RESULTS.md
 	$(BIN)/dragoman pull smollm2-135m
 	$(BIN)/python -m bench
 

@@ -1,8 +1,8 @@
 """Runs the benchmarks and writes their tables: `python -m bench [a b c …] [--rounds N]`.
 
 All parts together take about twenty minutes on two cores. A busy machine distorts the
-numbers, so the program waits a while for an idle one and reports how busy it was. What was measured
-on a GPU (`bench.vllm_serving`) is in `gpu_results.md`, which is appended.
+numbers, so the program waits a while until it is idle, and reports how busy it was. The results of
+`bench.vllm_serving` on a GPU are in `gpu_results.md`, which is appended.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Embeddings: texts in one request against one at a time, with the whole server on two cores.
 
-Two models embed the same texts: a fabricated encoder of the size of the usual small embedding
-models (six layers of 384), and the default model, which is made to chat. Vectors are compared, too.
-The CPU time is that of the server and its child processes.
+Two models embed the same texts: a fabricated encoder as large as the usual small embedding models
+(six layers of 384), and the default model, which is a chat model. Vectors are compared, too. The
+CPU time is that of the server and its child processes.
 """
 
 from __future__ import annotations

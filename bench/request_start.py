@@ -1,7 +1,7 @@
 """What it costs to begin a request, and what running streams notice of it.
 
-A chat of one token costs next to nothing but its beginning and its end. And while many requests
-begin at once, the tokens of running streams must not wait for all of them.
+A chat of one token costs little more than its beginning and its end. While many requests begin at
+once, the tokens of running streams must not wait for all of them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Requests that begin with the same long prefix at the same time, against one alone.
 
-Each round has prefixes of its own, so that nothing is cached. All requests of a round have the same
-prefix and another end.
+Each round has a new prefix, so that nothing is cached. All requests of a round have the same prefix
+and different ends.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
     python -m bench.vllm_check MODEL ADAPTER [--cpu]
 
-Starts the server with a LoRA adapter and checks, over HTTP: answers, the same streamed and whole;
-choices; logprobs; a schema and a forced tool call; an adapter, loaded and unloaded while it runs;
-the prompt cache; and that a disconnect ends the job. Prints one line for each check.
+Starts the server with a LoRA adapter and checks over HTTP that a streamed answer equals the whole
+one, and that these work: several choices; logprobs; a schema and a forced tool call; loading and
+unloading an adapter while the server runs; the prompt cache; cancelling a job by a disconnect.
+Prints one line for each check.
 """
 
 from __future__ import annotations

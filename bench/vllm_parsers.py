@@ -1,8 +1,8 @@
 """vLLM's parsers and ours, alternating in one process, in the environment that has vLLM.
 
 Run as `python -m bench.vllm_parsers`; reads calls as JSON from standard input and writes the times
-as its last line. vLLM's parsers get what its own server passes to them: the older ones all text and
-ids so far, the newer ones only what is new.
+as its last line. vLLM's parsers get what its own server passes to them: the older ones get all text
+and ids so far, the newer ones only what is new.
 """
 
 from __future__ import annotations

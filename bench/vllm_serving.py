@@ -5,9 +5,9 @@
 All servers run at once, each with a share of the GPU's memory, and take turns: in each round every
 server gets the same load, one after the other, so that a machine that is slower for a minute is
 slower for all. The weights may be random (`--load-format dummy`), since only speed is measured. The
-load comes from the client of the GPU bundle (`--client`), in several processes, back to back for
-`--seconds`. It is written for a machine without network: only packages that vLLM and the server
-need are imported. Prints one JSON line for each measurement, and the medians with their ratios.
+client of the GPU bundle (`--client`) makes the load in several processes, request after request for
+`--seconds`. The program runs on a machine without network: it imports only packages that vLLM and
+the server need. Prints one JSON line for each measurement, and the medians with their ratios.
 """
 
 from __future__ import annotations

@@ -22,20 +22,20 @@ HOSTILE = HERE.parent / "tests" / "hostile"
 
 ERRORS = """# Errors
 
-Every error has the same body, whatever its status, in the form of the client's wire API:
+Every error has the error body of the client's wire API, whatever its status. In OpenAI's APIs:
 
 ```json
 {"error": {"message": "...", "type": "...", "param": "messages[0].role", "code": "..."}}
 ```
 
-`param` names the field that caused the error, or is null. A stream that fails after its first event
-sends the same object as a `data:` event and then `data: [DONE]`. 429 and 503 have `Retry-After`.
-Errors that a retry cannot fix have `x-should-retry: false`. This page is generated from
-`errors.py`.
+`param` names the field that caused the error, or is null. If a stream fails after its first event,
+the error is an event of the API: chat completions send this object as a `data:` event and then
+`data: [DONE]`. 429 and 503 have `Retry-After`. Errors that a retry cannot fix have
+`x-should-retry: false`. This page is generated from `errors.py`.
 
-A field that cannot be honoured is an error if the request is strict about it. Otherwise the
-response, whole or streamed, has an `x-dragoman-warning` header with one sentence for each such
-field.
+If a field cannot be honoured and the request is strict about it, the request gets an error.
+Otherwise the response, whole or streamed, has an `x-dragoman-warning` header with one sentence for
+each such field.
 
 | status | type | code | name |
 |--:|---|---|---|
@@ -136,9 +136,12 @@ def make_reliability_page() -> str:
         tested = sum("answer" in entry for entry in entries)
         cases = sum(count_reliability_cases(results, entry["number"]) for entry in entries)
         parts[f"{kind}_summary"] = (
-            f"Of {len(entries)}, the server withstands {tested} ({cases:,} cases); "
-            f"{len(entries) - tested} cannot occur here, with the reason given."
+            f"The server withstands {tested} of {len(entries)} ({cases:,} cases)."
         )
+        if tested < len(entries):
+            parts[f"{kind}_summary"] += (
+                f" The other {len(entries) - tested} cannot occur here, for the reasons given."
+            )
     for name, target in FIGURES.items():
         parts[name] = make_figures_table(read_reliability(name), f"make {target}")
     return (PARTS / "reliability.md").read_text(encoding="utf-8").format(**parts)

@@ -182,7 +182,7 @@ def test_model_in_use_is_unloaded_after_its_requests(run: Run, server: RunningSe
         [row] = run("ps", *url).out.splitlines()[1:]
         assert "1 of 2" in row
         assert row.endswith("in use")
-        assert "as soon as its requests are finished" in run("stop", "coder", *url).out
+        assert "when its requests have finished" in run("stop", "coder", *url).out
 
 
 def test_ps_says_until_when_a_model_stays(run: Run, root: Path) -> None:

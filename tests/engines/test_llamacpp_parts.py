@@ -329,6 +329,25 @@ def test_a_cancelled_request_blocks_no_other() -> None:
     asyncio.run(go())
 
 
+def test_a_request_is_cancelled_when_a_slot_becomes_free() -> None:
+    async def go() -> None:
+        slots = SlotPool(1)
+
+        async def hold_slot() -> None:
+            async with slots.acquire(1, CacheLabel()):
+                pass
+
+        async with slots.acquire(1, CacheLabel()):
+            waiting = asyncio.create_task(hold_slot())
+            await asyncio.sleep(0)
+            waiting.cancel()  # it runs on after the slot is free
+        (result,) = await asyncio.gather(waiting, return_exceptions=True)
+        assert isinstance(result, asyncio.CancelledError)
+        assert slots.free == 1
+
+    asyncio.run(go())
+
+
 ANN, BOB = CacheLabel("ann"), CacheLabel("bob")
 
 

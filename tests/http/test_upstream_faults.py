@@ -96,7 +96,9 @@ def test_redirects_are_not_followed(
                 response = send(server, api, stream=stream)
                 assert response.status_code == 500
                 message = response.json()["error"]["message"]
-                assert message == "The upstream server redirects requests, which is not followed."
+                assert (
+                    message == "The upstream server redirects requests; redirects are not followed."
+                )
         assert connections == []
 
 

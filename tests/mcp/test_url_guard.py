@@ -200,7 +200,7 @@ def test_the_error_does_not_contain_the_target_of_a_redirect(status: int, target
     headers = {"location": target, "content-type": "text/plain"}
     with serve_app(make_raw_app(lambda _: b"", status=status, headers=headers)) as server:
         message = asyncio.run(get_rejection(McpClient(UrlGuard([server.host]), 20.0), server.url))
-    assert message == "The server redirects to another server, which is not followed."
+    assert message == "The server redirects to another server; redirects are not followed."
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])

@@ -276,3 +276,29 @@ def test_idle_model_that_can_sleep_stays_loaded(root: Path) -> None:
         assert loader.engines["a"].closed == 0
 
     run_scenario(root, scenario, keep_alive=0.01)
+
+
+def test_two_unloads_of_a_model_that_cannot_sleep(root: Path) -> None:
+    """The second one finds the model unloaded when its own attempt has failed, too."""
+
+    async def scenario(models: ModelRegistry, loader: FakeLoader) -> None:
+        attempts: list[asyncio.Event] = []
+
+        async def sleep() -> None:
+            attempts.append(asyncio.Event())
+            await attempts[-1].wait()
+            raise Unavailable("It does not sleep.")
+
+        lease = await models.acquire("a")
+        lease.model.capabilities = replace(lease.model.capabilities, can_sleep=True)
+        engine: Any = lease.model.engine
+        engine.sleep = sleep
+        lease.release()
+        unloads = [asyncio.create_task(models.unload("a")) for _ in range(2)]
+        await wait_until(lambda: len(attempts) == 2)
+        for attempt, unload in zip(attempts, unloads, strict=True):
+            attempt.set()
+            assert (await unload).state == "unloaded"
+        assert loader.engines["a"].closed == 1
+
+    run_scenario(root, scenario)

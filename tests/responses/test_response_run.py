@@ -190,6 +190,34 @@ def test_a_response_that_could_not_be_stored_is_stored_later(
     run_with_app(scenario)
 
 
+@pytest.mark.parametrize(
+    ("second", "status"), [(TooLarge("It is too large."), "failed"), (BadRequest("No."), "in_progress")]
+)
+def test_a_response_that_can_never_be_stored_holds_up_no_other(
+    monkeypatch: pytest.MonkeyPatch, second: Exception, status: str
+) -> None:
+    """The store is unavailable first; once it is back, it refuses the first response for good."""
+
+    async def scenario(app: App) -> None:
+        await app.runtime.state.get_store()
+        errors: list[Exception] = [Unavailable("It is down."), Unavailable("It is down."), second]
+
+        async def fail(call: Callable[[], Awaitable[Any]]) -> Any:
+            if errors:
+                raise errors.pop(0)
+            return await call()
+
+        intercept(monkeypatch, "finish_response", fail)
+        names = [await start_in_background(app, "hello") for _ in range(2)]
+        for name in names:
+            await follow(app, name)
+        while await get_status(app, names[1]) != "completed":
+            await asyncio.sleep(0.01)  # until the next attempt
+        assert await get_status(app, names[0]) == status
+
+    run_with_app(scenario)
+
+
 @pytest.mark.parametrize("text", ["hello", "break"])
 def test_a_response_that_is_not_stored_says_so(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     async def fail(_: Callable[[], Awaitable[Any]]) -> None:

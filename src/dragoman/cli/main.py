@@ -163,7 +163,7 @@ def build_parser(word: str | None = None) -> argparse.ArgumentParser:
     parser = CommandParser(
         prog="dragoman",
         description="An OpenAI-, Anthropic- and Ollama-compatible server for open models.",
-        epilog="Every flag can also be set in the environment as DRAGOMAN_<NAME>, and in "
+        epilog="Every setting can also be set in the environment as DRAGOMAN_<NAME>, and in "
         "dragoman.yaml. `dragoman config` prints the settings in effect.",
     )
     parser.add_argument("-v", "--version", action="version", version=f"dragoman {__version__}")

@@ -59,7 +59,7 @@ def warn_about_risks(configuration: Configuration) -> None:
     """Warn about how the server was started, where other users of the machine gain from it."""
     if os.geteuid() == 0:
         log.warning(
-            "the server runs as root, so a flaw in it would give away this machine; "
+            "the server runs as root, so a flaw in it would expose the whole machine; "
             "run it as a user of its own (docs/deploying.md)"
         )
     for flag in configuration.list_exposed_secrets():

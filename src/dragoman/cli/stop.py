@@ -28,6 +28,6 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
         return
     client.unload(model.id)
     if model.slots_busy:
-        print_text(f"{model.id} is unloaded as soon as its requests are finished.")
+        print_text(f"{model.id} will be unloaded when its requests have finished.")
     else:
         print_text(f"{model.id} is unloaded.")

@@ -39,7 +39,7 @@ class ApiKeySettings(TlsSettings, frozen=True, kw_only=True):
     admin_key: Annotated[
         tuple[str, ...],
         Setting(
-            help="key for loading and unloading models",
+            help="key for the admin routes, which load, unload and change models",
             group="keys",
             metavar="KEY",
             key="admin",
@@ -61,7 +61,7 @@ class ApiKeySettings(TlsSettings, frozen=True, kw_only=True):
     key_limits: Annotated[
         dict[str, Json],
         Setting(
-            help="limit of each key that has none of its own, such as requests_per_minute=60",
+            help="default of a limit that a key does not set, such as requests_per_minute=60",
             group="keys",
             metavar="NAME=VALUE",
             key="limits",

@@ -90,7 +90,7 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
         Setting(
             help="prompt tokens in a batch; between batches, cancelled requests are dropped",
             group=ENGINE,
-            default="128, with a GPU 2048",
+            default="128, or 2048 with a GPU",
             aliases=("-b", "--batch-size"),
         ),
     ] = None
@@ -154,7 +154,7 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
             help="memory in MiB for cached prompts whose slot another request has taken",
             group=MEMORY,
             metavar="MIB",
-            default="512, at most an eighth of the memory",
+            default="512, but at most an eighth of the memory",
             aliases=("-cram",),
         ),
     ] = None
@@ -165,7 +165,7 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
             "answers may differ from those of a new prompt",
             group=MEMORY,
             metavar="TOKENS",
-            default="0, which is never",
+            default="0, which turns this off",
         ),
     ] = None
     shared_cache: Annotated[
@@ -307,7 +307,7 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     draft_max: Annotated[
         Count | None,
         Setting(
-            help="most tokens to draft at a time",
+            help="maximum number of tokens to draft at a time",
             group=SPECULATION,
             default="the engine's own",
             aliases=("--draft", "--draft-n", "--spec-draft-n-max"),
@@ -316,7 +316,7 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     draft_min: Annotated[
         CountOrZero | None,
         Setting(
-            help="fewest tokens to draft at a time",
+            help="minimum number of tokens to draft at a time",
             group=SPECULATION,
             default="the engine's own",
             aliases=("--draft-n-min", "--spec-draft-n-min"),
@@ -325,7 +325,7 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     draft_p_min: Annotated[
         Probability | None,
         Setting(
-            help="least probability of a token that the draft model drafts",
+            help="minimum probability of a token that the draft model drafts",
             group=SPECULATION,
             metavar="P",
             default="0",
@@ -347,7 +347,7 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
             help="tokens that must match for an n-gram type to draft",
             group=SPECULATION,
             metavar="TOKENS",
-            default="12, with ngram-mod 24",
+            default="12, or 24 with ngram-mod",
             aliases=("--spec-ngram-size-n",),
         ),
     ] = None

@@ -36,9 +36,9 @@ CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 # The field of a model's state, the name of its gauge and what it shows.
 GAUGES = (
     ("is_up", "dragoman_engine_up", "1 while the engine runs."),
-    ("running", "dragoman_requests_running", "Requests that an engine processes."),
+    ("running", "dragoman_requests_running", "Requests that an engine is processing."),
     ("slots", "dragoman_slots", "Choices that can be generated at the same time."),
-    ("busy_slots", "dragoman_slots_busy", "Choices that are generated now."),
+    ("busy_slots", "dragoman_slots_busy", "Choices that are being generated."),
     ("tokens", "dragoman_kv_tokens", "Tokens that running requests have in the KV cache."),
     ("max_tokens", "dragoman_kv_tokens_limit", "Tokens that the KV cache of all slots can hold."),
 )

@@ -130,7 +130,7 @@ def make_plain_entry(
 
 
 def parse_default_limits(limits: Mapping[str, Json]) -> KeyLimits:
-    """Read the limits of keys that have none of their own, or raise `KeyFileError`."""
+    """Read the defaults of limits that a key does not set, or raise `KeyFileError`."""
     values: dict[object, object] = dict(limits.items())
     return _parse_fields(LimitOptions, values, lambda *keys: "--key-limits")
 

@@ -164,7 +164,8 @@ class KeyStore:
             )
         if readable:
             log.info(
-                "API keys that the configuration shows: %s; `dragoman keys hash NAME` hides them",
+                "API keys in plain text in the configuration: %s; `dragoman keys hash NAME` prints "
+                "entries that have digests instead",
                 ", ".join(readable),
             )
 
@@ -200,7 +201,7 @@ class KeyStore:
             log.error("the keys stay as they were: %s", error)
             return None
         except Exception:
-            log.exception("the keys cannot be read again and stay as they were")
+            log.exception("reading the keys again failed; they stay as they were")
             return None
         finally:
             self._checked_at = time.monotonic()

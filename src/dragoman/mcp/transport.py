@@ -28,9 +28,9 @@ CONNECT_TIMEOUT = 10.0  # seconds
 LEGACY_STATUSES = (400, 404, 405)  # what servers of the older transport answer to a POST
 TIMED_OUT = "The server did not answer in time."
 UNREACHABLE = "The server could not be reached."
-UNAUTHORIZED = "The server requires an authorization that was not sent."
+UNAUTHORIZED = "The server requires authorization, which was not sent."
 COMPRESSED = "The server's response is compressed, which was not requested."
-REDIRECTED = "The server redirects to another server, which is not followed."
+REDIRECTED = "The server redirects to another server; redirects are not followed."
 _SSL_CONTEXT = httpx2.create_ssl_context()  # created once, because loading certificates is slow
 _CONNECT_ERRORS = (httpx2.ConnectError, httpx2.ConnectTimeout)
 

@@ -259,7 +259,7 @@ def describe_version(path: Path, stamp: FileStamp) -> ModelSource:
 
 
 NOT_A_MODEL = "The file is not a complete model."
-SAFETENSORS = "The file is one of a model of safetensors: name its directory."
+SAFETENSORS = "The file belongs to a safetensors model: name its directory."
 NOT_UTF8 = "The path of the file is not UTF-8: rename it."
 
 

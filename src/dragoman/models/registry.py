@@ -157,12 +157,13 @@ class ModelRegistry:
         if slot.task is not None:
             slot.task.cancel()
             await asyncio.wait({slot.task})
-        if slot.loaded is not None:
-            if not slot.loaded.is_owned:
+        loaded = slot.loaded
+        if loaded is not None:
+            if not loaded.is_owned:
                 raise Unsupported("This model cannot be unloaded.", param="model")
-            if await self._residency.put_to_sleep(slot.loaded):
+            if await self._residency.put_to_sleep(loaded):
                 return self._make_entry(slot)
-            closing = self._residency.detach(slot.loaded)
+            closing = self._residency.detach(loaded)
             if closing is not None:
                 await asyncio.shield(closing)
         return self._make_entry(slot)

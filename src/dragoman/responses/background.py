@@ -83,11 +83,19 @@ class FinishedResponse(Struct, frozen=True):
     """The final state of a response, as it is stored."""
 
     row: StoredResponse
-    items: Sequence[StoredItem] = ()
-    frames: Sequence[tuple[int, bytes]] = ()
+    items: Sequence[StoredItem]
+    frames: Sequence[tuple[int, bytes]]
+    initial_body: bytes  # before anything was generated
 
     async def save(self, store: Store) -> None:
-        await store.write(lambda tx: tx.finish_response(self.row, self.items, self.frames))
+        """Store it; if it is too large for the store, store that it failed."""
+        try:
+            await store.write(lambda tx: tx.finish_response(self.row, self.items, self.frames))
+        except TooLarge as error:
+            log.error("response %s could not be stored: %s", self.row.id, error.message)
+            body = responses.mark_failed(self.initial_body)
+            failed = replace(self.row, status="failed", body=body)
+            await store.write(lambda tx: tx.finish_response(failed, (), ()))
 
 
 class BackgroundRuns:
@@ -187,16 +195,14 @@ class BackgroundRuns:
     async def _save(self, background: BackgroundRun, store: Store, frames: list[bytes]) -> None:
         """Store the end of a response with all its frames."""
         run, last = background.run, list(enumerate(frames, len(background.feed.frames)))
-        row = run.make_row()
         finished = FinishedResponse(
-            row, run.stored_items, [*background.list_unstored_frames(), *last]
+            run.make_row(),
+            run.stored_items,
+            [*background.list_unstored_frames(), *last],
+            background.initial_body,
         )
         try:
             await finished.save(store)
-        except TooLarge as error:
-            log.error("response %s could not be stored: %s", row.id, error.message)
-            failed = responses.mark_failed(background.initial_body)
-            await FinishedResponse(replace(row, status="failed", body=failed)).save(store)
         except Unavailable:
             self._unsaved.append(finished)
 
@@ -213,7 +219,13 @@ class BackgroundRuns:
         for background in list(self._running.values()):
             await background.store_frames(store)
         while self._unsaved:
-            await self._unsaved[0].save(store)
+            finished = self._unsaved[0]
+            try:
+                await finished.save(store)
+            except Unavailable:
+                raise
+            except DragomanError as error:  # it would fail again
+                log.error("response %s could not be stored: %s", finished.row.id, error.message)
             self._unsaved.pop(0)
         running = list(self._running)
         for response in await store.read(lambda tx: tx.responses.list_cancel_requests(running)):

@@ -68,7 +68,7 @@ class PersistentState:
         try:
             return await self._open_store()
         except (StoreError, Unavailable) as error:
-            log.error("the store cannot be opened, so what must be stored gets 503: %s", error)
+            log.error("the store cannot be opened; requests that need it get 503: %s", error)
             self._retry_at = time.monotonic() + RETRY_INTERVAL
             raise _make_unavailable_error() from None
 

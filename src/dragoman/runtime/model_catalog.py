@@ -133,8 +133,8 @@ def open_models(catalog: ModelCatalog, name: str, default: str = "") -> list[Mod
         sources = catalog.scan(Path(name))
         if not sources:
             raise StartupError(
-                f"There is no GGUF file in the directory {name!r}, and no config.json of a model "
-                "of safetensors. Name the file or the directory of a model."
+                f"There is no GGUF file in the directory {name!r}, and no config.json of a "
+                "safetensors model. Name the file or the directory of a model."
             )
         first = normalize_name(default)
         return sorted(

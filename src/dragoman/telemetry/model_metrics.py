@@ -84,11 +84,11 @@ HISTOGRAMS = (
         "Time from the request to its first token.",
     ),
     ("inter_token", "dragoman_inter_token_seconds", "Time between two deltas of an answer."),
-    ("prefill", "dragoman_prefill_seconds", "Time that engines took to read the prompt."),
+    ("prefill", "dragoman_prefill_seconds", "Time that engines took to process the prompt."),
     (
         "speed",
         "dragoman_generation_tokens_per_second",
-        "Tokens per second of an answer, after its prompt was read.",
+        "Tokens per second of an answer, after its prompt was processed.",
     ),
     ("load", "dragoman_model_load_seconds", "Time that models took to load."),
 )

@@ -132,7 +132,7 @@ LONG_PROMPTS: dict[str, tuple[str, dict[str, object]]] = {
         "/v1/chat/completions",
         {"messages": [{"role": "user", "content": " engine" * LONG}]},
     ),
-    "a context to go on from": ("/api/generate", {"prompt": " engine" * LONG, "stream": False}),
+    "a context to continue": ("/api/generate", {"prompt": " engine" * LONG, "stream": False}),
 }
 
 

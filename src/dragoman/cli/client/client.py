@@ -143,7 +143,9 @@ def decode(data: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise RequestFailed("The server sent an answer that this command does not read.") from None
+        raise RequestFailed(
+            "The server sent an answer that this command does not understand."
+        ) from None
 
 
 def read_error(response: ClientResponse) -> RequestFailed:

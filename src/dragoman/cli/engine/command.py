@@ -24,14 +24,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "action",
         choices=(INSTALL, LIST, REMOVE),
         metavar=f"{INSTALL}, {LIST} or {REMOVE}",
-        help="install: download an engine into --engines-dir, or continue that; "
+        help="install: download an engine into --engines-dir, or resume the download; "
         "list: list the engines there; remove: delete one",
     )
     parser.add_argument("engine_name", nargs="?", metavar="ENGINE", help="vllm")
     parser.add_argument(
         "--device",
         metavar="DEVICE",
-        help="cpu or cuda (default: cuda if there is a driver of NVIDIA, else cpu)",
+        help="cpu or cuda (default: cuda if there is an NVIDIA driver, else cpu)",
     )
     add_flags(parser, (*COMMON, "engines_dir"))
 

@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="parameter such as temperature=0.2, under Ollama's names",
     )
     parser.add_argument(
-        "--template", metavar="PATH", help="chat template, as Jinja or in the language of Go"
+        "--template", metavar="PATH", help="chat template, in Jinja or in Go's template language"
     )
     parser.add_argument(
         "--adapter", action="append", default=[], metavar="PATH", help="LoRA adapter (GGUF)"

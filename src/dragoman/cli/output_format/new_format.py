@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MAX_ANSWER = 1 << 16  # characters
 NOT_FOUND = (
     "no call found in the answer. A call needs a name, and arguments in JSON, in tags or in Python "
-    "syntax, between markers. If the calls are there, give --tools."
+    "syntax, between markers. If the answer has calls, name their tools with --tools."
 )
 NEXT_STEPS = """
 Next: check the markers in {format_file} and name the models there,

@@ -224,7 +224,9 @@ class _HeaderReader:
     def read_header(self) -> GgufHeader:
         start = self.read_bytes(min(self.size, 4))
         if start == LFS_START:
-            raise ModelBroken("The file is not a GGUF file, but a pointer: run `git lfs pull`.")
+            raise ModelBroken(
+                "The file is not a GGUF file, but a Git LFS pointer: run `git lfs pull`."
+            )
         if start.lstrip().startswith(b"<"):
             raise ModelBroken(
                 "The file is not a GGUF file, but a web page: download the file that it links to."

@@ -245,7 +245,7 @@ class SlotPool:
         except asyncio.CancelledError:
             if future.done() and not future.cancelled():
                 self._release(future.result())
-            else:
+            elif waiter in self._queue:  # else a slot has become free in this turn
                 self._queue.remove(waiter)
                 self._serve_queue()  # a smaller request behind this one may fit now
             raise

@@ -175,7 +175,7 @@ def _convert_status(
             "The upstream server rejects this server's API key.", retry_after=failure.retry_after
         )
     if 300 <= status < 400:
-        return EngineFailed("The upstream server redirects requests, which is not followed.")
+        return EngineFailed("The upstream server redirects requests; redirects are not followed.")
     if status in (400, 413, 422):
         if any(part in message for part in CONTEXT_MESSAGES):
             context = capabilities.context or prompt_tokens

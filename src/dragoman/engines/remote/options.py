@@ -44,7 +44,7 @@ class UpstreamOptions(EngineOptions, frozen=True, kw_only=True):
             "(/v1/chat/completions)",
             group=GROUP,
             metavar="API",
-            default="auto, the best that it has",
+            default="auto, the best one that it has",
         ),
     ] = None
     upstream_key_file: Annotated[

@@ -136,8 +136,8 @@ class CrashOwners:
             return
         seconds = history.paused_until - now
         raise TooManyCrashes(
-            "Requests of this API key were running each of the last times that the engine crashed "
-            f"or hung, so its requests are refused for {seconds:.0f} seconds.",
+            "Requests of this API key were running each time that the engine recently crashed or "
+            f"hung, so its requests are refused for {seconds:.0f} seconds.",
             retry_after=seconds,
         )
 

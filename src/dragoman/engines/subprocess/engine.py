@@ -332,7 +332,7 @@ class SubprocessEngine:
 
     def _fail_stuck_calls(self, connection: ChildConnection) -> None:
         for call in connection.watch.find_stuck_calls():
-            self._log.error("no progress for %.1f s: %s; it fails", call.idle, call.describe())
+            self._log.error("no progress for %.1f s: %s; failing it", call.idle, call.describe())
             connection.fail_call(
                 call.number, EngineFailed("The engine made no progress on this request.")
             )

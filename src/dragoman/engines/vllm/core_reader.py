@@ -131,7 +131,7 @@ class CoreReader:
     ) -> None:
         """Run a request for several choices; cancelling cancels it at once."""
         if self._task is None or self._task.done():
-            raise EngineDied("the outputs of vLLM are not read any more")
+            raise EngineDied("the outputs of vLLM are no longer read")
         job = readers[0].job
         request = self._llm.input_processor.process_inputs(
             job.id, prompt, params, supported_tasks=self._tasks_supported, **options

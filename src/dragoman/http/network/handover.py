@@ -61,7 +61,9 @@ class Successor:
                 [sys.executable, *sys.orig_argv[1:]], env=environment, pass_fds=descriptors
             )
         self._loop.add_reader(self._connection, self._on_message)
-        log.info("upgrading: process %d loads its model and takes over then", self._process.pid)
+        log.info(
+            "upgrading: process %d is loading its model and will then take over", self._process.pid
+        )
 
     def _on_message(self) -> None:
         with suppress(BlockingIOError):

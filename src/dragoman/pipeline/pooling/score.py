@@ -210,8 +210,8 @@ class PairReader:
 
 def _make_overflow(length: str, limit: PromptLimit, text: NamedText) -> ContextOverflow:
     return ContextOverflow(
-        f"`{text.param}` is too long: this model reads {limit.tokens} tokens at once, and with "
-        f"what belongs to it this has {length}. Shorten it, or set `truncate_prompt_tokens` to -1.",
+        f"`{text.param}` is too long: this model reads {limit.tokens} tokens at once, and the "
+        f"input made of it has {length}. Shorten it, or set `truncate_prompt_tokens` to -1.",
         param=text.param,
     )
 

@@ -175,7 +175,9 @@ def _read_text(document: Document, path: str, fields: RerankRequest) -> str:
 def _reject_unsupported(fields: ScoringFields) -> None:
     for name in ("use_activation", "activation"):
         if getattr(fields, name) is False:
-            raise Unsupported(f"Scores are always between 0 and 1: `{name}` is true.", param=name)
+            raise Unsupported(
+                f"Scores are always between 0 and 1: `{name}` cannot be false.", param=name
+            )
     for name in ("instruction", "instruct"):
         if getattr(fields, name):
             raise Unsupported(

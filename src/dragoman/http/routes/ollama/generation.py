@@ -179,7 +179,7 @@ def make_routes(context: RouteContext) -> list[Route]:
             "POST",
             "/embeddings",
             handlers.embed_text,
-            "Embed one text, as Ollama did earlier.",
+            "Embed one text, as older versions of Ollama do.",
             request_type=OllamaEmbeddingsRequest,
             response_type=OllamaEmbeddingsResponse,
         ),
