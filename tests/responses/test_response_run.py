@@ -191,7 +191,8 @@ def test_a_response_that_could_not_be_stored_is_stored_later(
 
 
 @pytest.mark.parametrize(
-    ("second", "status"), [(TooLarge("It is too large."), "failed"), (BadRequest("No."), "in_progress")]
+    ("second", "status"),
+    [(TooLarge("It is too large."), "failed"), (BadRequest("No."), "in_progress")],
 )
 def test_a_response_that_can_never_be_stored_holds_up_no_other(
     monkeypatch: pytest.MonkeyPatch, second: Exception, status: str
@@ -202,18 +203,25 @@ def test_a_response_that_can_never_be_stored_holds_up_no_other(
         await app.runtime.state.get_store()
         errors: list[Exception] = [Unavailable("It is down."), Unavailable("It is down."), second]
 
+        all_stored, expected = asyncio.Event(), 2 if status == "failed" else 1
+
         async def fail(call: Callable[[], Awaitable[Any]]) -> Any:
+            nonlocal expected
             if errors:
                 raise errors.pop(0)
-            return await call()
+            result = await call()
+            expected -= 1
+            if not expected:
+                all_stored.set()
+            return result
 
         intercept(monkeypatch, "finish_response", fail)
-        names = [await start_in_background(app, "hello") for _ in range(2)]
-        for name in names:
-            await follow(app, name)
-        while await get_status(app, names[1]) != "completed":
-            await asyncio.sleep(0.01)  # until the next attempt
-        assert await get_status(app, names[0]) == status
+        names = []
+        for _ in range(2):
+            names.append(await start_in_background(app, "hello"))
+            await follow(app, names[-1])
+        await all_stored.wait()
+        assert [await get_status(app, name) for name in names] == [status, "completed"]
 
     run_with_app(scenario)
 

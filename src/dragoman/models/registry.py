@@ -163,8 +163,7 @@ class ModelRegistry:
                 raise Unsupported("This model cannot be unloaded.", param="model")
             if await self._residency.put_to_sleep(loaded):
                 return self._make_entry(slot)
-            closing = self._residency.detach(loaded)
-            if closing is not None:
+            if (closing := self._residency.detach(loaded)) is not None:
                 await asyncio.shield(closing)
         return self._make_entry(slot)
 
