@@ -113,6 +113,7 @@ def test_requests_are_freed_when_they_end(
     server: RunningServer, engine: ScriptedEngine, operation: soak.Operation
 ) -> None:
     load = SteadyLoad(server.url, {"anna": "key"}, seed=1)
+    load.read_pause = 0.001
     repeat(load, operation, 2)  # fills caches
     gc.collect()
     before = count_objects(engine)

@@ -60,6 +60,7 @@ class SoakLoad:
         self._url = url
         self._keys = keys
         self._rng = random.Random(seed)
+        self.read_pause = 0.05  # seconds that a slow reader waits after each part
         self._stopped = False
 
     async def run(self, workers: int, seconds: float) -> None:
@@ -184,7 +185,7 @@ async def read_slowly(load: SoakLoad, client: httpx.AsyncClient) -> str:
             return load.check_refusal(response)
         async for text in response.aiter_text():
             received += text
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(load.read_pause)
     end = read_stream(CHAT, received)
     if not end.is_complete:
         raise LostAnswer(received[-200:])
