@@ -127,6 +127,13 @@ def cut_call(call: WrittenCall, _: ToolFormat, random: Random) -> str:
     return text[: random.randrange(1, len(text))]
 
 
+def move_name(call: WrittenCall, *_: object) -> str:
+    """Write the name before the opening marker, where it is the first word of the call."""
+    if not call.body.startswith(call.name):
+        return call.text
+    return call.name + call.opening + call.body[len(call.name) :] + call.closing
+
+
 def insert(choices: tuple[str, ...]) -> Damage:
     """Insert a text around the body of a call, or after the call."""
 
@@ -234,6 +241,7 @@ DAMAGES: dict[str, Damage] = {
     "close cut": edit_closing(cut_text),
     "close early": close_early,
     "cut": cut_call,
+    "name before the marker": move_name,
     "end of reasoning": insert(("</think>",)),
     "line ends of Windows": lambda call, *_: call.text.replace("\n", "\r\n"),
     "space": insert((" ", "\n", "  \n", "\t", "\ufeff", "\u200b", "\xa0")),

@@ -13,6 +13,7 @@ TOOLS = ToolFormat(
             name_ends=("[ARGS]",),
             name_pattern=r"(?P<name>[^\s{}\[\]]+)(?:\[CALL_ID\](?P<id>[^\s\[\]]+))?",
             spellings=("{name}", "{name}[CALL_ID]{id}"),
+            name_may_precede=True,
         ),
     ),
     aliases=("mistral_v13",),

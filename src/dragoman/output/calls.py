@@ -11,6 +11,7 @@ follows is known.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 
 from dragoman.output.arguments.end_markers import NO_ENDS
@@ -22,6 +23,7 @@ from dragoman.types import Json
 MAX_REJECTIONS, MAX_NAME = 16, 64  # possible calls that are noted, characters of their names
 MAX_HELD = 512  # characters of arguments that are held back
 NO_ARGUMENTS = "{}"
+LAST_WORD = re.compile(r"\S+\Z")
 NO_SCHEMA = read_parameter_schema(None)
 
 
@@ -95,6 +97,8 @@ class CallRecorder:
         )
         self.get_held_arguments: Callable[[], str] = str  # returns the arguments that are held back
         self.ends = NO_ENDS  # markers that end a call, whatever part of it is missing
+        self.names_may_precede = False  # whether a name may stand before the marker of its call
+        self.preceding_name = ""  # a declared name directly before the current attempt
         self.rejections: list[str] = []  # why possible calls became text
         self._is_marked = False
         self._buffer = buffer
@@ -110,6 +114,22 @@ class CallRecorder:
         self._held: list[str] | None = None  # arguments that do not show yet that a call is meant
         self._held_size = 0  # in characters
         self._is_in_string: Callable[[], bool] = bool  # whether they end inside a string
+        self._text = ""  # the end of the text so far, if a name may precede a marker
+        self._text_end = 0  # where it ends
+
+    def add_text(self, text: str, start: int) -> None:
+        """Note text that was emitted, whose last word may be the name of the next call."""
+        if self.names_may_precede:
+            text_before = self._text if start == self._text_end else ""
+            self._text = (text_before + text)[-MAX_NAME - 1 :]
+            self._text_end = start + len(text)
+
+    def _find_preceding_name(self) -> str:
+        """Return the declared name that the text before the current position ends with, or ""."""
+        if self._text_end != self._buffer.base + self._buffer.pos:
+            return ""
+        word = LAST_WORD.search(self._text)
+        return word[0] if word is not None and self.tools.is_declared(word[0]) else ""
 
     def start_attempt(self, *, draft: bool, marked: bool, leading: bool = False) -> None:
         """Start reading a possible call. A draft emits nothing until it is resolved.
@@ -124,6 +144,7 @@ class CallRecorder:
             self._emitted.clear()
         self._count_before = self.count
         self._became_text = False
+        self.preceding_name = "" if draft else self._find_preceding_name()
         self.has_call = self.is_undeclared = self.has_rejected_call = self._is_emitting = (
             self._is_open
         ) = False
@@ -139,6 +160,7 @@ class CallRecorder:
         if self._draft is None:
             self._emitted.append(f"\n{name}\n")
         self._is_emitting, self._is_open = False, True
+        self.preceding_name = ""
         self._held = None
         self.get_missing_end = self.get_held_arguments = str
 

@@ -6,6 +6,7 @@ Models omit wrappers and closing markers, so everything but the body of a call m
 from __future__ import annotations
 
 import re
+from typing import TypeGuard
 
 from dragoman.output.arguments.call_body import (
     FENCES,
@@ -44,6 +45,7 @@ from dragoman.output.text_buffer import (
 )
 
 OBJECT_LIST = re.compile(r"\[\s*\{")
+FIRST_KEY = re.compile(r"\{\s{0,64}(?:([\"'])([^\"'\\]{0,64}))?")  # or its beginning
 STRAY = re.compile(r"[\s}\]]*")
 SPACES, TEXT = re.compile(r"\s{0,64}"), re.compile(r"[^\s<>{}\[\]()|\"'`,;:]")
 WORDS, MARKUP = re.compile(r"\w"), re.compile(r"[<>{}\[\]|]")
@@ -59,6 +61,7 @@ class SectionReader:
         objects = next((body for body in tools.bodies if isinstance(body, JsonObjects)), None)
         if not tools.unmarked_starts and OBJECT_LIST.search(tools.example) is None:
             objects = None  # every call has markers of its own
+        calls.names_may_precede = any(map(_may_follow_name, tools.bodies))
         names = calls.tools.names if objects is not None and objects.keyed else ()
         calls.ends = make_end_markers(
             _find_end_markers(tools), get_markers(*tools.call.open), objects, names
@@ -250,19 +253,13 @@ class SectionReader:
 
     def _read_body_and_close(self) -> ReadSteps[None]:
         """Read a call from its body to its closing marker."""
-        bodies = self._tools.bodies
         char = yield from next_char(self._buffer)
         is_fenced = (
             char == "`" and (yield from read_marker(self._buffer, get_markers(*FENCES))) >= 0
         )
         if is_fenced:
             char = yield from next_char(self._buffer)
-        for body in bodies:
-            if len(bodies) == 1 or _can_start(body, char):
-                yield from self._read_body(body)
-                break
-        else:
-            raise Mismatch
+        yield from self._read_body((yield from self._choose_body(char)))
         if is_fenced:
             yield from skip_space(self._buffer)
             yield from read_marker(self._buffer, get_markers(*FENCES))
@@ -270,6 +267,33 @@ class SectionReader:
         if self._calls.has_call:
             self._calls.commit()
         yield from self._read_call_close()
+
+    def _choose_body(self, char: str) -> ReadSteps[CallBody]:
+        """Return the body that starts with this character; raise `Mismatch` if none does."""
+        bodies = self._tools.bodies
+        named = bodies if self._calls.preceding_name else ()
+        for candidate in filter(_may_follow_name, named):
+            if (yield from self._is_at_arguments(candidate)):
+                return candidate
+        for body in bodies:
+            if len(bodies) == 1 or _can_start(body, char):
+                return body
+        raise Mismatch
+
+    def _is_at_arguments(self, body: NamedObject) -> ReadSteps[bool]:
+        """Whether arguments of the tool that is named before the marker follow."""
+        buffer, calls = self._buffer, self._calls
+        if (yield from is_at_marker(buffer, get_markers(*body.name_ends))):
+            return True
+        while True:
+            match = FIRST_KEY.match(buffer.text, buffer.pos)
+            if match is None or match.end() < len(buffer.text) or buffer.has_ended:
+                break
+            yield
+        if match is None or buffer.text[match.end() : match.end() + 1] != match[1]:
+            return False
+        names = calls.tools.get_parameter_types(calls.preceding_name)
+        return match[2] in names and match[2] not in _list_call_keys(self._tools)
 
     def _confirm_call(self) -> ReadSteps[None]:
         """Confirm a call without arguments, unless its closing marker is missing before text."""
@@ -322,6 +346,16 @@ class SectionReader:
                 yield from read_nested_call(buffer, body, calls, after)
             case PythonCalls():
                 yield from read_python_calls(buffer, body, calls)
+
+
+def _may_follow_name(body: CallBody) -> TypeGuard[NamedObject]:
+    return isinstance(body, NamedObject) and body.name_may_precede
+
+
+def _list_call_keys(tools: ToolFormat) -> list[str]:
+    """Return the keys of an object that is a whole call."""
+    bodies = [body for body in tools.bodies if isinstance(body, JsonObjects)]
+    return [key for body in bodies for key in (*body.name, *body.arguments, *body.id)]
 
 
 def _find_end_markers(tools: ToolFormat) -> MarkerSet | None:

@@ -69,6 +69,7 @@ class NamedObject:
     types_from_schema: bool = False  # the tool's schema gives unquoted words their type
     casts_strings: bool = False  # the schema gives strings their type, too
     free_text: bool = False  # instead of an object, the text of the tool's only parameter
+    name_may_precede: bool = False  # models also write the name before the marker of the call
 
 
 @dataclass(frozen=True, kw_only=True)

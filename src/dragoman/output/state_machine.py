@@ -110,6 +110,7 @@ class ParserMachine:
             self._leading_space.clear()
         self._no_text = False
         self._text.append(span)
+        self._calls.add_text(text, start)
 
     def _emit_up_to(self, end: int) -> None:
         """Emit and read the text up to a position."""
@@ -154,10 +155,9 @@ class ParserMachine:
 
     def _read_start(self) -> ReadSteps[None]:
         """Handle formats in which an answer may start with a header or a call without a marker."""
-        buffer, header = self._buffer, self._rules.header
+        buffer, rules, header = self._buffer, self._rules, self._rules.header
         while not buffer.text and not buffer.has_ended:
             yield
-        rules = self._rules
         if self._starts_in_reasoning:
             return
         if header is not None and self._starts_in_header:

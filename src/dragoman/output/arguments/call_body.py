@@ -339,7 +339,7 @@ def read_named_call(
         buffer.pos = end
     elif marker != "{":
         raise Mismatch
-    match = re.fullmatch(body.name_pattern, text.strip())
+    match = re.fullmatch(body.name_pattern, text.strip() or calls.preceding_name)
     if match is None:
         raise Mismatch
     groups = match.groupdict()
