@@ -6,6 +6,7 @@ import datetime
 import gc
 import logging
 import os
+import signal
 import ssl
 import sys
 from collections.abc import Generator, Iterator
@@ -27,6 +28,8 @@ settings.register_profile(
     "repeatable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("repeatable")
+
+MAX_TEST_SECONDS = 300  # beside other programs, too
 
 
 def pytest_configure() -> None:
@@ -57,6 +60,23 @@ def pytest_collection() -> Generator[None, object, object]:
         freeze_objects()
         gc.set_threshold(*COLLECTOR_THRESHOLDS)
         gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Fail a test that hangs, with its fixtures, so that those after it run and are reported."""
+    if "heavy" not in item.config.getini("norecursedirs"):  # the target allows tests of hours
+        return (yield)
+
+    def fail(*_: object) -> None:
+        raise TimeoutError(f"the test runs for more than {MAX_TEST_SECONDS} seconds")
+
+    signal.signal(signal.SIGALRM, fail)
+    signal.setitimer(signal.ITIMER_REAL, MAX_TEST_SECONDS, 30)  # cleaning up may hang, too
+    try:
+        return (yield)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 @pytest.fixture(scope="session")

@@ -213,7 +213,7 @@ def test_command_says_that_no_server_runs(run: Run, command: list[str]) -> None:
 @pytest.mark.parametrize(
     ("root_body", "message"),
     [
-        (b'{"object": "dragoman"}', "does not read"),
+        (b'{"object": "dragoman"}', "does not understand"),
         (b'{"object": "other"}', "is not a dragoman server"),
         (b"<html>", "is not a dragoman server"),
     ],

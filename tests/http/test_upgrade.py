@@ -87,7 +87,7 @@ class Load:
 def upgrade(process: subprocess.Popen[str], pid: int | None = None) -> Iterator[int]:
     """Tell a server to upgrade; the process that takes over ends with the block."""
     os.kill(pid or process.pid, signal.SIGUSR2)
-    successor = int(read_until(process, r"upgrading: process (\d+) loads"))
+    successor = int(read_until(process, r"upgrading: process (\d+) is loading"))
     try:
         yield successor
     finally:

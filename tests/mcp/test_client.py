@@ -266,8 +266,8 @@ def test_an_unreachable_server_is_reported() -> None:
 @pytest.mark.parametrize(
     ("status", "headers", "body", "expected"),
     [
-        (401, {"content-type": "text/plain"}, b"no", "requires an authorization"),
-        (403, {}, b"{}", "requires an authorization"),
+        (401, {"content-type": "text/plain"}, b"no", "requires authorization"),
+        (403, {}, b"{}", "requires authorization"),
         (404, {"content-type": "text/html"}, b"<html>", "answered with HTTP 404"),
         (500, {}, b'{"detail": "secret"}', "answered with HTTP 500"),
         (503, {"content-type": "text/plain"}, b"Traceback", "answered with HTTP 503"),

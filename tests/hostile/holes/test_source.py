@@ -168,6 +168,7 @@ FETCHERS = {
     "mcp/session.py",
     "media/fetch.py",  # URLs of pictures, sound and files, from hosts that the operator allows
     "models/downloads/hub.py",  # `pull`, a command of the operator
+    "models/downloads/resumable_hub.py",
     "models/upstream/probe_client.py",  # the operator's upstream server
     "cli/client/server_transport.py",  # commands that talk to the operator's own server
     "telemetry/spans.py",  # the operator's collector
