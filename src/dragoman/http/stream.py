@@ -62,7 +62,11 @@ class Stream:
         writer = self._request.scope.get(DIRECT_WRITER)
         direct = None if writer is None else writer.write
         with self._request.collect_writes():
-            await self._request.start_response(200, headers)
+            try:
+                await self._request.start_response(200, headers)
+            except BaseException:
+                self.started = False  # so that the error is sent with its own status
+                raise
             await self._write_frames([*self._opening, *first], direct)
         self.is_open = True
         self._direct = direct
@@ -78,7 +82,7 @@ class Stream:
 
     def push_end(self, frames: list[bytes]) -> None:
         """Send the last frames with the end of the stream."""
-        self._last = frames
+        self._last = [*frames]
 
     async def send_frames(self, frames: list[bytes]) -> None:
         if not self.started:  # the headers and these frames are written together
@@ -92,9 +96,14 @@ class Stream:
         self._finish_sending()
 
     async def finish(self) -> None:
-        """End the stream."""
+        """Send the last frames and the end; if this was interrupted, it can be called again."""
+        direct = self._direct
         with self._request.collect_writes():
-            await self._write_frames(self._last, self._direct)
+            if self._last and direct is not None and direct(self._last):
+                self._last.clear()
+            while self._last:
+                await self._write(self._last[0])
+                del self._last[0]
             await self._write(b"", more=False)
 
     async def _write_frames(self, frames: list[bytes], direct: DirectWrite | None) -> None:
