@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import pytest
@@ -165,3 +166,18 @@ def test_a_first_string_that_the_token_limit_cut_is_sent() -> None:
     text = '<tool_call>{"name": "weather", "arguments": {"city": "Os'
     output = fold_spans(parse_pieces(OutputParser("hermes_json"), [text], truncated=True))
     assert output.raw_calls == [("weather", '{"city": "Os')]
+
+
+@pytest.mark.parametrize("name", get_tool_formats())
+def test_a_parser_is_freed_when_it_ends(name: str) -> None:
+    """Also one whose answer calls an unknown tool, or is cut short."""
+    call, closing = write_answer(name, CITY)
+    for end in (OutputParser.close, OutputParser.release):
+        for tools in (TOOLS, OTHERS, None):
+            parser = OutputParser(name, tools=tools)
+            for piece in (call, closing):
+                parser.feed(piece)
+            end(parser)
+            freed = weakref.ref(parser._calls)
+            del parser
+            assert freed() is None

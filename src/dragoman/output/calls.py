@@ -279,6 +279,7 @@ class CallRecorder:
         """Forget the parser and the readers of arguments, which refer to this."""
         self._emit_held = _do_nothing
         self.get_missing_end = self.get_held_arguments = str
+        self._is_in_string = bool
 
     @property
     def is_certain(self) -> bool:
