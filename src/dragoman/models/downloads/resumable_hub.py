@@ -15,7 +15,7 @@ import logging
 import os
 import re
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 from urllib.parse import urlsplit
 
 log = logging.getLogger("dragoman.pull")
@@ -23,6 +23,13 @@ log = logging.getLogger("dragoman.pull")
 PARTIAL_FILES = Path(".cache", "huggingface", "download")  # where the library has its own
 SHA256 = re.compile("[0-9a-f]{64}")
 TIMEOUT = 20.0  # seconds until the hub must answer
+
+
+class HubMetadata(Protocol):
+    """What the hub knows of a file, as far as it is used."""
+
+    location: str
+    size: int
 
 
 class ResumableHub:
@@ -55,7 +62,7 @@ class ResumableHub:
     ) -> None:
         """Download a file, or the rest of it, if the hub knows its digest."""
         from huggingface_hub.constants import MAX_HTTP_DOWNLOAD_SIZE
-        from huggingface_hub.utils import WeakFileLock
+        from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined]
 
         url = self._library.hf_hub_url(repo, filename, revision=revision)
         try:
@@ -81,10 +88,12 @@ class ResumableHub:
             os.replace(partial, target)
 
 
-def _download_rest(url: str, found: Any, file: BinaryIO, filename: str, bar: type | None) -> None:
+def _download_rest(
+    url: str, found: HubMetadata, file: BinaryIO, filename: str, bar: type | None
+) -> None:
     """Append what is missing to a file whose metadata were `found` at the hub."""
     from huggingface_hub.file_download import http_get
-    from huggingface_hub.utils import build_hf_headers
+    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
     headers = build_hf_headers()
     if urlsplit(found.location).netloc != urlsplit(url).netloc:
