@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
 from dragoman.http.app import App
+from dragoman.http.asgi import DIRECT_WRITER, RequestContext
+from dragoman.http.stream import Stream
 from dragoman.testing import ScriptedEngine
 from tests.support.serving import make_chat, make_scripted_app
 
@@ -72,3 +76,43 @@ def test_stream_that_is_interrupted_has_one_end(path: str) -> None:
         await app.aclose()
 
     asyncio.run(scenario())
+
+
+class RecordingWriter(nullcontext[None]):
+    """Records what is written past `send`, as our own server's connections allow it."""
+
+    def __init__(self, sent: list[Any]) -> None:
+        super().__init__()
+        self._sent = sent
+
+    def write(self, frames: list[bytes]) -> bool:
+        self._sent.extend(frames)
+        return True
+
+
+def test_nothing_is_sent_after_the_end() -> None:
+    """The clock finds the stream silent in the same turn of the event loop in which it ends."""
+
+    async def scenario() -> None:
+        sent: list[Any] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope: dict[str, Any] = {"type": "http", "method": "POST", "path": "/", "headers": []}
+        scope[DIRECT_WRITER] = RecordingWriter(sent)
+        stream = Stream(RequestContext(scope, receive_nothing, send, "req_1"), [])
+        await stream.start()
+        stream.push_end([b"data: [DONE]\n\n"])
+        stream.on_tick(time.perf_counter() + 60, 1, 1)
+        await stream.finish()
+        end = len(sent)
+        await asyncio.sleep(0)
+        assert sent[end - 1]["more_body"] is False
+        assert sent[end:] == []
+
+    asyncio.run(scenario())
+
+
+async def receive_nothing() -> Any:
+    return await asyncio.Event().wait()

@@ -42,6 +42,7 @@ class Stream:
         self._last_sent = now()
         self.started = False  # headers are sent or being sent
         self.is_open = False  # headers and opening frames are sent
+        self._has_ended = False
 
     async def start(self) -> None:
         """Send the headers and the opening frames, unless they are sent already."""
@@ -105,6 +106,7 @@ class Stream:
                 await self._write(self._last[0])
                 del self._last[0]
             await self._write(b"", more=False)
+        self._has_ended = True
 
     async def _write_frames(self, frames: list[bytes], direct: DirectWrite | None) -> None:
         if frames and (direct is None or not direct(frames)):
@@ -122,6 +124,8 @@ class Stream:
         self._last_sent = now()
 
     async def send_keep_alive(self) -> None:
+        if self._has_ended:  # since the clock ticked
+            return
         with suppress(Disconnected, RuntimeError):  # the client disconnected meanwhile
             await self.send_frames([self._request.dialect.keep_alive_frame])
 
