@@ -391,7 +391,11 @@ def test_option_without_effect_is_reported(server: RunningServer, name: str) -> 
     ],
 )
 def test_special_values_of_options(
-    thinker: RunningServer, engine: ScriptedEngine, options: dict[str, int], field: str, value: Any
+    thinker: RunningServer,
+    engine: ScriptedEngine,
+    options: dict[str, float],
+    field: str,
+    value: Any,
 ) -> None:
     options = options | {"repeat_penalty": 1.1}
     assert send(thinker, "chat", options=options, stream=False).status_code == 200

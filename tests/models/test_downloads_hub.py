@@ -5,12 +5,23 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
-from collections.abc import Mapping, Sequence
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.support.loopback_services import serve_breaking_hub, serve_hub
+from tests.support.loopback_services import (
+    BreakingHubHandler,
+    serve_breaking_hub,
+    serve_handler,
+    serve_hub,
+)
 from tests.support.model_files import make_gguf
 from tests.support.name_spaces import can_unshare, run_unshared
 from tests.support.server_process import DRAGOMAN
@@ -93,6 +104,75 @@ def test_download_that_breaks_off_continues_where_it_was(tmp_path: Path) -> None
     assert result.returncode == 0, result.stderr
     assert ranges == [f"bytes={20 << 20}-"]
     assert (tmp_path / "models" / "owner--repo" / "m.gguf").read_bytes() == data
+
+
+class BusyHub:
+    """A hub with one file. The first requests for it fail, and downloads wait for all clients."""
+
+    def __init__(self, failures: int = 0, clients: int = 1) -> None:
+        self.ranges: list[str] = []  # of downloads
+        self._failures, self._clients = failures, clients
+        self._all_have_asked = threading.Event()
+
+    def count_request(self, method: str) -> bool:
+        """Count a request for the file; return whether it succeeds."""
+        if self._failures:
+            self._failures -= 1
+            return False
+        self._clients -= method == "HEAD"
+        if self._clients <= 0:
+            self._all_have_asked.set()
+        return method == "HEAD" or self._all_have_asked.wait(60)
+
+    @contextmanager
+    def serve(self) -> Iterator[dict[str, str]]:
+        handler = partial(BusyHubHandler, self, {"m.gguf": DATA}, [], self.ranges)
+        with serve_handler(handler) as url:
+            yield {"HF_ENDPOINT": url, "HF_HUB_DISABLE_XET": "1"}
+
+
+class BusyHubHandler(BreakingHubHandler):
+    def __init__(self, hub: BusyHub, *arguments: Any) -> None:
+        self.hub = hub
+        super().__init__(*arguments)
+
+    def answer(self, body: bytes, status: int, headers: dict[str, str]) -> None:
+        if "ETag" not in headers or self.hub.count_request(self.command):
+            super().answer(body, status, headers)
+        else:
+            super().answer(b"", 503, {})
+
+
+def test_two_commands_download_a_file_once(tmp_path: Path) -> None:
+    hub = BusyHub(clients=2)
+    with hub.serve() as variables, ThreadPoolExecutor() as threads:
+        pulls = [
+            threads.submit(pull, "hf:owner/repo/m.gguf", variables, tmp_path) for _ in range(2)
+        ]
+        assert [future.result().returncode for future in pulls] == [0, 0]
+    assert len(hub.ranges) == 1
+    assert (tmp_path / "models" / "owner--repo" / "m.gguf").read_bytes() == DATA
+
+
+def test_hub_that_is_unavailable_for_a_moment_is_asked_again(tmp_path: Path) -> None:
+    with BusyHub(failures=1).serve() as variables:
+        result = pull("hf:owner/repo/m.gguf", variables, tmp_path)
+    assert result.returncode == 0, result.stderr
+
+
+def test_file_that_the_library_has_in_its_cache_is_not_downloaded_again(tmp_path: Path) -> None:
+    hub, command = (
+        BusyHub(),
+        "import huggingface_hub as h; h.hf_hub_download('owner/repo', 'm.gguf')",
+    )
+    with hub.serve() as variables:
+        environment = os.environ | variables | {"HF_HOME": str(tmp_path / "hf")}
+        subprocess.run([sys.executable, "-c", command], env=environment, check=True)
+        assert len(hub.ranges) == 1
+        result = pull("hf:owner/repo/m.gguf", variables, tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert len(hub.ranges) == 1
+    assert (tmp_path / "models" / "owner--repo" / "m.gguf").read_bytes() == DATA
 
 
 @pytest.mark.skipif(not can_unshare("mount"), reason="needs a mount name space")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dragoman.errors import EngineDown, ModelBroken, Unavailable
+from dragoman.errors import EngineDown, ModelBroken, ModelNotFound, Unavailable
 from dragoman.models.catalog import ModelSource
 from dragoman.models.model import Model
 from dragoman.models.registry import ModelRegistry
@@ -169,6 +169,26 @@ def test_unloading_stops_a_load(root: Path) -> None:
         with pytest.raises(Unavailable):
             await requests
         loader.gates["a"].set()
+        (await models.acquire("a")).release()
+
+    run_scenario(root, scenario)
+
+
+def test_unloading_stops_a_load_that_has_not_begun(root: Path) -> None:
+    """Both requests go on in the same turn of the event loop, after a refresh of the catalog."""
+
+    async def scenario(models: ModelRegistry, loader: FakeLoader) -> None:
+        async def unload_after_refresh() -> str:
+            with pytest.raises(ModelNotFound):
+                await models.acquire("nobody")
+            return (await models.unload("a")).state
+
+        request = asyncio.create_task(models.acquire("a"))
+        unloading = asyncio.create_task(unload_after_refresh())
+        assert await unloading == "unloaded"
+        with pytest.raises(Unavailable, match="unloaded while it was loading"):
+            await request
+        assert loader.loads == []
         (await models.acquire("a")).release()
 
     run_scenario(root, scenario)

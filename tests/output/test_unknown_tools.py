@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import pytest
@@ -165,3 +166,58 @@ def test_a_first_string_that_the_token_limit_cut_is_sent() -> None:
     text = '<tool_call>{"name": "weather", "arguments": {"city": "Os'
     output = fold_spans(parse_pieces(OutputParser("hermes_json"), [text], truncated=True))
     assert output.raw_calls == [("weather", '{"city": "Os')]
+
+
+@pytest.mark.parametrize("name", get_tool_formats())
+def test_a_parser_is_freed_when_it_ends(name: str) -> None:
+    """Also one whose answer calls an unknown tool, or is cut short."""
+    call, closing = write_answer(name, CITY)
+    for end in (OutputParser.close, OutputParser.release):
+        for tools in (TOOLS, OTHERS, None):
+            parser = OutputParser(name, tools=tools)
+            for piece in (call, closing):
+                parser.feed(piece)
+            end(parser)
+            freed = weakref.ref(parser._calls)
+            del parser
+            assert freed() is None
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (
+            "glm47",
+            "\n<tool_call>weather\n<arg_key>city</arg_key><arg_value></arg_value>"
+            "<tool_call> ok\n<tool_call>weathe",
+        ),
+        (
+            "kimi_k2",
+            "\n<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0"
+            '<|tool_call_argument_begin|>{"q": "x"}<|tool_call_begin|>functions.forecast:1'
+            '<|tool_call_argument_begin|>{"q": "x"}<|tool_calls_section_end|>\nIt is cold.',
+        ),
+        (
+            "kimi_k2",
+            "\n<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0"
+            '<|tool_call_argument_begin|>{"q": "x"}<|tool_call_begin|>functil_call_end|>{'
+            "<|tool_calls_section_end|>\nIt is cold.",
+        ),
+        (
+            "functools",
+            '\nfunctools[{"name": "forecast", "arguments": {"q": "x\nIt is cold. '
+            'functools[{"name": "weather", "arguments": {}}]\nIt is cold.',
+        ),
+    ],
+)
+def test_an_unknown_call_next_to_a_known_one_is_read_alike_however_it_is_cut(
+    name: str, text: str
+) -> None:
+    for truncated in (False, True):
+        outputs = []
+        for cut in range(len(text) + 1):
+            parser = OutputParser(name, tools=TOOLS)
+            spans = [*parser.feed(text[:cut]), *parser.feed(text[cut:]), *parser.close(truncated)]
+            outputs.append(fold_spans(spans))
+        assert outputs == outputs[:1] * len(outputs)
+        assert outputs[0].calls

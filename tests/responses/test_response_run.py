@@ -226,6 +226,31 @@ def test_a_response_that_can_never_be_stored_holds_up_no_other(
     run_with_app(scenario)
 
 
+def test_a_running_response_whose_events_are_refused_holds_up_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The request to cancel the other comes from another process, through the store."""
+
+    async def scenario(app: App) -> None:
+        store = await app.runtime.state.get_store()
+        refusals: list[int] = []
+
+        async def refuse(_: Callable[[], Awaitable[Any]]) -> None:
+            refusals.append(1)
+            raise TooLarge("It is too large.")
+
+        intercept(monkeypatch, "responses.append_frames", refuse)
+        refused = [await start_in_background(app, "hang") for _ in range(2)]
+        name = refused[1]
+        await store.write(lambda tx: tx.responses.request_cancel("", name))
+        await follow(app, name)
+        assert await get_status(app, name) == "cancelled"
+        await app.responses.cancel("", refused[0])
+        assert len(refusals) <= len(refused)  # none is tried again
+
+    run_with_app(scenario)
+
+
 @pytest.mark.parametrize("text", ["hello", "break"])
 def test_a_response_that_is_not_stored_says_so(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     async def fail(_: Callable[[], Awaitable[Any]]) -> None:

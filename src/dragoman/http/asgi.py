@@ -254,9 +254,9 @@ class RequestContext:
             pass
 
     async def start_response(self, status: int, headers: Iterable[Header]) -> None:
-        self.status = status
         all_headers = [*headers, *self.response_headers]
         await self._send({"type": "http.response.start", "status": status, "headers": all_headers})
+        self.status = status  # not earlier: if this is interrupted, an error can still be sent
 
     async def _send(self, message: Message) -> None:
         """Send a part of an HTTP response, also in answer to a WebSocket handshake."""

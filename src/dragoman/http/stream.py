@@ -42,6 +42,7 @@ class Stream:
         self._last_sent = now()
         self.started = False  # headers are sent or being sent
         self.is_open = False  # headers and opening frames are sent
+        self._has_ended = False
 
     async def start(self) -> None:
         """Send the headers and the opening frames, unless they are sent already."""
@@ -62,7 +63,11 @@ class Stream:
         writer = self._request.scope.get(DIRECT_WRITER)
         direct = None if writer is None else writer.write
         with self._request.collect_writes():
-            await self._request.start_response(200, headers)
+            try:
+                await self._request.start_response(200, headers)
+            except BaseException:
+                self.started = False  # so that the error is sent with its own status
+                raise
             await self._write_frames([*self._opening, *first], direct)
         self.is_open = True
         self._direct = direct
@@ -78,7 +83,7 @@ class Stream:
 
     def push_end(self, frames: list[bytes]) -> None:
         """Send the last frames with the end of the stream."""
-        self._last = frames
+        self._last = [*frames]
 
     async def send_frames(self, frames: list[bytes]) -> None:
         if not self.started:  # the headers and these frames are written together
@@ -92,10 +97,16 @@ class Stream:
         self._finish_sending()
 
     async def finish(self) -> None:
-        """End the stream."""
+        """Send the last frames and the end; if this was interrupted, it can be called again."""
+        direct = self._direct
         with self._request.collect_writes():
-            await self._write_frames(self._last, self._direct)
+            if self._last and direct is not None and direct(self._last):
+                self._last.clear()
+            while self._last:
+                await self._write(self._last[0])
+                del self._last[0]
             await self._write(b"", more=False)
+        self._has_ended = True
 
     async def _write_frames(self, frames: list[bytes], direct: DirectWrite | None) -> None:
         if frames and (direct is None or not direct(frames)):
@@ -113,6 +124,8 @@ class Stream:
         self._last_sent = now()
 
     async def send_keep_alive(self) -> None:
+        if self._has_ended:  # since the clock ticked
+            return
         with suppress(Disconnected, RuntimeError):  # the client disconnected meanwhile
             await self.send_frames([self._request.dialect.keep_alive_frame])
 

@@ -324,10 +324,9 @@ class ModelRegistry:
                 self._residency.start_idle_timer(slot.loaded)
 
     def _start_load(self, slot: ModelSlot) -> asyncio.Task[None]:
-        slot.error, slot.failed_stamp = None, None
-        slot.start_timing()
-        slot.task = start_detached(self._load(slot))
-        return slot.task
+        task = start_detached(self._load(slot))
+        slot.start_load(task)
+        return task
 
     async def _load(self, slot: ModelSlot) -> None:
         source = slot.source
@@ -346,16 +345,12 @@ class ModelRegistry:
             slot.last_load_seconds = slot.seconds_loading
             self.on_loaded(source.id, slot.last_load_seconds)
             report_progress("ready", 1.0)
-        except asyncio.CancelledError:
-            slot.error = Unavailable("The model was unloaded while it was loading.", retry_after=1)
-            raise
         except DragomanError as error:
             self._record_failure(slot, error)
         except Exception:
             log.exception("failed to load %s", source.id)
             self._record_failure(slot, ModelBroken("The engine could not load this model."))
         finally:
-            slot.task = None
             self._residency.release_reservation(slot)
 
     def _plan(self, source: ModelSource) -> ModelSource:

@@ -42,12 +42,23 @@ class ModelSlot:
         self.error: DragomanError | None = None  # of the last load, for waiting requests
         self.failed_stamp: FileStamp | None = None  # the version of the file that failed to load
 
+    def start_load(self, task: asyncio.Task[None]) -> None:
+        """Start a load that runs in this task."""
+        self.error, self.failed_stamp = None, None
+        self._load_started, self.progress = time.monotonic(), 0.0
+        self.task = task
+        task.add_done_callback(self._end_load)
+
+    def _end_load(self, task: asyncio.Task[None]) -> None:
+        """Forget the task, which did nothing at all if it was cancelled before it began."""
+        if self.task is task:
+            self.task = None
+        if task.cancelled():
+            self.error = Unavailable("The model was unloaded while it was loading.", retry_after=1)
+
     @property
     def is_active(self) -> bool:
         return self.loaded is not None or self.task is not None
-
-    def start_timing(self) -> None:
-        self._load_started, self.progress = time.monotonic(), 0.0
 
     @property
     def seconds_loading(self) -> float:

@@ -274,10 +274,10 @@ class CallRecorder:
 
     def start_next_call(self) -> None:
         """Start another call. The rest of a call that became text is text, too."""
-        if self._became_text and self._draft is None:
+        if (self._became_text or self.is_undeclared) and self._draft is None:
             self._emit_held()
             self._buffer.hold()
-        self._became_text = False
+        self._became_text = self.is_undeclared = False
 
     def reject_text(self) -> None:
         """Emit what was read and belongs to no call as text."""
@@ -301,6 +301,7 @@ class CallRecorder:
         """Forget the parser and the readers of arguments, which refer to this."""
         self._emit_held = _do_nothing
         self.get_missing_end = self.get_held_arguments = str
+        self._is_in_string = bool
 
     @property
     def is_certain(self) -> bool:

@@ -105,8 +105,9 @@ class ParserMachine:
             if not text.strip():
                 self._leading_space.append(span)
                 return
+            if not (self._buffer.in_call and self._calls.has_call):  # else it is before a call
+                self._text.extend(self._leading_space)
             self._is_leading = False
-            self._text.extend(self._leading_space)
             self._leading_space.clear()
         self._no_text = False
         self._text.append(span)
@@ -197,8 +198,7 @@ class ParserMachine:
             case "section":
                 rejected = yield from self._attempt(SectionReader.read_section, end)
                 if rejected and self._state is self._rules.in_text:
-                    # a later call of this section may be well-formed
-                    self._state = self._rules.after_rejected_section
+                    self._state = self._rules.after_rejected_section  # a later call may be valid
             case "call":
                 yield from self._attempt(SectionReader.read_call, end)
             case "first":

@@ -60,6 +60,7 @@ class BackgroundRun:
         self.tracked: Interruptible | None = None
         self.is_cancelled = False
         self._stored_frames = 0
+        self._stores_frames = True  # before the end
 
     def cancel(self) -> None:
         self.is_cancelled = True
@@ -67,10 +68,18 @@ class BackgroundRun:
             self.tracked.interrupt(ResponseCancelled("The response was cancelled."))
 
     async def store_frames(self, store: Store) -> None:
-        """Write new frames to the store."""
+        """Write new frames to the store, until it refuses some: it would do so again."""
         response, frames = self.run.id, self.list_unstored_frames()
-        if frames:
+        if not (frames and self._stores_frames):
+            return
+        try:
             await store.write(lambda tx: tx.responses.append_frames(response, frames))
+        except Unavailable:
+            raise
+        except DragomanError as error:
+            self._stores_frames = False
+            log.error("events of response %s could not be stored: %s", response, error.message)
+        else:
             self._stored_frames = max(self._stored_frames, frames[-1][0] + 1)
 
     def list_unstored_frames(self) -> list[tuple[int, bytes]]:

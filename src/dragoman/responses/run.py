@@ -72,7 +72,7 @@ class Run(Protocol):
         ...
 
     async def fail(self, error: DragomanError) -> list[bytes]:
-        """Return frames that end a stream after an error."""
+        """Return frames that end a stream after an error; none if it got its last frames."""
         ...
 
     def close(self) -> None: ...
@@ -89,6 +89,7 @@ class CompletionRun:
         self.save: Callable[[bytes], Awaitable[None]] | None = None
         self._completion = Completion()
         self._usage = Usage()
+        self._has_ended = False  # the last frames of the stream were encoded
 
     @classmethod
     async def prepare(
@@ -136,7 +137,8 @@ class CompletionRun:
 
         await pipeline.generate(self._plan, deliver)
         await self._save_whole()
-        await pipeline.await_delivery(sink.end(self._encoder.end(self._usage)))
+        frames, self._has_ended = self._encoder.end(self._usage), True
+        await pipeline.await_delivery(sink.end(frames))
 
     async def collect(self, observe: Observe) -> bytes:
         await pipeline.generate(self._plan, self._observe_and_fold(observe))
@@ -164,7 +166,7 @@ class CompletionRun:
         return await run_in_worker(encode, completion)
 
     async def fail(self, error: DragomanError) -> list[bytes]:
-        return self._encoder.fail(error)
+        return [] if self._has_ended else self._encoder.fail(error)
 
     def close(self) -> None:
         self._plan.close()

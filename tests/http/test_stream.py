@@ -1,0 +1,118 @@
+"""A stream has one end, wherever its deadline interrupts it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+
+from dragoman.http.app import App
+from dragoman.http.asgi import DIRECT_WRITER, RequestContext
+from dragoman.http.stream import Stream
+from dragoman.testing import ScriptedEngine
+from tests.support.serving import make_chat, make_scripted_app
+
+LATE = b"The request was not finished within"
+# by path: the fields of a request for a stream, and what only the last frame of each contains
+STREAMS: dict[str, tuple[dict[str, Any], str]] = {
+    "/v1/chat/completions": (make_chat(stream=True), r"data: \[DONE\]"),
+    "/v1/completions": ({"model": "scripted", "prompt": "a", "stream": True}, r"data: \[DONE\]"),
+    "/v1/responses": (
+        {"model": "scripted", "input": "a", "stream": True},
+        r"event: response\.(completed|failed)",
+    ),
+    "/v1/messages": (make_chat(stream=True, max_tokens=9), r"event: (message_stop|error)"),
+    "/api/chat": (make_chat(), r'.*"done":true|{"error"'),
+}
+
+
+async def stream(app: App, path: str, blocked: int | None = None) -> list[Any]:
+    """Return the messages of a stream to a client that reads again when its deadline has passed.
+
+    `blocked` is the message that is not sent before the deadline.
+    """
+    incoming = [{"type": "http.request", "body": json.dumps(STREAMS[path][0]).encode()}]
+    sent: list[Any] = []
+    never, calls = asyncio.Event(), 0
+
+    async def receive() -> Any:
+        return incoming.pop() if incoming else await never.wait()
+
+    async def send(message: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls - 1 == blocked:
+            await never.wait()
+        sent.append(message)
+
+    headers = [] if blocked is None else [(b"x-request-timeout", b"0.03")]
+    await app({"type": "http", "method": "POST", "path": path, "headers": headers}, receive, send)
+    return sent
+
+
+@pytest.mark.parametrize("path", STREAMS)
+def test_stream_that_is_interrupted_has_one_end(path: str) -> None:
+    async def scenario() -> None:
+        app = make_scripted_app(ScriptedEngine("one two"), store="sqlite://")
+        whole = await stream(app, path)
+        for blocked in range(len(whole)):
+            start, *frames, end = await stream(app, path, blocked)
+            assert (start["type"], end.get("more_body", False)) == ("http.response.start", False)
+            if blocked == 0:  # nothing was sent, so the error has its own status
+                assert start["status"] == 504
+                assert LATE in end["body"]
+                continue
+            bodies = [frame["body"] for frame in frames]
+            ends = [re.match(STREAMS[path][1], body.decode()) is not None for body in bodies]
+            assert ends == [False] * (len(ends) - 1) + [True], bodies
+            if blocked >= len(whole) - 2:  # the answer was complete
+                assert len(frames) == len(whole) - 2
+                assert LATE not in b"".join(bodies)
+        await app.aclose()
+
+    asyncio.run(scenario())
+
+
+class RecordingWriter(nullcontext[None]):
+    """Records what is written past `send`, as our own server's connections allow it."""
+
+    def __init__(self, sent: list[Any]) -> None:
+        super().__init__()
+        self._sent = sent
+
+    def write(self, frames: list[bytes]) -> bool:
+        self._sent.extend(frames)
+        return True
+
+
+def test_nothing_is_sent_after_the_end() -> None:
+    """The clock finds the stream silent in the same turn of the event loop in which it ends."""
+
+    async def scenario() -> None:
+        sent: list[Any] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope: dict[str, Any] = {"type": "http", "method": "POST", "path": "/", "headers": []}
+        scope[DIRECT_WRITER] = RecordingWriter(sent)
+        stream = Stream(RequestContext(scope, receive_nothing, send, "req_1"), [])
+        await stream.start()
+        stream.push_end([b"data: [DONE]\n\n"])
+        stream.on_tick(time.perf_counter() + 60, 1, 1)
+        await stream.finish()
+        end = len(sent)
+        await asyncio.sleep(0)
+        assert sent[end - 1]["more_body"] is False
+        assert sent[end:] == []
+
+    asyncio.run(scenario())
+
+
+async def receive_nothing() -> Any:
+    return await asyncio.Event().wait()
