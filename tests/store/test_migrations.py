@@ -8,6 +8,7 @@ import logging
 import pytest
 from sqlalchemy import create_engine, inspect
 
+from dragoman.responses.state import KEY_NAME
 from dragoman.store import migrations
 from dragoman.store.rows import ROW, StoredItem, StoreError, SweepCounts
 from dragoman.store.store import Store
@@ -53,7 +54,7 @@ def test_an_old_database_is_migrated_with_its_rows(url: str) -> None:
             input=b"[]",
         )
         execute(url, "INSERT INTO frames VALUES (:id, 7, :data)", id=name, data=b"seven")
-    execute(url, "INSERT INTO secrets VALUES ('key', :data)", data=b"secret")
+    execute(url, "INSERT INTO secrets VALUES ('old name', :data)", data=b"secret")
 
     async def scenario(store: Store) -> None:
         chain = await get_history(store, "ann", "b")
@@ -63,7 +64,7 @@ def test_an_old_database_is_migrated_with_its_rows(url: str) -> None:
             ("b", "failed", b"12345!", None),
         ]
         assert await list_frames(store, "ann", "a", 0) == [(7, b"seven")]
-        assert await get_secret(store, "key") == b"secret"
+        assert await get_secret(store, KEY_NAME) == b"secret"
         sizes = execute(url, "SELECT size FROM responses ORDER BY id")
         assert [size for (size,) in sizes] == [3 * ROW + 12, 3 * ROW + 13]  # with body and event
         assert await store.sweep() == SweepCounts(expired=1)  # the other one ended just now

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dragoman.store.store import Store
 
 log = logging.getLogger("dragoman.store")
-KEY_NAME = "seal"  # in the table of secrets of existing databases
+KEY_NAME = "signing_key"  # in the table of secrets
 KEY_SIZE = 32
 IN_MEMORY = ("sqlite://", "sqlite:///", "sqlite:///:memory:")
 RETRY_INTERVAL = 5.0  # seconds before opening a store that failed is tried again

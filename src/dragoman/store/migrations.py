@@ -116,6 +116,8 @@ STEPS: tuple[tuple[str, ...], ...] = (
         """CREATE INDEX batches_by_age ON batches (touched, size)""",
         """CREATE INDEX unfinished_batches ON batches (input_file) WHERE ended IS NULL""",
     ),
+    # the only secret of earlier versions is the key of signatures, under another name
+    ("""UPDATE secrets SET name = 'signing_key'""",),
 )
 NEWEST = len(STEPS)
 
