@@ -27,10 +27,10 @@ help: ## show this list
 serve: $(VENV)/.serve ## set up, fetch the default model if needed, and serve it (MODEL=... for another)
 	$(BIN)/dragoman serve $(MODEL)
 
-check: setup ## set up, then run linters, types and the fast tests (about three minutes)
+check: setup ## set up, then run linters, types and the fast tests (about two minutes)
 	@$(MAKE) --no-print-directory -j2 --output-sync=target lint types test-fast
 
-test: setup ## set up, then run every check and every test (about fifteen minutes)
+test: setup ## set up, then run every check and every test (about ten minutes)
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory -j2 types test-all
 
@@ -46,11 +46,11 @@ types:
 	$(BIN)/mypy
 
 test-fast:
-	$(BIN)/pytest -q -n 2 --dist worksteal -m 'not slow and not real_model'
+	$(BIN)/pytest -q -n 3 --dist worksteal -m 'not slow and not real_model'
 
 test-all:
 	$(BIN)/dragoman pull smollm2-135m
-	$(BIN)/pytest -q -n 2 --dist worksteal
+	$(BIN)/pytest -q -n 3 --dist worksteal
 
 test-constraints: $(VENV)/.test ## test the default model with 200 schemas in three reasoning formats, hostile constraints and 100,000 grammars (an hour)
 	$(BIN)/dragoman pull smollm2-135m

@@ -456,18 +456,18 @@ def test_workers_are_replaced_again_and_again() -> None:
             await get_error(pool, make_spec("exit", n))
             assert await pool.compile(make_spec("name", n))
         assert len(pool.pids) <= 2
+        await wait_until(lambda: pool.stats.restarts == 10)
 
-    pool = run_with_pool(use)
-    assert 9 <= pool.stats.restarts <= 10
+    run_with_pool(use)
 
 
 def test_a_worker_that_has_grown_too_large_is_replaced() -> None:
     async def use(pool: CompilerPool) -> None:
         for n in range(5):  # all together would not fit in one worker
             assert (await pool.compile(make_spec("leak", (160 << 20) + n))).grammar == "leaked"
+        await wait_until(lambda: pool.stats.restarts == 5)
 
-    pool = run_with_pool(use, worker_memory=1 << 28)
-    assert pool.stats.restarts >= 4
+    run_with_pool(use, worker_memory=1 << 28)
 
 
 def test_output_printed_by_a_library_is_no_result(caplog: pytest.LogCaptureFixture) -> None:
