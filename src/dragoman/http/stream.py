@@ -52,6 +52,12 @@ class Stream:
             self.started = True
             await self._open()
 
+    async def cancel_start(self) -> None:
+        """Cancel headers that wait for a slow client, so that an error has its own status."""
+        if self._starting is not None and self._request.status is None:
+            self._starting.cancel()
+            await asyncio.wait([self._starting])
+
     async def _open(self, first: Sequence[bytes] = ()) -> None:
         self._sending = True
         content_type = self._request.dialect.stream_content_type
