@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from contextvars import Context
 from time import perf_counter as now
 from typing import TypeAlias
 
@@ -181,7 +182,8 @@ class StreamClock:
 
     def _start_timer(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._timer = self._loop.call_later(self._interval, self._on_timer)
+        # without the context of the request that happens to start it, which would stay in memory
+        self._timer = self._loop.call_later(self._interval, self._on_timer, context=Context())
 
     def _on_timer(self) -> None:
         self._timer = None
