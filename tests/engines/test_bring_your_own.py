@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -44,6 +46,36 @@ class ContradictsItself:
             yield {"text": text, "output_ids": [], "meta_info": {"finish_reason": None}}
 
 
+class OpenJob:
+    """A job that runs from `generate` on, and yields nothing until it is closed."""
+
+    def __init__(self) -> None:
+        self.is_closed = False
+
+    def __aiter__(self) -> OpenJob:
+        return self
+
+    async def __anext__(self) -> Step:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def aclose(self) -> None:
+        self.is_closed = True
+
+
+class StartsAtOnce:
+    """Starts each job when `generate` is called, and then calls a function of the test."""
+
+    def __init__(self) -> None:
+        self.jobs: list[OpenJob] = []
+        self.on_start: Callable[[], object] = bool
+
+    def generate(self, job: Job) -> OpenJob:
+        self.jobs.append(OpenJob())
+        asyncio.get_running_loop().call_soon(self.on_start)
+        return self.jobs[-1]
+
+
 def make_client(url: str) -> OpenAI:
     return OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
 
@@ -72,6 +104,29 @@ def test_an_engine_without_choices_serves_several_choices() -> None:
         rejected = httpx.post(f"{server.url}/v1/completions", json=body | {"logprobs": 1})
         assert rejected.status_code == 400
         assert rejected.json()["error"]["param"] == "logprobs"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_request_that_is_cancelled_when_its_job_starts_closes_the_job(stream: bool) -> None:
+    body = json.dumps(make_chat(stream=stream)).encode()
+    incoming: list[Any] = [{"type": "http.request", "body": body}]
+    scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": []}
+
+    async def receive() -> Any:
+        return incoming.pop() if incoming else await asyncio.Event().wait()
+
+    async def send(_: Any) -> None: ...
+
+    async def scenario(engine: StartsAtOnce) -> None:
+        app = make_scripted_app(engine)
+        request = asyncio.ensure_future(app(scope, receive, send))
+        engine.on_start = request.cancel
+        await asyncio.wait([request])
+        await app.aclose()
+
+    engine = StartsAtOnce()
+    asyncio.run(scenario(engine))
+    assert [job.is_closed for job in engine.jobs] == [True]
 
 
 def test_max_tokens_is_enforced_for_an_engine_that_ignores_it() -> None:

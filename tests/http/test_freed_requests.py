@@ -17,10 +17,11 @@ import httpx
 import msgspec
 import pytest
 
+from dragoman.telemetry.record import RequestRecord
 from dragoman.testing import Reply, ScriptedEngine
 from tests.responses.remote_tools import THINKER
 from tests.support import soak
-from tests.support.serving import RunningServer, make_chat, serve_scripted
+from tests.support.serving import RunningServer, make_chat, poll_until, serve_scripted
 from tests.support.soak import SoakLoad
 
 REPETITIONS = 6
@@ -119,3 +120,33 @@ def test_requests_are_freed_when_they_end(
     before = count_objects(engine)
     repeat(load, operation, REPETITIONS)
     assert not wait_until_freed(engine, before)
+
+
+def is_held(response: httpx.Response) -> bool:
+    """Whether the record of a request is in memory, after a garbage collection."""
+    gc.collect()
+    records = [thing for thing in gc.get_objects() if isinstance(thing, RequestRecord)]
+    return response.headers["x-request-id"] in [record.request_id for record in records]
+
+
+def test_the_request_that_opens_the_store_is_freed(engine: ScriptedEngine) -> None:
+    with serve_scripted(engine, store="sqlite://") as server:
+        body = {"model": "scripted", "input": "a"}
+        response = httpx.post(f"{server.url}{soak.RESPONSES}", json=body)
+        assert response.status_code == 200, response.text
+        poll_until(lambda: not is_held(response))
+
+
+def test_a_request_is_freed_while_others_run() -> None:
+    body = make_chat(stream=True)
+    with serve_scripted(ScriptedEngine(Reply("one two", hang_at=1))) as server:
+        url = f"{server.url}{soak.CHAT}"
+        with (
+            httpx.stream("POST", url, json=body) as first,
+            httpx.stream("POST", url, json=body) as second,
+        ):
+            lines = [response.iter_lines() for response in (first, second)]
+            assert all(map(next, lines))
+            first.close()
+            poll_until(lambda: not is_held(first))
+            assert is_held(second)

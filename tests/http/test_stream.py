@@ -14,7 +14,7 @@ import pytest
 from dragoman.http.app import App
 from dragoman.http.asgi import DIRECT_WRITER, RequestContext
 from dragoman.http.stream import Stream
-from dragoman.testing import ScriptedEngine
+from dragoman.testing import Reply, ScriptedEngine
 from tests.support.serving import make_chat, make_scripted_app
 
 LATE = b"The request was not finished within"
@@ -34,7 +34,7 @@ STREAMS: dict[str, tuple[dict[str, Any], str]] = {
 async def stream(app: App, path: str, blocked: int | None = None) -> list[Any]:
     """Return the messages of a stream to a client that reads again when its deadline has passed.
 
-    `blocked` is the message that is not sent before the deadline.
+    `blocked` is the message that is not sent before the deadline; it is never an error status.
     """
     incoming = [{"type": "http.request", "body": json.dumps(STREAMS[path][0]).encode()}]
     sent: list[Any] = []
@@ -46,7 +46,7 @@ async def stream(app: App, path: str, blocked: int | None = None) -> list[Any]:
     async def send(message: Any) -> None:
         nonlocal calls
         calls += 1
-        if calls - 1 == blocked:
+        if calls - 1 == blocked and message.get("status", 200) == 200:
             await never.wait()
         sent.append(message)
 
@@ -73,6 +73,19 @@ def test_stream_that_is_interrupted_has_one_end(path: str) -> None:
             if blocked >= len(whole) - 2:  # the answer was complete
                 assert len(frames) == len(whole) - 2
                 assert LATE not in b"".join(bodies)
+        await app.aclose()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("path", STREAMS)
+def test_deadline_has_its_status_while_the_first_headers_wait_for_the_client(path: str) -> None:
+    async def scenario() -> None:
+        engine = ScriptedEngine(Reply("one", hang_at=0))  # so the clock sends the headers
+        app = make_scripted_app(engine, store="sqlite://", patience=0.01)
+        start, end = await stream(app, path, blocked=0)
+        assert start["status"] == 504
+        assert LATE in end["body"]
         await app.aclose()
 
     asyncio.run(scenario())

@@ -106,6 +106,30 @@ def test_download_that_breaks_off_continues_where_it_was(tmp_path: Path) -> None
     assert (tmp_path / "models" / "owner--repo" / "m.gguf").read_bytes() == data
 
 
+class RepeatingHubHandler(BreakingHubHandler):
+    """A hub that sends a whole file where the rest of it was asked for."""
+
+    def answer(self, body: bytes, status: int, headers: dict[str, str]) -> None:
+        start = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").rstrip("-"))
+        super().answer(body[:start] + body, status, headers)
+
+
+def test_download_that_got_too_much_begins_again(tmp_path: Path) -> None:
+    files = {"m.gguf": DATA + bytes(12 << 20)}
+    ranges: list[str] = []
+    with serve_handler(partial(RepeatingHubHandler, files, [11 << 20], ranges)) as url:
+        hub = {"HF_ENDPOINT": url, "HF_HUB_DISABLE_XET": "1"}
+        failed = pull("hf:owner/repo/m.gguf", hub, tmp_path)
+    assert failed.returncode == 1
+    assert ranges[1] == f"bytes={10 << 20}-"
+    with serve_breaking_hub(files, [], ranges) as hub:
+        result = pull("hf:owner/repo/m.gguf", hub, tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert ranges[-1] == "bytes=0-"
+    path = tmp_path / "models" / "owner--repo" / "m.gguf"
+    assert path.read_bytes() == files["m.gguf"]
+
+
 class BusyHub:
     """A hub with one file. The first requests for it fail, and downloads wait for all clients."""
 

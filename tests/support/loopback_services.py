@@ -83,6 +83,9 @@ class BreakingHubHandler(HubHandler):
         wanted = self.headers.get("Range", "bytes=0-")
         self.ranges.append(wanted)
         start = int(wanted.removeprefix("bytes=").rstrip("-"))
+        if start >= len(body):
+            super().answer(b"", 416, {})
+            return
         self.send_response(206 if start else 200)
         place = {"Content-Range": f"bytes {start}-{len(body) - 1}/{len(body)}"} if start else {}
         for name, value in (headers | place | {"Content-Length": str(len(body) - start)}).items():

@@ -24,6 +24,7 @@ from dragoman.engines.subprocess.progress import (
 )
 from dragoman.errors import EngineDown
 from dragoman.types import Job
+from dragoman.types.detached_task import start_detached
 
 log = logging.getLogger("dragoman.engines")
 
@@ -118,7 +119,7 @@ class InProcessWatch:
         self._watch.add(call)
         self._limits[call.number] = limit
         if self._ticking is None:
-            self._ticking = asyncio.create_task(self._watch_calls())
+            self._ticking = start_detached(self._watch_calls())
 
     def remove(self, call: RunningCall) -> None:
         if self._limits.pop(call.number).expired():

@@ -108,7 +108,10 @@ class Responder:
                 with closing(run), EngineErrors("request", request.request_id):
                     await sending
         except DragomanError as error:
-            if stream is None or run is None or not stream.started:
+            if stream is None or run is None:
+                raise
+            await stream.cancel_start()
+            if not stream.started:
                 raise
             request.error_code = error.code or error.type
             await send_error_frames(stream, await run.fail(error))

@@ -45,7 +45,7 @@ from dragoman.runtime import Runtime, StartupError
 log = logging.getLogger("dragoman.server")
 OnListening = Callable[[str], None]  # called with the server's URL
 INTERRUPT_TIMEOUT = 2.0  # seconds for interrupted requests to end
-WEBSOCKET_TIMEOUT = 1.0  # seconds of the former for requests over WebSockets
+WEBSOCKET_TIMEOUT = 1.0  # seconds of `INTERRUPT_TIMEOUT` for requests over WebSockets
 TICKS_PER_SECOND = 10
 CLOSE_TICK = 0.01  # seconds between checks whether all connections have closed
 

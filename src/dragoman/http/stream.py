@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from contextvars import Context
 from time import perf_counter as now
 from typing import TypeAlias
 
@@ -51,6 +52,12 @@ class Stream:
         if not self.started:
             self.started = True
             await self._open()
+
+    async def cancel_start(self) -> None:
+        """Cancel headers that wait for a slow client, so that an error has its own status."""
+        if self._starting is not None and self._request.status is None:
+            self._starting.cancel()
+            await asyncio.wait([self._starting])
 
     async def _open(self, first: Sequence[bytes] = ()) -> None:
         self._sending = True
@@ -175,7 +182,8 @@ class StreamClock:
 
     def _start_timer(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._timer = self._loop.call_later(self._interval, self._on_timer)
+        # without the context of the request that happens to start it, which would stay in memory
+        self._timer = self._loop.call_later(self._interval, self._on_timer, context=Context())
 
     def _on_timer(self) -> None:
         self._timer = None

@@ -293,9 +293,11 @@ async def run_jobs(plan: Plan, deliver: Deliver) -> None:
             if deliver_to is not None and job is not None:
                 await deliver_steps(deliver_to, job, plan, answer)
             else:
-                steps = start_jobs(plan, runner, readers, record)
                 # In its own task, so that a step does not resume all coroutines above this one.
-                await asyncio.create_task(read_steps(steps, plan, answer))
+                # The task starts the jobs: if it is cancelled before it begins, there are none.
+                await asyncio.create_task(
+                    read_steps(lambda: start_jobs(plan, runner, readers, record), plan, answer)
+                )
             answer.check_complete()
 
 

@@ -20,6 +20,7 @@ from dragoman.types import Job, Step
 
 # Runs a job and calls a consumer with its steps.
 DeliverSteps: TypeAlias = Callable[[Job, StepConsumer], Awaitable[None]]
+StartJobs: TypeAlias = Callable[[], AsyncGenerator[Step, None]]
 
 
 def watch_call(model: Model, kind: CallKind, size: int) -> AbstractAsyncContextManager[None]:
@@ -61,9 +62,9 @@ async def open_steps(
             yield source
 
 
-async def read_steps(steps: AsyncGenerator[Step, None], plan: Plan, answer: AnswerReader) -> None:
-    """Read the steps that an engine yields, and close them at the end."""
-    async with open_steps(steps, plan) as watched:
+async def read_steps(start: StartJobs, plan: Plan, answer: AnswerReader) -> None:
+    """Start the jobs, read the steps that the engine yields, and close them at the end."""
+    async with open_steps(start(), plan) as watched:
         await answer.read(watched)
 
 

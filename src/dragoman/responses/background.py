@@ -31,6 +31,7 @@ from dragoman.responses.response_run import ResponseRun
 from dragoman.responses.run import Observe, Sink
 from dragoman.store.rows import StoredItem, StoredResponse
 from dragoman.telemetry.record import RequestRecord, get_record
+from dragoman.types.detached_task import start_detached
 
 if TYPE_CHECKING:
     from dragoman.store.store import Store
@@ -156,7 +157,7 @@ class BackgroundRuns:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         if self._syncing is None or self._syncing.done():
-            self._syncing = asyncio.create_task(self._sync_periodically(store))
+            self._syncing = start_detached(self._sync_periodically(store))
 
     async def _run(self, background: BackgroundRun, store: Store) -> None:
         with self._observe() as record:

@@ -80,15 +80,16 @@ def _report_dropped(count: int) -> logging.LogRecord:
 def configure_logging(settings: Settings, *, queued: bool = False) -> None:
     """Log to standard error as the settings say; `queued` is for servers, which must not block."""
     handler = make_handler(settings, queued=queued)
-    skip_unused_facts()
+    omit_unused_fields()
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
     logging.getLogger("dragoman").setLevel(settings.log_level.upper())
 
 
-def skip_unused_facts() -> None:
-    """Do not look up for each line what our lines never show: half of their cost.
+def omit_unused_fields() -> None:
+    """Leave out of log records what our lines never show; it takes half of the time of a line.
 
-    This is how the documentation of `logging` turns it off, for the whole program.
+    These are the switches that the documentation of `logging` names. They apply to the whole
+    program.
     """
     logging._srcfile = None  # the calling function
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False

@@ -19,6 +19,7 @@ from typing import Literal, TypeAlias
 from dragoman.engines.remote.failures import FailureKind, UpstreamFailure
 from dragoman.engines.remote.settings import RemoteSettings
 from dragoman.errors import ENGINE_STOPPED, DragomanError, EngineDown
+from dragoman.types.detached_task import start_detached
 
 log = logging.getLogger("dragoman.remote")
 
@@ -79,7 +80,7 @@ class UpstreamHealth:
         self.failure = reason
         if self._recovery is None or self._recovery.done():
             self._set_retry(self._settings.first_retry_delay)
-            self._recovery = asyncio.create_task(self._recover())
+            self._recovery = start_detached(self._recover())
 
     def count_invalid(self, details: object, allowed: int) -> None:
         """Count an invalid answer; more than `allowed` in a row make the server unreachable."""

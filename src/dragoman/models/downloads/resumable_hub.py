@@ -82,6 +82,8 @@ class ResumableHub:
         with WeakFileLock(partial.with_suffix(".lock")):
             if target.exists():  # another process has downloaded it
                 return
+            if partial.exists() and partial.stat().st_size > found.size:
+                partial.unlink()  # the hub sent more than was missing
             with partial.open("ab") as file:
                 _download_rest(url, found, file, filename, bar)
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from dragoman.errors import DragomanError, Unavailable
 from dragoman.store.executor import StoreExecutor
 from dragoman.store.rows import RewriteBody, StoreLimits, SweepCounts
+from dragoman.types.detached_task import start_detached
 
 if TYPE_CHECKING:
     from dragoman.store.servers import ServerProcess
@@ -50,8 +51,8 @@ class Maintenance:
         await self._fail_abandoned()
         never = asyncio.Event()
         self._tasks = [
-            asyncio.create_task(_repeat(self._record_heartbeat, HEARTBEAT_INTERVAL, never)),
-            asyncio.create_task(_repeat(self._sweep_and_log, SWEEP_INTERVAL, self._sweep_early)),
+            start_detached(_repeat(self._record_heartbeat, HEARTBEAT_INTERVAL, never)),
+            start_detached(_repeat(self._sweep_and_log, SWEEP_INTERVAL, self._sweep_early)),
         ]
 
     async def stop(self) -> None:

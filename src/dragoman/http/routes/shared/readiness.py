@@ -36,7 +36,7 @@ class Readiness:
         self._main_model, self.startup_model = model, None
 
     def check(self) -> None:
-        """Raise why requests cannot be served now, if they cannot."""
+        """Raise the error that says why requests cannot be served now; return if they can."""
         if self._responder.drain_seconds is not None:
             raise self._responder.make_draining_error()
         listing_error = self._registry.catalog.listing_error
