@@ -24,6 +24,7 @@ MAX_REJECTIONS, MAX_NAME = 16, 64  # possible calls that are noted, characters o
 MAX_HELD = 512  # characters of arguments that are held back
 NO_ARGUMENTS = "{}"
 LAST_WORD = re.compile(r"\S+\Z")
+STRAY = re.compile(r"[\s}\]),;]*")  # brackets and separators that close and separate nothing
 NO_SCHEMA = read_parameter_schema(None)
 
 
@@ -97,6 +98,7 @@ class CallRecorder:
         )
         self.get_held_arguments: Callable[[], str] = str  # returns the arguments that are held back
         self.ends = NO_ENDS  # markers that end a call, whatever part of it is missing
+        self.list_ends = NO_ENDS  # and in a list of calls, where the next call ends one, too
         self.names_may_precede = False  # whether a name may stand before the marker of its call
         self.preceding_name = ""  # a declared name directly before the current attempt
         self.rejections: list[str] = []  # why possible calls became text
@@ -271,6 +273,11 @@ class CallRecorder:
         is_text = self._became_text or self.is_undeclared or self.is_unconfirmed
         if self._draft is None and not is_text:
             self._buffer.hold()
+
+    def drop_brackets(self) -> None:
+        """Drop what was read after a call if it is nothing but brackets and separators."""
+        if self.has_call and STRAY.fullmatch(self._buffer.get_held_text()):
+            self.commit()
 
     def start_next_call(self) -> None:
         """Start another call. The rest of a call that became text is text, too."""

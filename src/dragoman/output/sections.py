@@ -18,9 +18,10 @@ from dragoman.output.arguments.call_body import (
 )
 from dragoman.output.arguments.elements import read_nested_call
 from dragoman.output.arguments.end_markers import make_end_markers
-from dragoman.output.arguments.pythonic import read_python_calls
+from dragoman.output.arguments.pythonic import OBJECTS, read_python_calls
 from dragoman.output.arguments.tags import read_all_arguments, read_tagged_call
 from dragoman.output.calls import CallRecorder
+from dragoman.output.rules import ENDS_OF_TURN
 from dragoman.output.spec import (
     CallBody,
     JsonObjects,
@@ -46,7 +47,7 @@ from dragoman.output.text_buffer import (
 
 OBJECT_LIST = re.compile(r"\[\s*\{")
 FIRST_KEY = re.compile(r"\{\s{0,64}(?:([\"'])([^\"'\\]{0,64}))?")  # or its beginning
-STRAY = re.compile(r"[\s}\]]*")
+STRAY = re.compile(r"[\s}\],;]*")
 SPACES, TEXT = re.compile(r"\s{0,64}"), re.compile(r"[^\s<>{}\[\]()|\"'`,;:]")
 WORDS, MARKUP = re.compile(r"\w"), re.compile(r"[<>{}\[\]|]")
 
@@ -58,14 +59,14 @@ class SectionReader:
         self._buffer = buffer
         self._calls = calls
         self._tools = tools
-        objects = next((body for body in tools.bodies if isinstance(body, JsonObjects)), None)
-        if not tools.unmarked_starts and OBJECT_LIST.search(tools.example) is None:
-            objects = None  # every call has markers of its own
+        objects = next((body for body in tools.bodies if isinstance(body, JsonObjects)), OBJECTS)
         calls.names_may_precede = any(map(_may_follow_name, tools.bodies))
-        names = calls.tools.names if objects is not None and objects.keyed else ()
-        calls.ends = make_end_markers(
-            _find_end_markers(tools), get_markers(*tools.call.open), objects, names
-        )
+        names = calls.tools.names if objects.keyed else ()
+        ends, opens = _find_end_markers(tools), get_markers(*tools.call.open)
+        calls.ends = calls.list_ends = make_end_markers(ends, opens, objects, names)
+        is_list = tools.unmarked_starts or OBJECT_LIST.search(tools.example)
+        if not is_list or objects not in tools.bodies:
+            calls.ends = make_end_markers(ends, opens)  # every call has markers of its own
 
     def read_section(self) -> ReadSteps[None]:
         """Read the calls of a section whose opening marker was read."""
@@ -80,8 +81,7 @@ class SectionReader:
                 is_first = True  # another section, or a doubled marker
                 continue
             if not is_first and (yield from self._skip_brackets()):
-                markers = get_markers(*tools.section.close, *tools.section.open)
-                if not (yield from is_at_marker(buffer, markers)):
+                if not (yield from self._is_before_call_or_end()):
                     return
                 continue
             calls.start_next_call()
@@ -98,6 +98,8 @@ class SectionReader:
                 return
             yield from self._read_body_and_close()
             is_first = False
+            if not tools.section.close:
+                calls.commit()  # an empty list
 
     def _read_empty_call(self) -> ReadSteps[bool]:
         """Read a closing marker right after the opening one, which is an empty call."""
@@ -108,13 +110,25 @@ class SectionReader:
         return True
 
     def _skip_brackets(self) -> ReadSteps[bool]:
-        """Skip brackets that close nothing; they are dropped if the section ends after them."""
+        """Skip brackets and separators that close and separate nothing."""
         if isinstance(self._tools.bodies[0], TaggedArguments | NestedElements):
             return False
-        if (yield from peek_char(self._buffer)) not in ("}", "]"):
+        char = yield from peek_char(self._buffer)
+        if not char or STRAY.fullmatch(char) is None:
             return False
         yield from skip_space(self._buffer, STRAY)
         return True
+
+    def _is_before_call_or_end(self) -> ReadSteps[bool]:
+        """Whether another call may follow, or the end, before which what was skipped is dropped."""
+        tools, char = self._tools, (yield from peek_char(self._buffer))
+        if char in ("{", "["):
+            return True
+        markers = (*tools.section.close, *tools.section.open, *tools.call.open, *ENDS_OF_TURN)
+        is_end = not char or (yield from is_at_marker(self._buffer, get_markers(*markers)))
+        if is_end:
+            self._calls.commit()
+        return is_end
 
     def _read_wrapped_text(self) -> ReadSteps[None]:
         """Read text between the markers of a section: it is text, and the markers are dropped.
@@ -231,12 +245,17 @@ class SectionReader:
 
     def _skip_to_joined_call(self) -> ReadSteps[bool]:
         """Skip a comma or semicolon; return whether a call without a marker follows it."""
-        char = yield from next_char(self._buffer)
+        buffer = self._buffer
+        char = yield from next_char(buffer)
+        if char in ("}", "]"):
+            yield from skip_space(buffer, STRAY)
+            if not (yield from peek_char(buffer)):
+                self._calls.commit()
         if char not in (",", ";"):
             return False
-        self._buffer.pos += 1
-        yield from skip_space(self._buffer)
-        return (yield from is_at_marker(self._buffer, get_markers(*self._tools.unmarked_starts)))
+        buffer.pos += 1
+        yield from skip_space(buffer)
+        return (yield from is_at_marker(buffer, get_markers(*self._tools.unmarked_starts)))
 
     def _skip_to_unmarked_call(self, after_call: bool) -> ReadSteps[bool]:
         """Skip a separator after a call; return whether a call without its own marker follows."""
