@@ -48,8 +48,10 @@ class DeclaredTools:
         return self._accept or name in self._tools
 
     def resolve_name(self, name: str) -> str:
-        """Return the name of the tool, without space; some models repeat it, as in `read.read`."""
+        """Return the name of the tool, without space and quotes; some models repeat it (`f.f`)."""
         name = name.strip()
+        if name[:1] in ('"', "'") and name[:1] == name[-1:]:
+            name = name[1:-1]
         first, _, second = name.partition(".")
         is_repeated = first == second and first in self._tools and name not in self._tools
         return first if is_repeated else name
@@ -116,6 +118,7 @@ class CallRecorder:
         self._held: list[str] | None = None  # arguments that do not show yet that a call is meant
         self._held_size = 0  # in characters
         self._is_in_string: Callable[[], bool] = bool  # whether they end inside a string
+        self._kept: list[tuple[str, int]] = []  # text inside the call, and where it starts
         self._text = ""  # the end of the text so far, if a name may precede a marker
         self._text_end = 0  # where it ends
 
@@ -178,6 +181,19 @@ class CallRecorder:
         if not self.tools.is_declared(self.name):
             self._held, self._held_size, self._is_in_string = [], 0, is_in_string
 
+    def keep_text(self, text: str, start: int) -> None:
+        """Keep text between the arguments of a call: it is emitted after the call."""
+        if self._draft is not None:
+            self.has_rejected_call = True
+        elif not self.is_undeclared and STRAY.fullmatch(text) is None:
+            self._kept.append((text, start))
+
+    def _emit_kept(self) -> None:
+        kept, self._kept = self._kept, []
+        for text, start in kept:
+            self._buffer.hold_again(text, start)
+            self._emit_held()
+
     def _take_held(self) -> str:
         held, self._held = self._held, None
         return "".join(held or ())
@@ -227,6 +243,8 @@ class CallRecorder:
         if self.is_undeclared:
             self.emit_undeclared()
         elif self._is_emitting:
+            if self._kept:
+                self._emit_kept()
             self.commit()
         self._is_emitting = self._is_open = self.is_undeclared = False
 
@@ -302,6 +320,7 @@ class CallRecorder:
         """End the attempt; `mismatched`: what was read does not have the format of a call."""
         if mismatched and self._is_marked and not (self.has_call or self.has_rejected_call):
             self._reject("malformed")
+        self._emit_kept()
         self.is_undeclared = self._became_text = False
 
     def detach(self) -> None:

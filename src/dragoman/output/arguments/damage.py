@@ -72,6 +72,7 @@ COMMENT = (  # up to the end of the line, or between its markers
 )
 LETTER = re.compile(r"\w")
 COMMENT_STARTS = frozenset("/#")
+MAX_BETWEEN = 256  # characters of text between two arguments
 TURN_ENDS = MarkerSet(ENDS_OF_TURN)
 # what may stand where JSON has white space: comments, tokens that end a turn, and characters that
 # JSON does not allow
@@ -318,6 +319,21 @@ class ElementText:
             self.is_flushed = True
             self._start()
             self._out("".join(self._parts))
+
+
+def skip_to_next_key(buffer: TextBuffer, keys: MarkerSet, ends: EndMarkers) -> ReadSteps[str]:
+    """Skip the text between two arguments and return it; empty if no other argument follows."""
+    markers = ends.join(keys)
+    while True:
+        start, _, index = markers.search(buffer)
+        if start - buffer.pos > MAX_BETWEEN or index >= len(keys.markers):
+            return ""
+        if index >= 0:
+            text, buffer.pos = buffer.text[buffer.pos : start], start
+            return text
+        if buffer.has_ended:
+            return ""
+        yield
 
 
 def skip_wrong_close(

@@ -13,7 +13,12 @@ from typing import TypeAlias
 
 from dragoman.output.arguments.call_body import get_markers, next_char, read_arguments_value
 from dragoman.output.arguments.cast import cast, to_json
-from dragoman.output.arguments.damage import WRONG_CLOSE, WRONG_CLOSES, skip_wrong_close
+from dragoman.output.arguments.damage import (
+    WRONG_CLOSE,
+    WRONG_CLOSES,
+    skip_to_next_key,
+    skip_wrong_close,
+)
 from dragoman.output.arguments.end_markers import (
     CLOSING_QUOTES,
     EndMarkers,
@@ -131,25 +136,26 @@ def read_tagged_call(
     buffer: TextBuffer, body: TaggedArguments, calls: CallRecorder, after: tuple[str, ...]
 ) -> ReadSteps[None]:
     """Read a name, then keys and values. `after`: markers that can follow the last value."""
-    ends = calls.ends.join(get_markers(*body.name_ends, *body.key.open, *after))
+    ends = calls.ends.join(get_markers(*body.name_ends, *body.key.open, "{", *after))
     text, marker, end = yield from read_until(buffer, ends)
     if marker in body.name_ends:
         buffer.pos = end
-    match = re.fullmatch(body.name_pattern, text.strip())
+    text = text.strip()
+    is_empty = marker == ">" and text.endswith("/")  # a self-closing tag
+    match = re.fullmatch(body.name_pattern, text[:-1].strip() if is_empty else text)
     if match is None:
         raise Mismatch
     name = match["name"].strip()
     calls.open_call(html.unescape(name) if body.html_entities else name)
-    if body.accepts_json and (yield from next_char(buffer)) == "{":
+    if is_empty:
+        ArgumentWriter(calls).close()
+        return
+    if (yield from next_char(buffer)) == "{":
         yield from read_arguments_value(buffer, calls)
         calls.close_call()
         return
-    yield from skip_space(buffer)
     if body.block.open and (yield from read_marker(buffer, get_markers(*body.block.open))) >= 0:
         yield from read_argument_block(buffer, body, calls)
-        return
-    if marker.startswith("/"):  # a self-closing tag
-        ArgumentWriter(calls).close()
         return
     yield from read_all_arguments(buffer, body, calls, after)
 
@@ -160,6 +166,7 @@ def read_all_arguments(
     """Read the keys and values of a call whose name is known."""
     out = ArgumentWriter(calls)
     opens, closes = get_markers(*body.key.open), get_markers(*body.value.close)
+    has_key = False
     try:  # no function of its own: each one that waits for text takes time for every token
         while True:
             yield from skip_space(buffer)
@@ -168,8 +175,12 @@ def read_all_arguments(
             if (yield from read_marker(buffer, opens)) >= 0:
                 yield from read_argument(buffer, body, calls, out)
                 calls.commit()
+                has_key = True
             elif (yield from read_marker(buffer, closes)) < 0:  # one that closes nothing is skipped
-                break
+                text = (yield from skip_to_next_key(buffer, opens, calls.ends)) if has_key else ""
+                if not text:
+                    break
+                calls.keep_text(text, buffer.base + buffer.pos - len(text))
     finally:
         out.write_list()
     if (
