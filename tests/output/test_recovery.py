@@ -525,6 +525,10 @@ def test_arguments_in_tags_may_be_one_object(name: str) -> None:
 
 SPELLINGS_OF_A_TAG = {
     "self-closing": ("minimax_m2", '<minimax:tool_call><invoke name="book"/></minimax:tool_call>'),
+    "self-closing with attributes": (
+        "minimax_m2",
+        '<minimax:tool_call><invoke name="book" id="1" /></minimax:tool_call>',
+    ),
     "self-closing with space": ("minicpm5", '<function name="book" />'),
     "self-closing before a call": (
         "qwen3_coder",
@@ -533,6 +537,16 @@ SPELLINGS_OF_A_TAG = {
     "name in quotes": ("glm45", '<tool_call>"book"\n</tool_call>'),
     "object on the line of the name": ("glm47", "<tool_call>book{}</tool_call>"),
 }
+
+
+@pytest.mark.parametrize("attribute", ['type="string"', "type='string' id='1'"])
+def test_attributes_of_a_tag_are_ignored(attribute: str) -> None:
+    text = (
+        '<minimax:tool_call>\n<invoke name="book">\n'
+        f'<parameter name="city" {attribute}>Oslo</parameter>\n</invoke>\n</minimax:tool_call>'
+    )
+    output = fold_spans(parse_pieces(OutputParser("minimax_m2", tools=TOOLS), [text]))
+    assert (output.calls, output.text) == ([("book", {"city": "Oslo"})], "")
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS_OF_A_TAG)

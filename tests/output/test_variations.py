@@ -126,10 +126,25 @@ CASES = {
         "granite_20b_fc", f"<function_call>{CALL}}}<|im_end|>", F
     ),
     "extra brace at the end without markers": Case("llama3_json", CALL + "}", F),
+    "brace that closes text": Case("llama3_json", f"{{1: {CALL}}}", F, "{1: }"),
+    "bracket that closes text": Case("json_bare", f'["a", {CALL}]', F, '["a", ]'),
     "extra brace before text": Case("llama3_json", CALL + "} is it", F, "} is it"),
     "comma and brackets before text": Case(
         "mistral", '[TOOL_CALLS]f[ARGS]{"s": "a"}, [see] above', F, ", [see] above"
     ),
+    "extra brace before the marker that ends a call": Case(
+        "deepseek_v31",
+        f'{DEEPSEEK[0]}f<｜tool▁sep｜>{{"s": "a"}}}}<｜tool▁call▁end｜>{DEEPSEEK[1]}',
+        F,
+    ),
+    "extra brace before the marker that ends a message": Case(
+        "harmony",
+        '<|channel|>commentary to=functions.f<|message|>{"s": "a"}}<|call|>',
+        F,
+        thinks="harmony",
+    ),
+    "extra parenthesis before the closing marker": Case("lfm2", lfm('f(s="a"))'), F),
+    "end of turn before a list of calls": Case("granite3", f"<|tool_call|>[<|im_end|>{CALL}]", F),
     "comma before the closing marker": Case("hermes_json", hermes(CALL + ","), F),
     "extra parenthesis": Case("pythonic", '[f(s="a")), g(n=5)]', F_G),
     "empty list of calls": Case("mistral", "[TOOL_CALLS][]", NONE),

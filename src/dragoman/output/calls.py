@@ -50,7 +50,7 @@ class DeclaredTools:
     def resolve_name(self, name: str) -> str:
         """Return the name of the tool, without space and quotes; some models repeat it (`f.f`)."""
         name = name.strip()
-        if name[:1] in ('"', "'") and name[:1] == name[-1:]:
+        if len(name) > 2 and name[0] in "\"'" and name[0] == name[-1]:
             name = name[1:-1]
         first, _, second = name.partition(".")
         is_repeated = first == second and first in self._tools and name not in self._tools

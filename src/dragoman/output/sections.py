@@ -20,7 +20,7 @@ from dragoman.output.arguments.elements import read_nested_call
 from dragoman.output.arguments.end_markers import make_end_markers
 from dragoman.output.arguments.pythonic import OBJECTS, read_python_calls
 from dragoman.output.arguments.tags import read_all_arguments, read_tagged_call
-from dragoman.output.calls import CallRecorder
+from dragoman.output.calls import STRAY, CallRecorder
 from dragoman.output.rules import ENDS_OF_TURN
 from dragoman.output.spec import (
     CallBody,
@@ -47,7 +47,6 @@ from dragoman.output.text_buffer import (
 
 OBJECT_LIST = re.compile(r"\[\s*\{")
 FIRST_KEY = re.compile(r"\{\s{0,64}(?:([\"'])([^\"'\\]{0,64}))?")  # or its beginning
-STRAY = re.compile(r"[\s}\],;]*")
 SPACES, TEXT = re.compile(r"\s{0,64}"), re.compile(r"[^\s<>{}\[\]()|\"'`,;:]")
 WORDS, MARKUP = re.compile(r"\w"), re.compile(r"[<>{}\[\]|]")
 
@@ -247,7 +246,7 @@ class SectionReader:
         """Skip a comma or semicolon; return whether a call without a marker follows it."""
         buffer = self._buffer
         char = yield from next_char(buffer)
-        if char in ("}", "]"):
+        if char in ("}", "]") and self._calls.is_leading:  # else they may close a part of the text
             yield from skip_space(buffer, STRAY)
             if not (yield from peek_char(buffer)):
                 self._calls.commit()
@@ -343,12 +342,15 @@ class SectionReader:
         return False
 
     def _read_call_close(self) -> ReadSteps[None]:
-        """Read the closing marker of a call, if it follows."""
-        closes = self._tools.call.close
+        """Read the closing marker of a call, if it follows, and brackets before it."""
+        buffer, closes = self._buffer, self._tools.call.close
         if not closes:
             return
-        yield from skip_space(self._buffer)
-        if (yield from read_closing_marker(self._buffer, get_markers(*closes))):
+        yield from skip_space(buffer)
+        is_stray = yield from self._skip_brackets()
+        if (yield from read_closing_marker(buffer, get_markers(*closes))) or (
+            is_stray and not (yield from peek_char(buffer))
+        ):
             self._calls.commit()
 
     def _read_body(self, body: CallBody) -> ReadSteps[None]:

@@ -143,7 +143,7 @@ def read_object_list(buffer: TextBuffer, body: JsonObjects, calls: CallRecorder)
                     yield from skip_damaged_object(buffer, calls)
             elif char == "," and (calls.has_call or calls.has_rejected_call):
                 buffer.pos += 1
-            elif not calls.has_call or (yield from read_marker(buffer, TURN_ENDS)) < 0:
+            elif not calls.is_certain or (yield from read_marker(buffer, TURN_ENDS)) < 0:
                 yield from skip_damaged_object(buffer, calls)
     finally:
         calls.ends = ends

@@ -72,6 +72,7 @@ COMMENT = (  # up to the end of the line, or between its markers
 )
 LETTER = re.compile(r"\w")
 COMMENT_STARTS = frozenset("/#")
+ATTRIBUTES = re.compile(r"""(?<=["'])(?:\s+[\w:.\-]+\s*=\s*(?:"[^"<>]*"|'[^'<>]*'))+\Z""")
 MAX_BETWEEN = 256  # characters of text between two arguments
 TURN_ENDS = MarkerSet(ENDS_OF_TURN)
 # what may stand where JSON has white space: comments, tokens that end a turn, and characters that
@@ -319,6 +320,14 @@ class ElementText:
             self.is_flushed = True
             self._start()
             self._out("".join(self._parts))
+
+
+def match_name(pattern: str, text: str) -> re.Match[str] | None:
+    """Match the name of a tool or a key in a tag; attributes after one in quotes are ignored."""
+    match = re.fullmatch(pattern, text)
+    if match is not None or (attributes := ATTRIBUTES.search(text)) is None:
+        return match
+    return re.fullmatch(pattern, text[: attributes.start()])
 
 
 def skip_to_next_key(buffer: TextBuffer, keys: MarkerSet, ends: EndMarkers) -> ReadSteps[str]:

@@ -16,6 +16,7 @@ from dragoman.output.arguments.cast import cast, to_json
 from dragoman.output.arguments.damage import (
     WRONG_CLOSE,
     WRONG_CLOSES,
+    match_name,
     skip_to_next_key,
     skip_wrong_close,
 )
@@ -142,7 +143,7 @@ def read_tagged_call(
         buffer.pos = end
     text = text.strip()
     is_empty = marker == ">" and text.endswith("/")  # a self-closing tag
-    match = re.fullmatch(body.name_pattern, text[:-1].strip() if is_empty else text)
+    match = match_name(body.name_pattern, text[:-1].strip() if is_empty else text)
     if match is None:
         raise Mismatch
     name = match["name"].strip()
@@ -221,7 +222,7 @@ def read_argument(
     elif marker not in body.value.open:
         return
     key_text = WRONG_CLOSE.split(text)[0] if marker in body.value.open else text
-    match = re.fullmatch(body.key_pattern, key_text.strip())
+    match = match_name(body.key_pattern, key_text.strip())
     if match is None:
         raise Mismatch
     groups = match.groupdict()
