@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from dragoman.output.arguments.end_markers import NO_ENDS
+from dragoman.output.arguments.end_markers import NO_ENDS, EndMarkers
 from dragoman.output.arguments.parameter_types import ParameterSchema, Types, read_parameter_schema
 from dragoman.output.span import Span
 from dragoman.output.text_buffer import TextBuffer
@@ -100,7 +100,8 @@ class CallRecorder:
         )
         self.get_held_arguments: Callable[[], str] = str  # returns the arguments that are held back
         self.ends = NO_ENDS  # markers that end a call, whatever part of it is missing
-        self.list_ends = NO_ENDS  # and in a list of calls, where the next call ends one, too
+        # returns the markers in a list of calls, where the next call ends one, too
+        self.make_list_ends: Callable[[], EndMarkers] = EndMarkers
         self.names_may_precede = False  # whether a name may stand before the marker of its call
         self.preceding_name = ""  # a declared name directly before the current attempt
         self.rejections: list[str] = []  # why possible calls became text
@@ -320,7 +321,8 @@ class CallRecorder:
         """End the attempt; `mismatched`: what was read does not have the format of a call."""
         if mismatched and self._is_marked and not (self.has_call or self.has_rejected_call):
             self._reject("malformed")
-        self._emit_kept()
+        if self._kept:
+            self._emit_kept()
         self.is_undeclared = self._became_text = False
 
     def detach(self) -> None:

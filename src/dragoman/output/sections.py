@@ -6,6 +6,7 @@ Models omit wrappers and closing markers, so everything but the body of a call m
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TypeGuard
 
 from dragoman.output.arguments.call_body import (
@@ -47,6 +48,7 @@ from dragoman.output.text_buffer import (
 
 OBJECT_LIST = re.compile(r"\[\s*\{")
 FIRST_KEY = re.compile(r"\{\s{0,64}(?:([\"'])([^\"'\\]{0,64}))?")  # or its beginning
+BRACKETS = frozenset("}]),;")
 SPACES, TEXT = re.compile(r"\s{0,64}"), re.compile(r"[^\s<>{}\[\]()|\"'`,;:]")
 WORDS, MARKUP = re.compile(r"\w"), re.compile(r"[<>{}\[\]|]")
 
@@ -62,10 +64,10 @@ class SectionReader:
         calls.names_may_precede = any(map(_may_follow_name, tools.bodies))
         names = calls.tools.names if objects.keyed else ()
         ends, opens = _find_end_markers(tools), get_markers(*tools.call.open)
-        calls.ends = calls.list_ends = make_end_markers(ends, opens, objects, names)
-        is_list = tools.unmarked_starts or OBJECT_LIST.search(tools.example)
-        if not is_list or objects not in tools.bodies:
-            calls.ends = make_end_markers(ends, opens)  # every call has markers of its own
+        calls.make_list_ends = partial(make_end_markers, ends, opens, objects, names)
+        is_list = bool(tools.unmarked_starts or OBJECT_LIST.search(tools.example))
+        is_list &= objects in tools.bodies  # else every call has markers of its own
+        calls.ends = calls.make_list_ends() if is_list else make_end_markers(ends, opens)
 
     def read_section(self) -> ReadSteps[None]:
         """Read the calls of a section whose opening marker was read."""
@@ -79,7 +81,8 @@ class SectionReader:
             if (yield from read_marker(buffer, get_markers(*tools.section.open))) >= 0:
                 is_first = True  # another section, or a doubled marker
                 continue
-            if not is_first and (yield from self._skip_brackets()):
+            if not is_first and self._is_at_bracket():
+                yield from skip_space(buffer, STRAY)
                 if not (yield from self._is_before_call_or_end()):
                     return
                 continue
@@ -97,7 +100,7 @@ class SectionReader:
                 return
             yield from self._read_body_and_close()
             is_first = False
-            if not tools.section.close:
+            if not (tools.section.close or calls.has_call):
                 calls.commit()  # an empty list
 
     def _read_empty_call(self) -> ReadSteps[bool]:
@@ -108,15 +111,12 @@ class SectionReader:
         self._calls.commit()
         return True
 
-    def _skip_brackets(self) -> ReadSteps[bool]:
-        """Skip brackets and separators that close and separate nothing."""
-        if isinstance(self._tools.bodies[0], TaggedArguments | NestedElements):
-            return False
-        char = yield from peek_char(self._buffer)
-        if not char or STRAY.fullmatch(char) is None:
-            return False
-        yield from skip_space(self._buffer, STRAY)
-        return True
+    def _is_at_bracket(self) -> bool:
+        """Whether a bracket or separator follows that closes or separates nothing."""
+        buffer = self._buffer
+        return buffer.text[buffer.pos : buffer.pos + 1] in BRACKETS and not isinstance(
+            self._tools.bodies[0], TaggedArguments | NestedElements
+        )
 
     def _is_before_call_or_end(self) -> ReadSteps[bool]:
         """Whether another call may follow, or the end, before which what was skipped is dropped."""
@@ -347,7 +347,8 @@ class SectionReader:
         if not closes:
             return
         yield from skip_space(buffer)
-        is_stray = yield from self._skip_brackets()
+        if is_stray := self._is_at_bracket():
+            yield from skip_space(buffer, STRAY)
         if (yield from read_closing_marker(buffer, get_markers(*closes))) or (
             is_stray and not (yield from peek_char(buffer))
         ):

@@ -118,7 +118,7 @@ def read_objects(buffer: TextBuffer, body: JsonObjects, calls: CallRecorder) -> 
 def read_object_list(buffer: TextBuffer, body: JsonObjects, calls: CallRecorder) -> ReadSteps[None]:
     """Read the objects of a list whose bracket was read. Lists inside it are part of it."""
     depth, ends = 0, calls.ends
-    calls.ends = calls.list_ends
+    calls.ends = calls.make_list_ends()
     try:
         while True:
             char = yield from next_char(buffer)

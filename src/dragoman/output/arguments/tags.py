@@ -151,7 +151,8 @@ def read_tagged_call(
     if is_empty:
         ArgumentWriter(calls).close()
         return
-    if (yield from next_char(buffer)) == "{":
+    yield from skip_space(buffer)
+    if buffer.text.startswith("{", buffer.pos):
         yield from read_arguments_value(buffer, calls)
         calls.close_call()
         return
@@ -166,19 +167,21 @@ def read_all_arguments(
 ) -> ReadSteps[None]:
     """Read the keys and values of a call whose name is known."""
     out = ArgumentWriter(calls)
-    opens, closes = get_markers(*body.key.open), get_markers(*body.value.close)
-    has_key = False
+    opens, has_key = get_markers(*body.key.open), False
+    markers = get_markers(*body.key.open, *body.value.close)
     try:  # no function of its own: each one that waits for text takes time for every token
         while True:
             yield from skip_space(buffer)
             if buffer.has_ended and not buffer.has_more:
                 raise UnexpectedEnd
-            if (yield from read_marker(buffer, opens)) >= 0:
+            index = yield from read_marker(buffer, markers)
+            if 0 <= index < len(opens.markers):
                 yield from read_argument(buffer, body, calls, out)
                 calls.commit()
                 has_key = True
-            elif (yield from read_marker(buffer, closes)) < 0:  # one that closes nothing is skipped
-                text = (yield from skip_to_next_key(buffer, opens, calls.ends)) if has_key else ""
+            elif index < 0:  # a closing marker that closes nothing is skipped
+                is_over = not has_key or buffer.text.startswith(after, buffer.pos)
+                text = "" if is_over else (yield from skip_to_next_key(buffer, opens, calls.ends))
                 if not text:
                     break
                 calls.keep_text(text, buffer.base + buffer.pos - len(text))
