@@ -10,6 +10,7 @@ import pytest
 
 from dragoman.formats import find_tools, get_tool_formats
 from dragoman.output.library import OutputParser
+from dragoman.output.spec import TaggedArguments
 from dragoman.testing.format_checks import fold_spans, parse_pieces
 from tests.support.answers import AnswerWriter
 from tests.support.damage import (
@@ -448,3 +449,109 @@ def test_a_quote_inside_a_string_of_python_opens_no_string_of_json() -> None:
     output = fold_spans(parse_pieces(OutputParser("glm47", tools=TOOLS), [text]))
     assert output.calls == [("book", {"tags": ['12" wide']})]
     assert output.text == '\nIt is 12"'
+
+
+TAGGED = [
+    name
+    for name, entry in get_tool_formats().items()
+    if isinstance(AnswerWriter(entry).body, TaggedArguments)
+]
+
+
+def write_tagged_answer(name: str, between: str = "") -> str:
+    """Write two calls, the first with a text between its arguments."""
+    writer = AnswerWriter(find_tools(name))
+    body = writer.body
+    assert isinstance(body, TaggedArguments)
+    calls = [writer.write_call("book", {"city": "Oslo", "days": 3})]
+    calls.append(writer.write_call("find_hotel", {"city": "Paris"}, 1))
+    close = body.value.close[0].replace("\0", "")
+    texts = [calls[0].text.replace(close, close + between, 1), calls[1].text]
+    text = writer.separator.join(texts)
+    return (
+        writer.open_section("book") + text + writer.close_section() if writer.has_sections else text
+    )
+
+
+BETWEEN = {"\nOK then.\n": "OK then.", "<!-- a < b -->": "<!-- a < b -->", ",": "", " ;\n,": ""}
+
+
+@pytest.mark.parametrize("between", BETWEEN)
+@pytest.mark.parametrize("name", TAGGED)
+def test_text_between_arguments_in_tags_is_text_after_the_call(name: str, between: str) -> None:
+    text = write_tagged_answer(name, between)
+    for size in (1, 7, len(text)):
+        pieces = [text[start : start + size] for start in range(0, len(text), size)]
+        spans = parse_pieces(OutputParser(name, tools=TOOLS), pieces)
+        output = fold_spans(spans)
+        assert output.calls == [
+            ("book", {"city": "Oslo", "days": 3}),
+            ("find_hotel", {"city": "Paris"}),
+        ]
+        assert output.text.strip() == BETWEEN[between]
+        # clients may have closed a call when text follows it
+        order = [span.call for span in spans if span.channel != "text"]
+        texts = [number for number, span in enumerate(spans) if span.channel == "text"]
+        assert order == sorted(order)
+        assert all(
+            spans[number - 1].channel != "tool_args" or spans[number - 1].text.endswith("}")
+            for number in texts
+        )
+
+
+@pytest.mark.parametrize("name", TAGGED)
+def test_text_between_arguments_is_not_lost_if_the_answer_ends(name: str) -> None:
+    text = write_tagged_answer(name, "\nOK then.\n")
+    text = text[: text.index("days") + 4]
+    for pieces in ([text], list(text)):
+        output = fold_spans(parse_pieces(OutputParser(name, tools=TOOLS), pieces))
+        assert output.calls == [("book", {"city": "Oslo"})]
+        assert output.text.startswith("OK then.")
+
+
+@pytest.mark.parametrize("name", TAGGED)
+def test_arguments_in_tags_may_be_one_object(name: str) -> None:
+    writer = AnswerWriter(find_tools(name))
+    if find_tools(name).header is not None and not writer.has_sections:
+        return  # the header has the name
+    empty = writer.write_call("book", {})
+    text = empty.opening + empty.body.rstrip("\n") + '\n{"city": "Oslo"}\n' + empty.closing
+    if writer.has_sections:
+        text = writer.open_section("book") + text + writer.close_section()
+    for pieces in ([text], list(text)):
+        output = fold_spans(parse_pieces(OutputParser(name, tools=TOOLS), pieces))
+        assert (output.calls, output.text.strip()) == ([("book", {"city": "Oslo"})], "")
+
+
+SPELLINGS_OF_A_TAG = {
+    "self-closing": ("minimax_m2", '<minimax:tool_call><invoke name="book"/></minimax:tool_call>'),
+    "self-closing with attributes": (
+        "minimax_m2",
+        '<minimax:tool_call><invoke name="book" id="1" /></minimax:tool_call>',
+    ),
+    "self-closing with space": ("minicpm5", '<function name="book" />'),
+    "self-closing before a call": (
+        "qwen3_coder",
+        "<tool_call><function=book/></tool_call><tool_call></tool_call>",
+    ),
+    "name in quotes": ("glm45", '<tool_call>"book"\n</tool_call>'),
+    "object on the line of the name": ("glm47", "<tool_call>book{}</tool_call>"),
+}
+
+
+@pytest.mark.parametrize("attribute", ['type="string"', "type='string' id='1'"])
+def test_attributes_of_a_tag_are_ignored(attribute: str) -> None:
+    text = (
+        '<minimax:tool_call>\n<invoke name="book">\n'
+        f'<parameter name="city" {attribute}>Oslo</parameter>\n</invoke>\n</minimax:tool_call>'
+    )
+    output = fold_spans(parse_pieces(OutputParser("minimax_m2", tools=TOOLS), [text]))
+    assert (output.calls, output.text) == ([("book", {"city": "Oslo"})], "")
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS_OF_A_TAG)
+def test_spellings_of_a_tag(spelling: str) -> None:
+    name, text = SPELLINGS_OF_A_TAG[spelling]
+    for pieces in ([text], list(text)):
+        output = fold_spans(parse_pieces(OutputParser(name, tools=TOOLS), pieces))
+        assert (output.calls, output.text) == ([("book", {})], "")

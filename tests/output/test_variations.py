@@ -107,6 +107,56 @@ CASES = {
     "extra brace before a call": Case(
         "mistral", '[TOOL_CALLS]f[ARGS]{"s": "a"}}\n[TOOL_CALLS]g[ARGS]{"n": 5}', F_G
     ),
+    "brace missing in a list": Case(
+        "json_list_tool_calls_tag", f"<tool_calls>[{CALL[:-1]}]</tool_calls>", F
+    ),
+    "brace missing before a call in a list": Case(
+        "mistral", f"[TOOL_CALLS][{CALL[:-1]}, {OTHER}]", F_G
+    ),
+    "brace missing before a call in Python's brackets": Case(
+        "lfm2", lfm(f"[{CALL[:-1]}, {OTHER}]"), F_G
+    ),
+    "brace missing before a call in a list where calls have markers": Case(
+        "hermes_json", hermes(f"[{CALL[:-1]}, {OTHER}]"), F_G
+    ),
+    "extra brace in a list": Case("functools", f"functools[{CALL}}}]", F),
+    "extra brace in a list before a call": Case("xlam", f"[{CALL}}}, {OTHER}}}]", F_G),
+    "extra brace at the end": Case("granite_20b_fc", f"<function_call>{CALL}}}", F),
+    "extra brace at the end of a turn": Case(
+        "granite_20b_fc", f"<function_call>{CALL}}}<|im_end|>", F
+    ),
+    "extra brace at the end without markers": Case("llama3_json", CALL + "}", F),
+    "brace that closes text": Case("llama3_json", f"{{1: {CALL}}}", F, "{1: }"),
+    "bracket that closes text": Case("json_bare", f'["a", {CALL}]', F, '["a", ]'),
+    "extra brace before text": Case("llama3_json", CALL + "} is it", F, "} is it"),
+    "comma and brackets before text": Case(
+        "mistral", '[TOOL_CALLS]f[ARGS]{"s": "a"}, [see] above', F, ", [see] above"
+    ),
+    "extra brace before the marker that ends a call": Case(
+        "deepseek_v31",
+        f'{DEEPSEEK[0]}f<｜tool▁sep｜>{{"s": "a"}}}}<｜tool▁call▁end｜>{DEEPSEEK[1]}',
+        F,
+    ),
+    "extra brace before the marker that ends a message": Case(
+        "harmony",
+        '<|channel|>commentary to=functions.f<|message|>{"s": "a"}}<|call|>',
+        F,
+        thinks="harmony",
+    ),
+    "extra parenthesis before the closing marker": Case("lfm2", lfm('f(s="a"))'), F),
+    "end of turn before a list of calls": Case("granite3", f"<|tool_call|>[<|im_end|>{CALL}]", F),
+    "comma before the closing marker": Case("hermes_json", hermes(CALL + ","), F),
+    "extra parenthesis": Case("pythonic", '[f(s="a")), g(n=5)]', F_G),
+    "empty list of calls": Case("mistral", "[TOOL_CALLS][]", NONE),
+    "empty list of calls before text": Case("mistral", "[TOOL_CALLS][] No.", NONE, " No."),
+    "parenthesis missing at the end of a line": Case(
+        "olmo3", "<function_calls>\nf(s='a'\ng(n=5)\n</function_calls>", F_G
+    ),
+    "quote and name of a tool in a string": Case(
+        "olmo3",
+        "<function_calls>\nf(s='the 'g' and\n h(1)')\n</function_calls>",
+        [("f", {"s": "the 'g' and\n h(1)"})],
+    ),
     "doubled braces": Case("hermes_json", hermes("{" + CALL + "}"), F),
     "trailing comma": Case("hermes_json", hermes('{"name": "f", "arguments": {"s": "a",},}'), F),
     "no comma": Case(

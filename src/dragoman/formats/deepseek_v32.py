@@ -23,14 +23,12 @@ def make_calls(prefix: str) -> MarkerPair:
 def make_body(prefix: str) -> TaggedArguments:
     """Describe the arguments, in elements whose names have a prefix."""
     return TaggedArguments(
-        name_ends=(">", "/>"),
         spellings=('"{name}"',),
         key=MarkerPair(open=(f"<{prefix}parameter name=",), close=(">",)),
         key_pattern=r"[\"']?(?P<key>[^\"'<>]+?)[\"']?(?:\s+string=[\"']?(?P<type>\w+)[\"']?)?",
         key_spelling='"{key}" string="{text}"',
         value=MarkerPair(close=(f"</{prefix}parameter>",)),
         trim="none",
-        accepts_json=True,
     )
 
 

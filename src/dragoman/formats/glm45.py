@@ -14,7 +14,6 @@ TOOLS = ToolFormat(
             key=MarkerPair(open=("<arg_key>",), close=("</arg_key>",)),
             value=MarkerPair(open=("<arg_value>",), close=("</arg_value>",)),
             trim="none",
-            accepts_json=True,
         ),
         JsonObjects(),
     ),

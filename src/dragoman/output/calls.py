@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from dragoman.output.arguments.end_markers import NO_ENDS
+from dragoman.output.arguments.end_markers import NO_ENDS, EndMarkers
 from dragoman.output.arguments.parameter_types import ParameterSchema, Types, read_parameter_schema
 from dragoman.output.span import Span
 from dragoman.output.text_buffer import TextBuffer
@@ -24,6 +24,7 @@ MAX_REJECTIONS, MAX_NAME = 16, 64  # possible calls that are noted, characters o
 MAX_HELD = 512  # characters of arguments that are held back
 NO_ARGUMENTS = "{}"
 LAST_WORD = re.compile(r"\S+\Z")
+STRAY = re.compile(r"[\s}\]),;]*")  # brackets and separators that close and separate nothing
 NO_SCHEMA = read_parameter_schema(None)
 
 
@@ -47,8 +48,10 @@ class DeclaredTools:
         return self._accept or name in self._tools
 
     def resolve_name(self, name: str) -> str:
-        """Return the name of the tool, without space; some models repeat it, as in `read.read`."""
+        """Return the name of the tool, without space and quotes; some models repeat it (`f.f`)."""
         name = name.strip()
+        if len(name) > 2 and name[0] in "\"'" and name[0] == name[-1]:
+            name = name[1:-1]
         first, _, second = name.partition(".")
         is_repeated = first == second and first in self._tools and name not in self._tools
         return first if is_repeated else name
@@ -97,6 +100,8 @@ class CallRecorder:
         )
         self.get_held_arguments: Callable[[], str] = str  # returns the arguments that are held back
         self.ends = NO_ENDS  # markers that end a call, whatever part of it is missing
+        # returns the markers in a list of calls, where the next call ends one, too
+        self.make_list_ends: Callable[[], EndMarkers] = EndMarkers
         self.names_may_precede = False  # whether a name may stand before the marker of its call
         self.preceding_name = ""  # a declared name directly before the current attempt
         self.rejections: list[str] = []  # why possible calls became text
@@ -114,6 +119,7 @@ class CallRecorder:
         self._held: list[str] | None = None  # arguments that do not show yet that a call is meant
         self._held_size = 0  # in characters
         self._is_in_string: Callable[[], bool] = bool  # whether they end inside a string
+        self._kept: list[tuple[str, int]] = []  # text inside the call, and where it starts
         self._text = ""  # the end of the text so far, if a name may precede a marker
         self._text_end = 0  # where it ends
 
@@ -176,6 +182,19 @@ class CallRecorder:
         if not self.tools.is_declared(self.name):
             self._held, self._held_size, self._is_in_string = [], 0, is_in_string
 
+    def keep_text(self, text: str, start: int) -> None:
+        """Keep text between the arguments of a call: it is emitted after the call."""
+        if self._draft is not None:
+            self.has_rejected_call = True
+        elif not self.is_undeclared and STRAY.fullmatch(text) is None:
+            self._kept.append((text, start))
+
+    def _emit_kept(self) -> None:
+        kept, self._kept = self._kept, []
+        for text, start in kept:
+            self._buffer.hold_again(text, start)
+            self._emit_held()
+
     def _take_held(self) -> str:
         held, self._held = self._held, None
         return "".join(held or ())
@@ -225,6 +244,8 @@ class CallRecorder:
         if self.is_undeclared:
             self.emit_undeclared()
         elif self._is_emitting:
+            if self._kept:
+                self._emit_kept()
             self.commit()
         self._is_emitting = self._is_open = self.is_undeclared = False
 
@@ -272,6 +293,11 @@ class CallRecorder:
         if self._draft is None and not is_text:
             self._buffer.hold()
 
+    def drop_brackets(self) -> None:
+        """Drop what was read after a call if it is nothing but brackets and separators."""
+        if self.has_call and STRAY.fullmatch(self._buffer.get_held_text()):
+            self.commit()
+
     def start_next_call(self) -> None:
         """Start another call. The rest of a call that became text is text, too."""
         if (self._became_text or self.is_undeclared) and self._draft is None:
@@ -295,6 +321,8 @@ class CallRecorder:
         """End the attempt; `mismatched`: what was read does not have the format of a call."""
         if mismatched and self._is_marked and not (self.has_call or self.has_rejected_call):
             self._reject("malformed")
+        if self._kept:
+            self._emit_kept()
         self.is_undeclared = self._became_text = False
 
     def detach(self) -> None:

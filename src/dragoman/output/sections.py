@@ -6,6 +6,7 @@ Models omit wrappers and closing markers, so everything but the body of a call m
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TypeGuard
 
 from dragoman.output.arguments.call_body import (
@@ -18,9 +19,10 @@ from dragoman.output.arguments.call_body import (
 )
 from dragoman.output.arguments.elements import read_nested_call
 from dragoman.output.arguments.end_markers import make_end_markers
-from dragoman.output.arguments.pythonic import read_python_calls
+from dragoman.output.arguments.pythonic import OBJECTS, read_python_calls
 from dragoman.output.arguments.tags import read_all_arguments, read_tagged_call
-from dragoman.output.calls import CallRecorder
+from dragoman.output.calls import STRAY, CallRecorder
+from dragoman.output.rules import ENDS_OF_TURN
 from dragoman.output.spec import (
     CallBody,
     JsonObjects,
@@ -46,7 +48,7 @@ from dragoman.output.text_buffer import (
 
 OBJECT_LIST = re.compile(r"\[\s*\{")
 FIRST_KEY = re.compile(r"\{\s{0,64}(?:([\"'])([^\"'\\]{0,64}))?")  # or its beginning
-STRAY = re.compile(r"[\s}\]]*")
+BRACKETS = frozenset("}]),;")
 SPACES, TEXT = re.compile(r"\s{0,64}"), re.compile(r"[^\s<>{}\[\]()|\"'`,;:]")
 WORDS, MARKUP = re.compile(r"\w"), re.compile(r"[<>{}\[\]|]")
 
@@ -58,14 +60,14 @@ class SectionReader:
         self._buffer = buffer
         self._calls = calls
         self._tools = tools
-        objects = next((body for body in tools.bodies if isinstance(body, JsonObjects)), None)
-        if not tools.unmarked_starts and OBJECT_LIST.search(tools.example) is None:
-            objects = None  # every call has markers of its own
+        objects = next((body for body in tools.bodies if isinstance(body, JsonObjects)), OBJECTS)
         calls.names_may_precede = any(map(_may_follow_name, tools.bodies))
-        names = calls.tools.names if objects is not None and objects.keyed else ()
-        calls.ends = make_end_markers(
-            _find_end_markers(tools), get_markers(*tools.call.open), objects, names
-        )
+        names = calls.tools.names if objects.keyed else ()
+        ends, opens = _find_end_markers(tools), get_markers(*tools.call.open)
+        calls.make_list_ends = partial(make_end_markers, ends, opens, objects, names)
+        is_list = bool(tools.unmarked_starts or OBJECT_LIST.search(tools.example))
+        is_list &= objects in tools.bodies  # else every call has markers of its own
+        calls.ends = calls.make_list_ends() if is_list else make_end_markers(ends, opens)
 
     def read_section(self) -> ReadSteps[None]:
         """Read the calls of a section whose opening marker was read."""
@@ -79,9 +81,9 @@ class SectionReader:
             if (yield from read_marker(buffer, get_markers(*tools.section.open))) >= 0:
                 is_first = True  # another section, or a doubled marker
                 continue
-            if not is_first and (yield from self._skip_brackets()):
-                markers = get_markers(*tools.section.close, *tools.section.open)
-                if not (yield from is_at_marker(buffer, markers)):
+            if not is_first and self._is_at_bracket():
+                yield from skip_space(buffer, STRAY)
+                if not (yield from self._is_before_call_or_end()):
                     return
                 continue
             calls.start_next_call()
@@ -98,6 +100,8 @@ class SectionReader:
                 return
             yield from self._read_body_and_close()
             is_first = False
+            if not (tools.section.close or calls.has_call):
+                calls.commit()  # an empty list
 
     def _read_empty_call(self) -> ReadSteps[bool]:
         """Read a closing marker right after the opening one, which is an empty call."""
@@ -107,14 +111,23 @@ class SectionReader:
         self._calls.commit()
         return True
 
-    def _skip_brackets(self) -> ReadSteps[bool]:
-        """Skip brackets that close nothing; they are dropped if the section ends after them."""
-        if isinstance(self._tools.bodies[0], TaggedArguments | NestedElements):
-            return False
-        if (yield from peek_char(self._buffer)) not in ("}", "]"):
-            return False
-        yield from skip_space(self._buffer, STRAY)
-        return True
+    def _is_at_bracket(self) -> bool:
+        """Whether a bracket or separator follows that closes or separates nothing."""
+        buffer = self._buffer
+        return buffer.text[buffer.pos : buffer.pos + 1] in BRACKETS and not isinstance(
+            self._tools.bodies[0], TaggedArguments | NestedElements
+        )
+
+    def _is_before_call_or_end(self) -> ReadSteps[bool]:
+        """Whether another call may follow, or the end, before which what was skipped is dropped."""
+        tools, char = self._tools, (yield from peek_char(self._buffer))
+        if char in ("{", "["):
+            return True
+        markers = (*tools.section.close, *tools.section.open, *tools.call.open, *ENDS_OF_TURN)
+        is_end = not char or (yield from is_at_marker(self._buffer, get_markers(*markers)))
+        if is_end:
+            self._calls.commit()
+        return is_end
 
     def _read_wrapped_text(self) -> ReadSteps[None]:
         """Read text between the markers of a section: it is text, and the markers are dropped.
@@ -231,12 +244,17 @@ class SectionReader:
 
     def _skip_to_joined_call(self) -> ReadSteps[bool]:
         """Skip a comma or semicolon; return whether a call without a marker follows it."""
-        char = yield from next_char(self._buffer)
+        buffer = self._buffer
+        char = yield from next_char(buffer)
+        if char in ("}", "]") and self._calls.is_leading:  # else they may close a part of the text
+            yield from skip_space(buffer, STRAY)
+            if not (yield from peek_char(buffer)):
+                self._calls.commit()
         if char not in (",", ";"):
             return False
-        self._buffer.pos += 1
-        yield from skip_space(self._buffer)
-        return (yield from is_at_marker(self._buffer, get_markers(*self._tools.unmarked_starts)))
+        buffer.pos += 1
+        yield from skip_space(buffer)
+        return (yield from is_at_marker(buffer, get_markers(*self._tools.unmarked_starts)))
 
     def _skip_to_unmarked_call(self, after_call: bool) -> ReadSteps[bool]:
         """Skip a separator after a call; return whether a call without its own marker follows."""
@@ -324,12 +342,16 @@ class SectionReader:
         return False
 
     def _read_call_close(self) -> ReadSteps[None]:
-        """Read the closing marker of a call, if it follows."""
-        closes = self._tools.call.close
+        """Read the closing marker of a call, if it follows, and brackets before it."""
+        buffer, closes = self._buffer, self._tools.call.close
         if not closes:
             return
-        yield from skip_space(self._buffer)
-        if (yield from read_closing_marker(self._buffer, get_markers(*closes))):
+        yield from skip_space(buffer)
+        if is_stray := self._is_at_bracket():
+            yield from skip_space(buffer, STRAY)
+        if (yield from read_closing_marker(buffer, get_markers(*closes))) or (
+            is_stray and not (yield from peek_char(buffer))
+        ):
             self._calls.commit()
 
     def _read_body(self, body: CallBody) -> ReadSteps[None]:

@@ -87,7 +87,6 @@ class TaggedArguments:
     trim: Trim = "newline"  # which white space around a value is markup
     cdata: bool = False
     html_entities: bool = False  # names and keys are HTML-escaped
-    accepts_json: bool = False  # the arguments may also be one JSON object
     block: MarkerPair = NO_MARKERS  # markers around such an object; the opening one ends like a key
     untyped: Literal["text", "json"] = "text"  # how to read a value that no schema describes
 

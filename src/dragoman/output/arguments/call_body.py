@@ -117,32 +117,36 @@ def read_objects(buffer: TextBuffer, body: JsonObjects, calls: CallRecorder) -> 
 
 def read_object_list(buffer: TextBuffer, body: JsonObjects, calls: CallRecorder) -> ReadSteps[None]:
     """Read the objects of a list whose bracket was read. Lists inside it are part of it."""
-    depth = 0
-    while True:
-        char = yield from next_char(buffer)
-        if char == "[" and calls.is_certain and not (yield from is_at_end(buffer, calls.ends)):
-            buffer.pos += 1
-            depth += 1
-        elif char == "]" and depth:
-            buffer.pos += 1
-            depth -= 1
-            calls.commit()
-        elif char == "]":
-            buffer.pos += 1
-            if not calls.is_certain and not calls.has_rejected_call:
-                raise Mismatch
-            return
-        elif char == "{":
-            calls.start_next_call()
-            try:
-                yield from read_call_object(buffer, body, calls)
-                calls.confirm_call()
-            except Mismatch:
+    depth, ends = 0, calls.ends
+    calls.ends = calls.make_list_ends()
+    try:
+        while True:
+            char = yield from next_char(buffer)
+            if char == "[" and calls.is_certain and not (yield from is_at_end(buffer, calls.ends)):
+                buffer.pos += 1
+                depth += 1
+            elif char == "]" and depth:
+                buffer.pos += 1
+                depth -= 1
+                calls.commit()
+            elif char == "]":
+                buffer.pos += 1
+                if not calls.is_certain and not calls.has_rejected_call:
+                    raise Mismatch
+                return
+            elif char == "{":
+                calls.start_next_call()
+                try:
+                    yield from read_call_object(buffer, body, calls)
+                    calls.confirm_call()
+                except Mismatch:
+                    yield from skip_damaged_object(buffer, calls)
+            elif char == "," and (calls.has_call or calls.has_rejected_call):
+                buffer.pos += 1
+            elif not calls.is_certain or (yield from read_marker(buffer, TURN_ENDS)) < 0:
                 yield from skip_damaged_object(buffer, calls)
-        elif char == "," and (calls.has_call or calls.has_rejected_call):
-            buffer.pos += 1
-        elif not calls.has_call or (yield from read_marker(buffer, TURN_ENDS)) < 0:
-            yield from skip_damaged_object(buffer, calls)
+    finally:
+        calls.ends = ends
 
 
 def skip_damaged_object(buffer: TextBuffer, calls: CallRecorder) -> ReadSteps[None]:
@@ -153,11 +157,15 @@ def skip_damaged_object(buffer: TextBuffer, calls: CallRecorder) -> ReadSteps[No
     if not calls.is_certain:
         raise Mismatch
     calls.complete_damaged_call()
-    while True:
-        char = yield from next_char(buffer)
-        if char in calls.ends.string_chars and (yield from is_at_end(buffer, calls.ends)):
-            break
-        buffer.pos += 1
+    char = ""
+    try:
+        while True:
+            char = yield from next_char(buffer)
+            if char in calls.ends.string_chars and (yield from is_at_end(buffer, calls.ends)):
+                break
+            buffer.pos += 1
+    finally:
+        calls.drop_brackets()
     if char != "{":
         raise Mismatch
     calls.reject_text()

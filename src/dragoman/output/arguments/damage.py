@@ -72,6 +72,8 @@ COMMENT = (  # up to the end of the line, or between its markers
 )
 LETTER = re.compile(r"\w")
 COMMENT_STARTS = frozenset("/#")
+ATTRIBUTES = re.compile(r"""(?<=["'])(?:\s+[\w:.\-]+\s*=\s*(?:"[^"<>]*"|'[^'<>]*'))+\Z""")
+MAX_BETWEEN = 256  # characters of text between two arguments
 TURN_ENDS = MarkerSet(ENDS_OF_TURN)
 # what may stand where JSON has white space: comments, tokens that end a turn, and characters that
 # JSON does not allow
@@ -318,6 +320,29 @@ class ElementText:
             self.is_flushed = True
             self._start()
             self._out("".join(self._parts))
+
+
+def match_name(pattern: str, text: str) -> re.Match[str] | None:
+    """Match the name of a tool or a key in a tag; attributes after one in quotes are ignored."""
+    match = re.fullmatch(pattern, text)
+    if match is not None or (attributes := ATTRIBUTES.search(text)) is None:
+        return match
+    return re.fullmatch(pattern, text[: attributes.start()])
+
+
+def skip_to_next_key(buffer: TextBuffer, keys: MarkerSet, ends: EndMarkers) -> ReadSteps[str]:
+    """Skip the text between two arguments and return it; empty if no other argument follows."""
+    markers = ends.join(keys)
+    while True:
+        start, _, index = markers.search(buffer)
+        if start - buffer.pos > MAX_BETWEEN or index >= len(keys.markers):
+            return ""
+        if index >= 0:
+            text, buffer.pos = buffer.text[buffer.pos : start], start
+            return text
+        if buffer.has_ended:
+            return ""
+        yield
 
 
 def skip_wrong_close(

@@ -45,6 +45,7 @@ _KEY = re.compile(r"[^\W\d]\w*")
 _CALL_START = re.compile(r"([^\W\d][\w.\-]{0,256})\s{0,16}(\()?")
 _SPACES = re.compile(r"\s{0,64}")
 MAX_IDENTIFIER = 256
+OBJECTS = JsonObjects(requires_arguments=True)  # calls in JSON instead of Python
 CALL_ENDS = (")]", "),", ")\n", ")<")
 
 
@@ -54,7 +55,7 @@ def read_python_calls(
     """Read calls in brackets, or on lines of their own."""
     char = yield from next_char(buffer)
     if char == "{":
-        yield from read_call_object(buffer, JsonObjects(requires_arguments=True), calls)
+        yield from read_call_object(buffer, OBJECTS, calls)
         return
     in_brackets = char == "["
     if body.brackets and not in_brackets:
@@ -63,7 +64,7 @@ def read_python_calls(
         buffer.pos += 1
         char = yield from next_char(buffer)
         if char == "{":
-            yield from read_object_list(buffer, JsonObjects(requires_arguments=True), calls)
+            yield from read_object_list(buffer, OBJECTS, calls)
             return
         if char == "]" and calls.is_certain:  # no calls
             buffer.pos += 1
@@ -115,11 +116,13 @@ def skip_damaged_call(buffer: TextBuffer, calls: CallRecorder) -> ReadSteps[None
     while True:
         char = yield from next_char(buffer)
         if char in calls.ends.first_chars and (yield from is_at_end(buffer, calls.ends)):
+            calls.drop_brackets()
             raise Mismatch
         size = 1
         while (match := _CALL_START.match(buffer.text, buffer.pos)) is not None:
             size = len(match[1])
             if match[2] and calls.tools.is_allowed(match[1]):
+                calls.drop_brackets()
                 calls.reject_text()
                 return
             if match.end() < len(buffer.text) or buffer.has_ended:
@@ -321,6 +324,8 @@ class KeywordArguments:
                 return True
             key = _KEY.match(rest)
             after = rest[key.end() :].lstrip() if key is not None else "?"
+            if key is not None and after[:1] == "(" and "\n" in match[0]:
+                return self._calls.tools.is_declared(key[0])  # the next call, on a line of its own
             if key is not None and after[:1] == "=":
                 return not self._keys or key.group() in self._keys
             is_undecided = len(rest) < MAX_IDENTIFIER and (not rest or not after)

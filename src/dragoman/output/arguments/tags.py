@@ -13,7 +13,13 @@ from typing import TypeAlias
 
 from dragoman.output.arguments.call_body import get_markers, next_char, read_arguments_value
 from dragoman.output.arguments.cast import cast, to_json
-from dragoman.output.arguments.damage import WRONG_CLOSE, WRONG_CLOSES, skip_wrong_close
+from dragoman.output.arguments.damage import (
+    WRONG_CLOSE,
+    WRONG_CLOSES,
+    match_name,
+    skip_to_next_key,
+    skip_wrong_close,
+)
 from dragoman.output.arguments.end_markers import (
     CLOSING_QUOTES,
     EndMarkers,
@@ -131,25 +137,27 @@ def read_tagged_call(
     buffer: TextBuffer, body: TaggedArguments, calls: CallRecorder, after: tuple[str, ...]
 ) -> ReadSteps[None]:
     """Read a name, then keys and values. `after`: markers that can follow the last value."""
-    ends = calls.ends.join(get_markers(*body.name_ends, *body.key.open, *after))
+    ends = calls.ends.join(get_markers(*body.name_ends, *body.key.open, "{", *after))
     text, marker, end = yield from read_until(buffer, ends)
     if marker in body.name_ends:
         buffer.pos = end
-    match = re.fullmatch(body.name_pattern, text.strip())
+    text = text.strip()
+    is_empty = marker == ">" and text.endswith("/")  # a self-closing tag
+    match = match_name(body.name_pattern, text[:-1].strip() if is_empty else text)
     if match is None:
         raise Mismatch
     name = match["name"].strip()
     calls.open_call(html.unescape(name) if body.html_entities else name)
-    if body.accepts_json and (yield from next_char(buffer)) == "{":
+    if is_empty:
+        ArgumentWriter(calls).close()
+        return
+    yield from skip_space(buffer)
+    if buffer.text.startswith("{", buffer.pos):
         yield from read_arguments_value(buffer, calls)
         calls.close_call()
         return
-    yield from skip_space(buffer)
     if body.block.open and (yield from read_marker(buffer, get_markers(*body.block.open))) >= 0:
         yield from read_argument_block(buffer, body, calls)
-        return
-    if marker.startswith("/"):  # a self-closing tag
-        ArgumentWriter(calls).close()
         return
     yield from read_all_arguments(buffer, body, calls, after)
 
@@ -159,17 +167,24 @@ def read_all_arguments(
 ) -> ReadSteps[None]:
     """Read the keys and values of a call whose name is known."""
     out = ArgumentWriter(calls)
-    opens, closes = get_markers(*body.key.open), get_markers(*body.value.close)
+    opens, has_key = get_markers(*body.key.open), False
+    markers = get_markers(*body.key.open, *body.value.close)
     try:  # no function of its own: each one that waits for text takes time for every token
         while True:
             yield from skip_space(buffer)
             if buffer.has_ended and not buffer.has_more:
                 raise UnexpectedEnd
-            if (yield from read_marker(buffer, opens)) >= 0:
+            index = yield from read_marker(buffer, markers)
+            if 0 <= index < len(opens.markers):
                 yield from read_argument(buffer, body, calls, out)
                 calls.commit()
-            elif (yield from read_marker(buffer, closes)) < 0:  # one that closes nothing is skipped
-                break
+                has_key = True
+            elif index < 0:  # a closing marker that closes nothing is skipped
+                is_over = not has_key or buffer.text.startswith(after, buffer.pos)
+                text = "" if is_over else (yield from skip_to_next_key(buffer, opens, calls.ends))
+                if not text:
+                    break
+                calls.keep_text(text, buffer.base + buffer.pos - len(text))
     finally:
         out.write_list()
     if (
@@ -210,7 +225,7 @@ def read_argument(
     elif marker not in body.value.open:
         return
     key_text = WRONG_CLOSE.split(text)[0] if marker in body.value.open else text
-    match = re.fullmatch(body.key_pattern, key_text.strip())
+    match = match_name(body.key_pattern, key_text.strip())
     if match is None:
         raise Mismatch
     groups = match.groupdict()
