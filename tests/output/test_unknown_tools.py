@@ -178,7 +178,7 @@ def test_a_parser_is_freed_when_it_ends(name: str) -> None:
             for piece in (call, closing):
                 parser.feed(piece)
             end(parser)
-            freed = weakref.ref(parser._calls)
+            freed = weakref.ref(parser)
             del parser
             assert freed() is None
 

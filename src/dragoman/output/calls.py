@@ -81,6 +81,40 @@ class DeclaredTools:
 class CallRecorder:
     """Records the calls that the readers find, and emits them as spans."""
 
+    __slots__ = (
+        "_became_text",
+        "_buffer",
+        "_count_before",
+        "_draft",
+        "_emit_held",
+        "_emitted",
+        "_held",
+        "_held_size",
+        "_id",
+        "_is_emitting",
+        "_is_in_string",
+        "_is_marked",
+        "_is_open",
+        "_kept",
+        "_spans",
+        "_text",
+        "_text_end",
+        "count",
+        "ends",
+        "get_held_arguments",
+        "get_missing_end",
+        "has_call",
+        "has_rejected_call",
+        "is_leading",
+        "is_undeclared",
+        "make_list_ends",
+        "name",
+        "names_may_precede",
+        "preceding_name",
+        "rejections",
+        "tools",
+    )
+
     def __init__(
         self,
         buffer: TextBuffer,
@@ -125,10 +159,9 @@ class CallRecorder:
 
     def add_text(self, text: str, start: int) -> None:
         """Note text that was emitted, whose last word may be the name of the next call."""
-        if self.names_may_precede:
-            text_before = self._text if start == self._text_end else ""
-            self._text = (text_before + text)[-MAX_NAME - 1 :]
-            self._text_end = start + len(text)
+        text_before = self._text if start == self._text_end else ""
+        self._text = (text_before + text)[-MAX_NAME - 1 :]
+        self._text_end = start + len(text)
 
     def _find_preceding_name(self) -> str:
         """Return the declared name that the text before the current position ends with, or ""."""

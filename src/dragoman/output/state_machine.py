@@ -86,8 +86,7 @@ class ParserMachine:
         return self._rules.in_reasoning[self._policy.in_reasoning]
 
     def _enter(self, state: ParserState) -> None:
-        self._state = state
-        self._is_leading = True
+        self._state, self._is_leading = state, True
         self._leading_space.clear()
 
     def _emit(self, text: str, start: int) -> None:
@@ -111,7 +110,8 @@ class ParserMachine:
             self._leading_space.clear()
         self._no_text = False
         self._text.append(span)
-        self._calls.add_text(text, start)
+        if self._calls.names_may_precede:
+            self._calls.add_text(text, start)
 
     def _emit_up_to(self, end: int) -> None:
         """Emit and read the text up to a position."""

@@ -149,7 +149,9 @@ def read_bare_word(
 ) -> ReadSteps[str]:
     """Read a word without quotes; a colon may be part of it, as in `12:30` and `http://`."""
     word = yield from read_word(buffer, ends, pattern)
-    while word and (yield from is_before(buffer, WORD_AFTER_COLON)):
+    while word and buffer.text.startswith(":", buffer.pos):
+        if not (yield from is_before(buffer, WORD_AFTER_COLON)):
+            break
         buffer.pos += 1
         word += ":" + (yield from read_word(buffer, ends, pattern))
     return word.strip()
@@ -236,7 +238,9 @@ def choose_reader(
     """
     while True:
         text = buffer.text[buffer.pos : buffer.pos + 3]
-        quotes = len(text) - len(text.lstrip(quote)) if text[:1] == quote else 0
+        if text and text[0] != quote:
+            return read
+        quotes = len(text) - len(text.lstrip(quote))
         if quotes < len(text) or len(text) == 3 or buffer.has_ended:
             break
         yield
