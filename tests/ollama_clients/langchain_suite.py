@@ -5,15 +5,31 @@ Runs in an environment of its own; `test_langchain` starts the server and this f
 
 from __future__ import annotations
 
+import base64
 import os
 from typing import Any
 
+import httpx
 import pytest
 from langchain_ollama import ChatOllama, OllamaEmbeddings
 from langchain_tests.integration_tests import ChatModelIntegrationTests, EmbeddingsIntegrationTests
 
 MODEL = os.environ["OLLAMA_MODEL"]
 CALLS_TOOLS = MODEL == "scripted"
+PICTURE = base64.b64decode(  # one red pixel
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC"
+)
+
+
+@pytest.fixture(autouse=True)
+def pictures_without_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the suite a picture where it downloads one from GitHub."""
+
+    def get(url: str, **_options: Any) -> httpx.Response:
+        assert url.endswith(".png"), url
+        return httpx.Response(200, content=PICTURE)
+
+    monkeypatch.setattr(httpx, "get", get)
 
 
 class TestChatOllama(ChatModelIntegrationTests):  # type: ignore[misc]
