@@ -51,8 +51,7 @@ class ScalarParser:
         fields, keyword_of_field = {}, {}
         for bound, (keyword, value) in keywords.read_numeric_bounds(schema).items():
             keyword_of_field[_NUMBER_FIELDS[bound]] = keyword
-            rounded = keywords.round_bound_inwards(bound, value)
-            fields[_NUMBER_FIELDS[bound]] = json.dumps(rounded)
+            fields[_NUMBER_FIELDS[bound]] = json.dumps(value)
         node = self._drop_unsupported(Number(integer, **fields), keyword_of_field, place)
         if not isinstance(node, Number):
             return node

@@ -55,8 +55,8 @@ from dragoman.grammar.writer.json.scalars import (
     build_integer_regex,
     build_number_schema,
     is_whole,
-    list_exponent_regexes,
     list_json_spellings,
+    list_other_number_regexes,
     spell_chars,
 )
 from dragoman.grammar.writer.sequences import (
@@ -226,7 +226,7 @@ class JsonWriter:
         number = self.lark.add_json_schema(build_number_schema(node))
         if node.integer:
             return number
-        found = list_exponent_regexes(node)
+        found = list_other_number_regexes(node)
         options = [f'{number} ".0"?' if is_whole(node) else number]
         options += [self.lark.add_terminal(f"/{'|'.join(found)}/", "NUMBER")] if found else []
         return join_alternatives(options)
