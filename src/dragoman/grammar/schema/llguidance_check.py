@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from dragoman.grammar.regex.full_match import to_full_match
 from dragoman.grammar.regex.integer_ranges import MAX_DIGITS
+from dragoman.grammar.regex.string_formats import IPV6
 from dragoman.grammar.schema import limits
 from dragoman.grammar.schema.keywords import round_bound_inwards
 from dragoman.grammar.schema.nodes import Number, String
@@ -37,6 +39,9 @@ NUMBER_KEYWORDS = {
 def node_to_schema(node: String | Number) -> dict[str, Json]:
     """Return the schema of a string or a number, without excluded patterns."""
     if isinstance(node, String):
+        if node.format == "ipv6" and node.pattern is None:
+            # llguidance knows no addresses that end in an IPv4 address
+            node = replace(node, format=None, pattern=f"^(?:{IPV6})$")
         plain = String()
         return {"type": "string"} | {
             keyword: value
