@@ -141,6 +141,14 @@ EXACT: dict[str, tuple[Any, list[Any]]] = {
         ),
         [{"a1": "x"}, {"a1": "xy"}, {"a2": "xy"}, {"a2": None}, {"b": None, "a2": ""}, {"b": ""}],
     ),
+    "an empty pattern of names": (
+        make_object(patternProperties={"": {"type": "integer"}}),
+        [{}, {"a": 1}, {"": 1, "b": 2}, {"a": "x"}],
+    ),
+    "unevaluatedItems": (
+        {"type": "array", "prefixItems": [TEXT], "unevaluatedItems": False},
+        [[], ["a"], [1], ["a", "b"]],
+    ),
     "integers": (
         {"type": "integer", "minimum": -2, "maximum": 120},
         [-3, -2, -2.0, 0, 0.0, 7.0, 7.5, 119, 120, 120.0, 121, 1e2, 1e20],

@@ -535,7 +535,7 @@ def test_invalid_schemas_are_rejected(name: str, strict: bool) -> None:
 UNENFORCED: dict[str, tuple[Any, str, Node]] = {
     "uniqueItems": ({"type": "array", "uniqueItems": True}, "/uniqueItems", Array()),
     "unevaluatedItems": (
-        {"type": "array", "unevaluatedItems": False},
+        {"type": "array", "unevaluatedItems": False, "contains": {}, "minContains": 0},
         "/unevaluatedItems",
         Array(),
     ),
@@ -558,7 +558,6 @@ UNENFORCED: dict[str, tuple[Any, str, Node]] = {
     "lookahead": ({"type": "string", "pattern": "^(?=a)"}, "/pattern", String()),
     "backreference": ({"type": "string", "pattern": r"^(a)\1$"}, "/pattern", String()),
     "an invalid pattern": ({"type": "string", "pattern": "("}, "/pattern", String()),
-    "an ambiguous character class": ({"type": "string", "pattern": "[+--]"}, "/pattern", String()),
     "an empty class": ({"type": "string", "pattern": "[]a]"}, "/pattern", String()),
     "a pattern too complex for a length": (
         {"type": "string", "pattern": "^(.*a.{500}){3}$", "maxLength": 5000},

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
 
-from dragoman.grammar.regex.escape import escape_class_operators
+from dragoman.grammar.regex.schema_pattern import translate_pattern
 from dragoman.grammar.schema import keywords, limits
 from dragoman.output.arguments.json_pointer import escape_token
 from dragoman.types import Json
@@ -118,7 +118,7 @@ class SchemaExporter:
         if keyword == "$ref":
             return {"$ref": f"#/$defs/{self._copy_reference(value, place)}"}
         if keyword == "pattern":
-            return {"pattern": escape_class_operators(value) or value}
+            return {"pattern": translate_pattern(value) or value}
         if keyword == prefix_items:
             return {"prefixItems": self._copy_list(value, place, depth)} if value else {}
         if keyword == items:

@@ -44,6 +44,7 @@ from dragoman.grammar.schema.simplify import literal_to_node
 from dragoman.grammar.writer.json.marker_free import (
     build_pattern_terminal,
     escape_markers,
+    is_weakened_by_llguidance,
     may_contain_marker,
 )
 from dragoman.grammar.writer.json.marker_free_schema import exclude_markers_from_schema
@@ -189,7 +190,8 @@ class JsonWriter:
 
     def _write_pattern_string(self, node: String) -> str:
         schema = node_to_schema(node)
-        if not may_contain_marker(schema, self._banned_markers):
+        is_weakened = node.pattern is not None and is_weakened_by_llguidance(node.pattern)
+        if not is_weakened and not may_contain_marker(schema, self._banned_markers):
             return self.lark.add_json_schema(schema)
         terminal = build_pattern_terminal(node, self._banned_markers, CHARACTER)
         if terminal is None:
