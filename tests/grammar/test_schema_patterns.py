@@ -47,6 +47,16 @@ def test_patterns(pattern: str, valid: list[str], invalid: list[str]) -> None:
         assert match_grammar(source, written)[0] is (text in valid), text
 
 
+def test_an_intersection_that_llguidance_would_weaken_is_reported() -> None:
+    schema = {"allOf": [{"type": "string", "pattern": pattern} for pattern in (r'^[^"]+$', "^a")]}
+    _, warnings = grammar(schema, strict=False)
+    assert [warning for warning in warnings if "is not enforced" in warning]
+    with pytest.raises(ValueError, match="allOf"):
+        grammar(schema, strict=True)
+    plain = {"allOf": [{"type": "string", "pattern": pattern} for pattern in ("b$", "^a")]}
+    assert grammar(plain, strict=True)[1] == []
+
+
 @pytest.mark.parametrize("pattern", [r"^[]$", r"^[a"])
 def test_classes_without_an_equivalent_are_reported(pattern: str) -> None:
     _, warnings = grammar({"type": "string", "pattern": pattern}, strict=False)

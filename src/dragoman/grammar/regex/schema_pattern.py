@@ -8,6 +8,11 @@ from __future__ import annotations
 
 import re
 
+from dragoman.grammar.regex.char_sets import CharSet, get_chars, intersect, to_regex_class
+from dragoman.grammar.regex.full_match import to_full_match
+from dragoman.grammar.regex.rewrite import rewrite_regex
+
+FIRST_PRINTABLE = 0x20
 _CONTROL = re.compile(r"\\c([A-Za-z])|\\0(?![0-9])")
 _SURROGATES = re.compile(r"\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})")
 _MEMBER = re.compile(r"\\[\s\S]|[\s\S]")
@@ -67,3 +72,21 @@ def _translate_class_member(pattern: str, position: int) -> tuple[int, str]:
         return position + 2, r"\x08"
     end, member = _translate_member(pattern, position)
     return end, "\\" + member if member in _OPERATORS else member
+
+
+def is_weakened_by_llguidance(pattern: str) -> bool:
+    """Whether llguidance would allow a quote or a backslash that a pattern excludes.
+
+    It does so where a character class has control characters, but not these.
+    """
+    weakened = False
+
+    def check(chars: CharSet) -> str:
+        nonlocal weakened
+        has_controls = any(low < FIRST_PRINTABLE for low, _ in chars)
+        allowed = get_chars('"\\')
+        weakened |= has_controls and intersect(chars, allowed) != allowed
+        return to_regex_class(chars)
+
+    rewrite_regex(to_full_match(pattern), check)
+    return weakened

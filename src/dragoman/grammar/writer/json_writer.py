@@ -25,6 +25,7 @@ from dragoman.grammar.regex.escape import escape_regex
 from dragoman.grammar.regex.exclude_markers import exclude_markers
 from dragoman.grammar.regex.full_match import to_full_match
 from dragoman.grammar.regex.rewrite import rewrite_regex
+from dragoman.grammar.regex.schema_pattern import is_weakened_by_llguidance
 from dragoman.grammar.schema.llguidance_check import node_to_schema
 from dragoman.grammar.schema.nodes import (
     AnyOf,
@@ -44,7 +45,6 @@ from dragoman.grammar.schema.simplify import literal_to_node
 from dragoman.grammar.writer.json.marker_free import (
     build_pattern_terminal,
     escape_markers,
-    is_weakened_by_llguidance,
     may_contain_marker,
 )
 from dragoman.grammar.writer.json.marker_free_schema import exclude_markers_from_schema

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from dragoman.events import Usage
-from dragoman.protocols.shared.json_lines import make_line
+from dragoman.protocols.json_lines import make_line
 from dragoman.protocols.shared.openai import encode
 from dragoman.types import Json
 

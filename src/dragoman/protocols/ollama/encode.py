@@ -25,9 +25,9 @@ from dragoman.events import (
     Usage,
 )
 from dragoman.protocols.dialect import AnswerInfo
+from dragoman.protocols.json_lines import make_line
 from dragoman.protocols.ollama.errors import encode_error
 from dragoman.protocols.shared import openai
-from dragoman.protocols.shared.json_lines import make_line
 from dragoman.protocols.shared.openai import encode
 from dragoman.protocols.shared.partial_json import parse_partial_json
 from dragoman.protocols.shared.report import add_report

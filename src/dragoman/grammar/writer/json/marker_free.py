@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 
 from dragoman.grammar.lark_builder import format_repeat
-from dragoman.grammar.regex.char_sets import CharSet, get_chars, intersect, to_regex_class
+from dragoman.grammar.regex.char_sets import CharSet, get_chars, intersect
 from dragoman.grammar.regex.escape import marker_to_regex
 from dragoman.grammar.regex.exclude_markers import exclude_markers
 from dragoman.grammar.regex.full_match import to_full_match
@@ -25,8 +25,6 @@ from dragoman.output.arguments.cast import load_value
 from dragoman.types import Json
 
 BRACKET = re.compile(r"[<>\[\]]")  # no format allows them, but for an IP address in brackets
-
-FIRST_PRINTABLE = 0x20
 
 
 def find_marker(text: str, markers: Sequence[str]) -> re.Match[str] | None:
@@ -53,24 +51,6 @@ def may_contain_marker(schema: dict[str, Json], markers: Sequence[str]) -> bool:
         return False
     any_marker = "|".join(map(marker_to_regex, markers))
     return bool(markers) and check_schema(schema | {"allOf": [{"pattern": any_marker}]}) != "empty"
-
-
-def is_weakened_by_llguidance(pattern: str) -> bool:
-    """Whether llguidance would allow a quote or a backslash that a pattern excludes.
-
-    It does so where a character class has control characters, but not these.
-    """
-    weakened = False
-
-    def check(chars: CharSet) -> str:
-        nonlocal weakened
-        has_controls = any(low < FIRST_PRINTABLE for low, _ in chars)
-        allowed = get_chars('"\\')
-        weakened |= has_controls and intersect(chars, allowed) != allowed
-        return to_regex_class(chars)
-
-    rewrite_regex(to_full_match(pattern), check)
-    return weakened
 
 
 def build_pattern_terminal(node: String, markers: Sequence[str], character: str) -> str | None:

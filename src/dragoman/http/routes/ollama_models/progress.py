@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from dragoman.errors import DragomanError
 from dragoman.pipeline.pipeline import await_delivery
 from dragoman.protocols.dialect import Dialect
-from dragoman.protocols.shared.json_lines import make_line
+from dragoman.protocols.json_lines import make_line
 from dragoman.replay import PromptReuse
 from dragoman.responses.run import Observe, Sink
 
