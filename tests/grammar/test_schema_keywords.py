@@ -141,6 +141,14 @@ EXACT: dict[str, tuple[Any, list[Any]]] = {
         ),
         [{"a1": "x"}, {"a1": "xy"}, {"a2": "xy"}, {"a2": None}, {"b": None, "a2": ""}, {"b": ""}],
     ),
+    "an empty pattern of names": (
+        make_object(patternProperties={"": {"type": "integer"}}),
+        [{}, {"a": 1}, {"": 1, "b": 2}, {"a": "x"}],
+    ),
+    "unevaluatedItems": (
+        {"type": "array", "prefixItems": [TEXT], "unevaluatedItems": False},
+        [[], ["a"], [1], ["a", "b"]],
+    ),
     "integers": (
         {"type": "integer", "minimum": -2, "maximum": 120},
         [-3, -2, -2.0, 0, 0.0, 7.0, 7.5, 119, 120, 120.0, 121, 1e2, 1e20],
@@ -148,6 +156,22 @@ EXACT: dict[str, tuple[Any, list[Any]]] = {
     "numbers with an exponent": (
         {"type": "number", "minimum": 0},
         [1e-7, 2.5e-9, -1e-7, 1e20, 1.5e300, -1e20, 0, 0.5, -0.5],
+    ),
+    "integers of 64 bits": (
+        {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
+        [0, 10**17, 2**63 - 1, 2**63, -(2**63), -(2**63) - 1, 10**20],
+    ),
+    "integers with a large bound": (
+        {"type": "integer", "minimum": 1e20, "maximum": 1e40},
+        [10**20, 10**20 - 1, 10**25, 1, -(10**25)],
+    ),
+    "numbers with large bounds": (
+        {"type": "number", "exclusiveMinimum": -1e18, "maximum": 1e20},
+        [1e19, 10**19, 10**20, 10**20 + 1, 2e20, -5e17, -(10**17) - 1, -(10**18), -1e18, -1e30],
+    ),
+    "numbers with small bounds": (
+        {"type": "number", "minimum": 1e-10, "exclusiveMaximum": 1e-5},
+        [1e-10, 1e-9, 2.5e-9, 9e-6, 1e-11, 1e-5, 2e-5, 0, -1e-9, 1],
     ),
     "values of an enum": (
         {"enum": [1, 2.0, "ä", None, 1e17]},

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.grammar.schema import keywords, limits
+from dragoman.grammar.schema import limits
 from dragoman.grammar.schema.nodes import (
     BOOLEAN,
     NULL,
@@ -104,13 +104,13 @@ PARSED: dict[str, tuple[Any, Node]] = {
         Number(exclusive_minimum="0", maximum="5"),
     ),
     "multiples": ({"type": "number", "multipleOf": 0.1}, Number(multiple_of="0.1")),
-    "bounds beyond the supported range": (
+    "bounds of 64 bits": (
         {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
-        Number(True, str(-(10**17)), str(10**17)),
+        Number(True, str(-(2**63)), str(2**63 - 1)),
     ),
-    "bounds are rounded inwards": (
+    "bounds that floating point would round": (
         {"type": "integer", "minimum": 2**53 + 1, "maximum": 2**53 + 7},
-        Number(True, str(2**53 + 2), str(2**53 + 6)),
+        Number(True, str(2**53 + 1), str(2**53 + 7)),
     ),
     # arrays
     "items": (
@@ -535,7 +535,7 @@ def test_invalid_schemas_are_rejected(name: str, strict: bool) -> None:
 UNENFORCED: dict[str, tuple[Any, str, Node]] = {
     "uniqueItems": ({"type": "array", "uniqueItems": True}, "/uniqueItems", Array()),
     "unevaluatedItems": (
-        {"type": "array", "unevaluatedItems": False},
+        {"type": "array", "unevaluatedItems": False, "contains": {}, "minContains": 0},
         "/unevaluatedItems",
         Array(),
     ),
@@ -558,7 +558,6 @@ UNENFORCED: dict[str, tuple[Any, str, Node]] = {
     "lookahead": ({"type": "string", "pattern": "^(?=a)"}, "/pattern", String()),
     "backreference": ({"type": "string", "pattern": r"^(a)\1$"}, "/pattern", String()),
     "an invalid pattern": ({"type": "string", "pattern": "("}, "/pattern", String()),
-    "an ambiguous character class": ({"type": "string", "pattern": "[+--]"}, "/pattern", String()),
     "an empty class": ({"type": "string", "pattern": "[]a]"}, "/pattern", String()),
     "a pattern too complex for a length": (
         {"type": "string", "pattern": "^(.*a.{500}){3}$", "maxLength": 5000},
@@ -677,9 +676,9 @@ def test_objects_whose_order_llguidance_would_fix_are_not_exported() -> None:
     assert parse_error(schema).code == "unsupported_keyword"
 
 
-def test_bounds_are_rounded_inwards() -> None:
+def test_bounds_of_integers_are_kept() -> None:
     integer = {"type": "integer", "minimum": 2**53 + 1, "maximum": 10**20}
-    node = Number(True, str(2**53 + 2), str(keywords.MAX_BOUND))
+    node = Number(True, str(2**53 + 1), str(10**20))
     array = {"type": "array", "items": integer, "maxItems": 10**9}
     assert parse(array) == ParsedSchema(Array((), node, max_items=limits.MAX_ITEMS))
 

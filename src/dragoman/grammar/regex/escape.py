@@ -44,32 +44,3 @@ def marker_to_regex(marker: str) -> str:
     """
     regex = escape_regex(marker[:1]) + escape_regex(marker[1:]).replace(r"\n", r"\r?\n")
     return regex.replace(GAP_REGEX, rf"[{SPACE_CLASS}]{{0,16}}")
-
-
-def escape_class_operators(pattern: str) -> str | None:
-    """Escape what llguidance, unlike JSON Schema, reads as an operator in a character class.
-
-    These are `[`, `&&` and `~~`. Returns None for `--`, and for a class that starts with `]`, which
-    llguidance reads as a literal: they have no equivalent.
-    """
-    parts, position, in_class = [], 0, False
-    while position < len(pattern):
-        char = pattern[position]
-        if char == "\\":
-            parts.append(pattern[position : position + 2])
-            position += 2
-            continue
-        if not in_class and char == "[":
-            in_class = True
-            start = "[^" if pattern.startswith("[^", position) else "["
-            parts.append(start)
-            position += len(start)
-            if pattern.startswith("]", position):
-                return None
-            continue
-        if in_class and pattern.startswith("--", position):
-            return None
-        parts.append("\\" + char if in_class and char in "[&~" else char)
-        in_class = in_class and char != "]"
-        position += 1
-    return "".join(parts)

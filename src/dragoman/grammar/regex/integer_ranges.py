@@ -11,7 +11,12 @@ MAX_DIGITS = 30  # of an integer without a bound
 
 
 def integer_range_to_regex(low: int | None, high: int | None) -> str:
-    """Return an expression for the integers from `low` to `high`; None means unbounded."""
+    """Return an expression for the integers from `low` to `high`; None means unbounded.
+
+    So do bounds beyond `MAX_DIGITS`.
+    """
+    low = None if low is not None and low <= -(10**MAX_DIGITS) else low
+    high = None if high is not None and high >= 10**MAX_DIGITS else high
     options: list[str] = []
     if low is None or low < 0:
         smallest = 1 if high is None or high >= 0 else -high

@@ -39,6 +39,7 @@ EXPRESSIBLE_KEYWORDS = frozenset({"not", "if", "uniqueItems", "contains"})
 EXPRESSIBLE_KEYWORDS |= {"dependencies", "dependentRequired", "dependentSchemas"}
 CONDITIONAL_KEYWORDS = frozenset({"not", "if", "then", "else"})
 APPLICATORS = frozenset({"$ref", "allOf", "anyOf", "oneOf", "if", "not"})
+ITEM_APPLICATORS = APPLICATORS | {"contains"}
 ASSERTIONS = frozenset({"type", "enum", "const"}) | APPLICATORS | UNSUPPORTED_KEYWORDS.keys()
 ASSERTIONS |= frozenset().union(*KEYWORDS_BY_TYPE.values())
 MAX_BOUND = 10**17  # the greatest bound that llguidance enforces exactly
@@ -166,7 +167,7 @@ def _has_no_effect(keyword: str, schema: Mapping[str, Json]) -> bool:
         case "contains":
             return schema.get("minContains") == 0 and "maxContains" not in schema
         case "unevaluatedItems":
-            return allows_all or isinstance(schema.get("items"), dict | bool)
+            return allows_all or get_item_keywords(schema)[1] in ("items", keyword)
         case "unevaluatedProperties":
             return allows_all or get_additional_keyword(schema) is not None
         case "dependencies" | "dependentRequired" | "dependentSchemas":
@@ -190,10 +191,16 @@ def get_additional_keyword(schema: Mapping[str, Json]) -> str | None:
 
 
 def get_item_keywords(schema: Mapping[str, Json]) -> tuple[str, str | None]:
-    """Return the keywords for the first items of an array and for those that follow."""
+    """Return the keywords for the first items of an array and for those that follow.
+
+    Without applicators, `unevaluatedItems` means the same as `items`.
+    """
     if isinstance(schema.get("items"), list) and "prefixItems" not in schema:
         return "items", "additionalItems" if "additionalItems" in schema else None
-    return "prefixItems", "items" if "items" in schema else None
+    if "items" in schema:
+        return "prefixItems", "items"
+    is_equivalent = "unevaluatedItems" in schema and not ITEM_APPLICATORS & schema.keys()
+    return "prefixItems", "unevaluatedItems" if is_equivalent else None
 
 
 def read_numeric_bounds(schema: Mapping[str, Json]) -> dict[str, tuple[str, float]]:

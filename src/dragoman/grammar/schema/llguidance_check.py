@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from dragoman.grammar.regex.full_match import to_full_match
+from dragoman.grammar.regex.integer_ranges import MAX_DIGITS
+from dragoman.grammar.regex.string_formats import IPV6
 from dragoman.grammar.schema import limits
+from dragoman.grammar.schema.keywords import round_bound_inwards
 from dragoman.grammar.schema.nodes import Number, String
 from dragoman.types import Json
 
@@ -35,6 +39,9 @@ NUMBER_KEYWORDS = {
 def node_to_schema(node: String | Number) -> dict[str, Json]:
     """Return the schema of a string or a number, without excluded patterns."""
     if isinstance(node, String):
+        if node.format == "ipv6" and node.pattern is None:
+            # llguidance knows no addresses that end in an IPv4 address
+            node = replace(node, format=None, pattern=f"^(?:{IPV6})$")
         plain = String()
         return {"type": "string"} | {
             keyword: value
@@ -43,7 +50,9 @@ def node_to_schema(node: String | Number) -> dict[str, Json]:
         }
     numbers = {keyword: getattr(node, field) for field, keyword in NUMBER_KEYWORDS.items()}
     return {"type": "integer" if node.integer else "number"} | {
-        keyword: json.loads(text) for keyword, text in numbers.items() if text is not None
+        keyword: round_bound_inwards(keyword, json.loads(text))
+        for keyword, text in numbers.items()
+        if text is not None
     }
 
 
@@ -67,8 +76,11 @@ class LlguidanceChecker:
         return self._verdicts[text]
 
     def check_node(self, node: String | Number) -> SchemaVerdict:
-        is_plain = node in (String(), Number(), Number(integer=True))
-        return "satisfiable" if is_plain else self.check(node_to_schema(node))
+        if node in (String(), Number()):
+            return "satisfiable"
+        if isinstance(node, Number) and node.integer and node.multiple_of is None:
+            return _check_integer(node)
+        return self.check(node_to_schema(node))
 
     def check_excluded(self, node: String) -> SchemaVerdict:
         """Check a string with excluded patterns, which no schema can express."""
@@ -82,6 +94,16 @@ class LlguidanceChecker:
         """Whether a pattern is found in a text, or None if the pattern is unsupported."""
         verdict = self.check({"const": text, "pattern": pattern})
         return None if verdict == "unsupported" else verdict == "satisfiable"
+
+
+def _check_integer(node: Number) -> SchemaVerdict:
+    """Check whether the bounds of an integer, which we write ourselves, are near enough to zero."""
+    lower, upper = (node.minimum, node.exclusive_minimum), (node.maximum, node.exclusive_maximum)
+    most = 10 ** (MAX_DIGITS - 1)
+    is_possible = all(json.loads(bound) < most for bound in lower if bound is not None) and all(
+        json.loads(bound) > -most for bound in upper if bound is not None
+    )
+    return "satisfiable" if is_possible else "unsupported"
 
 
 def build_text_terms(node: String) -> str:

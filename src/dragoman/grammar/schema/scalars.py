@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from dragoman.grammar.regex.escape import escape_class_operators
+from dragoman.grammar.regex.schema_pattern import translate_pattern
 from dragoman.grammar.schema import keywords
 from dragoman.grammar.schema.algebra import bounds
 from dragoman.grammar.schema.diagnostics import SchemaDiagnostics
@@ -41,7 +41,7 @@ class ScalarParser:
         if fields.get("format") not in keywords.FORMATS:
             fields.pop("format", None)
         if "pattern" in fields:
-            fields["pattern"] = escape_class_operators(fields["pattern"])
+            fields["pattern"] = translate_pattern(fields["pattern"])
             if fields["pattern"] is None:
                 self._diagnostics.report_unenforced(f"{place}/pattern")
         keyword_of_field = {field: STRING_KEYWORDS[field] for field in _DROPPED_FIELDS}
@@ -51,8 +51,7 @@ class ScalarParser:
         fields, keyword_of_field = {}, {}
         for bound, (keyword, value) in keywords.read_numeric_bounds(schema).items():
             keyword_of_field[_NUMBER_FIELDS[bound]] = keyword
-            rounded = keywords.round_bound_inwards(bound, value)
-            fields[_NUMBER_FIELDS[bound]] = json.dumps(rounded)
+            fields[_NUMBER_FIELDS[bound]] = json.dumps(value)
         node = self._drop_unsupported(Number(integer, **fields), keyword_of_field, place)
         if not isinstance(node, Number):
             return node

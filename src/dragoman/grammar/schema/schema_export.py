@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
 
-from dragoman.grammar.regex.escape import escape_class_operators
+from dragoman.grammar.regex.schema_pattern import is_weakened_by_llguidance, translate_pattern
 from dragoman.grammar.schema import keywords, limits
 from dragoman.output.arguments.json_pointer import escape_token
 from dragoman.types import Json
@@ -118,7 +118,7 @@ class SchemaExporter:
         if keyword == "$ref":
             return {"$ref": f"#/$defs/{self._copy_reference(value, place)}"}
         if keyword == "pattern":
-            return {"pattern": escape_class_operators(value) or value}
+            return {"pattern": _copy_pattern(value)}
         if keyword == prefix_items:
             return {"prefixItems": self._copy_list(value, place, depth)} if value else {}
         if keyword == items:
@@ -221,6 +221,15 @@ class _OpenObjectSearch:
             )
             for keyword, schemas in self._list_in_place_schemas(schema, seen).items()
         )
+
+
+def _copy_pattern(pattern: str) -> str:
+    translated = translate_pattern(pattern)
+    if translated is None:
+        return pattern
+    if is_weakened_by_llguidance(translated):
+        raise NotExportable
+    return translated
 
 
 def _list_subschemas(schema: dict[str, Json]) -> list[Json]:

@@ -25,6 +25,7 @@ from dragoman.grammar.regex.escape import escape_regex
 from dragoman.grammar.regex.exclude_markers import exclude_markers
 from dragoman.grammar.regex.full_match import to_full_match
 from dragoman.grammar.regex.rewrite import rewrite_regex
+from dragoman.grammar.regex.schema_pattern import is_weakened_by_llguidance
 from dragoman.grammar.schema.llguidance_check import node_to_schema
 from dragoman.grammar.schema.nodes import (
     AnyOf,
@@ -55,8 +56,8 @@ from dragoman.grammar.writer.json.scalars import (
     build_integer_regex,
     build_number_schema,
     is_whole,
-    list_exponent_regexes,
     list_json_spellings,
+    list_other_number_regexes,
     spell_chars,
 )
 from dragoman.grammar.writer.sequences import (
@@ -189,7 +190,8 @@ class JsonWriter:
 
     def _write_pattern_string(self, node: String) -> str:
         schema = node_to_schema(node)
-        if not may_contain_marker(schema, self._banned_markers):
+        is_weakened = node.pattern is not None and is_weakened_by_llguidance(node.pattern)
+        if not is_weakened and not may_contain_marker(schema, self._banned_markers):
             return self.lark.add_json_schema(schema)
         terminal = build_pattern_terminal(node, self._banned_markers, CHARACTER)
         if terminal is None:
@@ -226,7 +228,7 @@ class JsonWriter:
         number = self.lark.add_json_schema(build_number_schema(node))
         if node.integer:
             return number
-        found = list_exponent_regexes(node)
+        found = list_other_number_regexes(node)
         options = [f'{number} ".0"?' if is_whole(node) else number]
         options += [self.lark.add_terminal(f"/{'|'.join(found)}/", "NUMBER")] if found else []
         return join_alternatives(options)

@@ -16,8 +16,8 @@ from dataclasses import replace
 
 from dragoman.errors import Unsupported
 from dragoman.grammar.client.grammar_text import GrammarText
-from dragoman.grammar.regex.escape import escape_class_operators
 from dragoman.grammar.regex.full_match import is_supported_pattern
+from dragoman.grammar.regex.schema_pattern import translate_pattern
 from dragoman.grammar.schema.nodes import (
     Anything,
     Array,
@@ -344,7 +344,7 @@ def _find_pattern_pointer(root: Json, pattern: str) -> str:
             queue += [(f"{pointer}/{index}", item) for index, item in enumerate(value)]
         elif isinstance(value, dict):
             written = value.get("pattern")
-            if isinstance(written, str) and escape_class_operators(written) == pattern:
+            if isinstance(written, str) and translate_pattern(written) == pattern:
                 return f"{pointer}/pattern"
             queue += [(f"{pointer}/{escape_token(name)}", item) for name, item in value.items()]
     return ""

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from dragoman.events import Usage
+from dragoman.protocols.json_lines import make_line
 from dragoman.protocols.shared.openai import encode
 from dragoman.types import Json
 
@@ -151,4 +152,4 @@ def _encode_line(custom_id: str, response: Json | dict[str, object], error: Json
         "response": response,
         "error": error,
     }
-    return encode(line) + b"\n"
+    return make_line(encode(line))

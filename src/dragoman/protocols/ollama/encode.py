@@ -25,6 +25,7 @@ from dragoman.events import (
     Usage,
 )
 from dragoman.protocols.dialect import AnswerInfo
+from dragoman.protocols.json_lines import make_line
 from dragoman.protocols.ollama.errors import encode_error
 from dragoman.protocols.shared import openai
 from dragoman.protocols.shared.openai import encode
@@ -125,12 +126,12 @@ class LineParts(Struct, frozen=True):
 
 
 CHAT_LINE = LineParts(
-    (b'","message":{"role":"assistant","content":', b'},"done":false}\n'),
-    (b'","message":{"role":"assistant","content":"","thinking":', b'},"done":false}\n'),
+    (b'","message":{"role":"assistant","content":', b'},"done":false}'),
+    (b'","message":{"role":"assistant","content":"","thinking":', b'},"done":false}'),
 )
 GENERATE_LINE = LineParts(
-    (b'","response":', b',"done":false}\n'),
-    (b'","response":"","thinking":', b',"done":false}\n'),
+    (b'","response":', b',"done":false}'),
+    (b'","response":"","thinking":', b',"done":false}'),
 )
 
 
@@ -192,7 +193,8 @@ class OllamaEncoder:
         elif delta.text:
             is_reasoning = delta.channel == "reasoning"
             before, after = self._line.reasoning if is_reasoning else self._line.text
-            lines.append(self._head + format_now().encode() + before + encode(delta.text) + after)
+            text = encode(delta.text)
+            lines.append(make_line(self._head + format_now().encode() + before + text + after))
         return lines
 
     def _end_call(self) -> list[bytes]:
@@ -206,10 +208,10 @@ class OllamaEncoder:
 
     def end(self, usage: Usage) -> list[bytes]:
         last = encode(self._make_last(usage, self._finish, context=self._context))
-        return [add_report(last, self._make_report()) + b"\n"]
+        return [make_line(add_report(last, self._make_report()))]
 
     def fail(self, error: DragomanError) -> list[bytes]:
-        return [encode_error(error) + b"\n"]
+        return [make_line(encode_error(error))]
 
     def encode_whole(self, completion: Completion) -> bytes:
         [choice] = completion.build_choices()
@@ -227,7 +229,7 @@ class OllamaEncoder:
 
     def _encode_line(self, **fields: Any) -> bytes:
         answer = self._make_answer(model=self._model, created_at=format_now(), **fields)
-        return encode(answer) + b"\n"
+        return make_line(encode(answer))
 
     def _make_last(self, usage: Usage, finish: Finish | None, **fields: Any) -> OllamaAnswer:
         times = self._measure()

@@ -11,7 +11,6 @@ from math import ceil, floor, gcd, lcm
 from dragoman.grammar.schema.nodes import Literals, Node, Nothing, Number, String
 from dragoman.types import Json
 
-MAX_EXACT_INTEGER = 2**53  # floating point represents all smaller integers exactly
 MAX_DECIMALS = 32  # of `multipleOf`
 
 
@@ -51,23 +50,6 @@ def number_matches(value: Json, node: Number) -> bool:
     if node.multiple_of is None:
         return True
     return (Fraction(json.dumps(value)) / Fraction(node.multiple_of)).denominator == 1
-
-
-def drop_rounded_bounds(node: Number) -> Number:
-    """Remove the bounds that may have been rounded, see `keywords.round_bound_inwards`."""
-
-    def keep_exact(bound: str | None) -> str | None:
-        is_exact = bound is not None and abs(json.loads(bound)) < MAX_EXACT_INTEGER
-        return bound if is_exact else None
-
-    return Number(
-        node.integer,
-        keep_exact(node.minimum),
-        keep_exact(node.maximum),
-        keep_exact(node.exclusive_minimum),
-        keep_exact(node.exclusive_maximum),
-        node.multiple_of,
-    )
 
 
 def choose_tighter_bound(

@@ -349,7 +349,6 @@ class NodeDifference:
                 left, right = replace(left, format=None), replace(right, format=None)
                 return isinstance(self._intersector.intersect(left, right), Nothing)
             case Number(), Number():
-                left, right = bounds.drop_rounded_bounds(left), bounds.drop_rounded_bounds(right)
                 return isinstance(self._intersector.intersect(left, right), Nothing)
         return type(left) is not type(right)
 
@@ -384,8 +383,6 @@ def _list_string_violations(node: String) -> Iterator[Node]:
 
 def _list_number_violations(left: Number, right: Number) -> Iterator[Node]:
     if right.multiple_of not in (None, left.multiple_of) or (right.integer and not left.integer):
-        raise Inexpressible
-    if right != bounds.drop_rounded_bounds(right):
         raise Inexpressible
     if right.minimum is not None:
         yield Number(exclusive_maximum=right.minimum)

@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from dragoman.grammar.regex.escape import escape_class_operators
 from dragoman.grammar.regex.full_match import is_supported_pattern
+from dragoman.grammar.regex.schema_pattern import translate_pattern
 from dragoman.grammar.schema.llguidance_check import LlguidanceChecker
 from dragoman.grammar.schema.nodes import KeyPattern, Node, Nothing, Object
 from dragoman.grammar.schema.simplify import ANYTHING, NOTHING
@@ -34,9 +34,10 @@ def add_pattern_properties(
     if len(patterns) > MAX_PATTERNS:
         return None
     supported = [
-        (escaped, value)
+        (translated, value)
         for pattern, value in patterns
-        if (escaped := escape_class_operators(pattern)) and is_supported_key(escaped, checker)
+        if (translated := translate_pattern(pattern)) is not None
+        and is_supported_key(translated, checker)
     ]
     if len(supported) < len(patterns):
         return None

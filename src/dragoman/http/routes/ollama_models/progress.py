@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from dragoman.errors import DragomanError
 from dragoman.pipeline.pipeline import await_delivery
 from dragoman.protocols.dialect import Dialect
+from dragoman.protocols.json_lines import make_line
 from dragoman.replay import PromptReuse
 from dragoman.responses.run import Observe, Sink
 
@@ -48,7 +49,7 @@ class ProgressRun:
         has_news = asyncio.Event()
 
         def add(line: bytes) -> None:
-            lines.append(line + b"\n")
+            lines.append(make_line(line))
             has_news.set()
 
         def report(line: bytes) -> None:
@@ -62,7 +63,7 @@ class ProgressRun:
                 has_news.clear()
                 while lines:
                     await await_delivery(sink.push([lines.popleft()]))
-            await await_delivery(sink.push([task.result() + b"\n"]))
+            await await_delivery(sink.push([make_line(task.result())]))
         finally:
             task.cancel()
             await asyncio.wait({task})
@@ -71,6 +72,6 @@ class ProgressRun:
         return await self._work(lambda line: None)
 
     async def fail(self, error: DragomanError) -> list[bytes]:
-        return [self._dialect.encode_error(error, "") + b"\n"]
+        return [make_line(self._dialect.encode_error(error, ""))]
 
     def close(self) -> None: ...
