@@ -569,6 +569,10 @@ RESULTS: dict[str, list[dict[str, Any]]] = {
         {"role": "tool", "content": "noon", "tool_name": "now"},
         {"role": "tool", "content": "rain", "tool_name": "weather"},
     ],
+    "by an id that no call has": [
+        {"role": "tool", "content": "noon", "tool_call_id": "b", "tool_name": "now"},
+        {"role": "tool", "content": "rain", "tool_call_id": "a"},
+    ],
     "by the earlier name": [
         {"role": "tool", "content": "noon", "name": "now"},
         {"role": "tool", "content": "rain", "name": "weather"},
@@ -596,9 +600,19 @@ def test_results_find_their_calls(how: str, thinker: RunningServer, engine: Scri
     assert prompt.index('"Rome"') < prompt.index("rain") < prompt.index("noon")  # as the calls
 
 
-def test_result_that_answers_no_call_is_accepted(thinker: RunningServer) -> None:
-    messages = [*USER, {"role": "tool", "content": "rain", "tool_name": "weather"}]
-    assert send(thinker, "chat", messages=messages, stream=False).status_code == 200
+@pytest.mark.parametrize(
+    ("result", "path"),
+    [
+        ({"tool_name": "weather"}, "`messages[1]`"),
+        ({}, "`messages[1]`"),
+        ({"tool_call_id": "a"}, "`messages[1].tool_call_id`"),
+    ],
+)
+def test_result_that_answers_no_call_is_rejected(
+    result: dict[str, str], path: str, thinker: RunningServer
+) -> None:
+    messages = [*USER, {"role": "tool", "content": "rain", **result}]
+    assert path in check_error(send(thinker, "chat", messages=messages, stream=False), 400)
 
 
 def test_answer_continues_a_message_of_the_assistant(

@@ -58,7 +58,10 @@ class UnansweredCalls:
 
     def _explain(self, call_id: str, param: str) -> str:
         if not call_id:
-            return f"`{param}` is required: every earlier call has a result."
+            return (
+                f"`{param}`: this result has no id, and every earlier call has a result. Send the "
+                "call before its result, or leave out the result."
+            )
         if call_id in self._answered:
             return (
                 f"`{param}`: the call `{call_id[:MAX_ID]}` has a result already. Send one result "

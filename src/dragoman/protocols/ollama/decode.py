@@ -21,6 +21,7 @@ from dragoman.protocols.ollama.messages import (
     OllamaTool,
     decode_content,
     decode_messages,
+    name_results,
 )
 from dragoman.protocols.ollama.options import OllamaOptions, decode_options
 from dragoman.protocols.shared import openai, response_format
@@ -113,6 +114,7 @@ def decode_chat(body: bytes, strict: bool = False) -> OllamaRequest:
         continue_final_message=continues,
         **_decode_think(fields.think, {"continue_final_message": path}),
         response_format=response_format.make_template_format(constraint),
+        result_params=name_results(fields.messages),
     )
     truncates = fields.truncate is not False
     return _make_request(fields, strict, chat, constraint=constraint, truncates=truncates)

@@ -80,6 +80,15 @@ def decode_messages(messages: Sequence[OllamaMessage]) -> tuple[Message, ...]:
     )
 
 
+def name_results(messages: Sequence[OllamaMessage]) -> dict[int, str]:
+    """Return the paths that errors about tool results name, by the index of their message."""
+    return {
+        i: f"messages[{i}].tool_call_id" if message.tool_call_id else f"messages[{i}]"
+        for i, message in enumerate(messages)
+        if message.role.lower() == "tool"
+    }
+
+
 def _decode_message(message: OllamaMessage, calls: CallMatcher, path: str) -> Message:
     role = message.role.lower()
     if role not in ROLES:
@@ -116,22 +125,31 @@ class CallMatcher:
     def __init__(self) -> None:
         self._unanswered: list[tuple[str, str]] = []  # ids and names, in their order
         self._ids: set[str] = set()
+        self._made_ids: set[str] = set()  # of calls that the client sent without one
 
     def add(self, call_id: str, name: str) -> str:
         """Add a call and return its id, which is made if the client sent none."""
         number = len(self._ids)
         while not call_id:
             made, number = f"call_{number}", number + 1
-            call_id = "" if made in self._ids else made
+            if made not in self._ids:
+                call_id = made
+                self._made_ids.add(made)
         self._ids.add(call_id)
         self._unanswered.append((call_id, name))
         return call_id
 
     def find_id(self, call_id: str | None, name: str | None) -> str | None:
-        """Return the id of the call that a result answers; None if there is no such call."""
-        if not call_id:
-            named = [known for known in self._unanswered if known[1] == name]
-            call_id = next((known[0] for known in named or self._unanswered), None)
+        """Return the id of the call that a result answers; its own, or None, if there is no such.
+
+        A result whose id no call has answers a call without one.
+        """
+        if not call_id or call_id not in self._ids:
+            left = [
+                known for known in self._unanswered if not call_id or known[0] in self._made_ids
+            ]
+            named = [known for known in left if known[1] == name]
+            call_id = next((known[0] for known in named or left), call_id)
         self._unanswered = [known for known in self._unanswered if known[0] != call_id]
         return call_id
 
