@@ -110,7 +110,8 @@ async def serve_models(configuration: Configuration, model: str, sockets: Listen
             print(f"Serving {entry.id}. Press Ctrl-C to stop.", flush=True)
             notify_service_manager("READY=1")
         except DragomanError as error:
-            failures.append(error)
+            if not running.should_exit:  # else Ctrl-C has unloaded the model
+                failures.append(error)
             running.should_exit = True
 
     loading = asyncio.create_task(preload())
