@@ -165,7 +165,7 @@ class ProgressWatch:
             call.source = call.last_state = None
         return call
 
-    def note_result(self, number: int) -> None:
+    def record_result(self, number: int) -> None:
         """Count the owner as answered if the call was a whole request, not a step before a job."""
         call = self.calls.get(number)
         if call is not None and call.kind == "embed":
