@@ -145,12 +145,12 @@ class ProgressWatch:
         # else clients that cancel after the first token would make a busy engine look hung
         has_new_steps = call.source is not None and call.source.has_changed(call.last_state)
         if is_cancelled and not has_new_steps:
-            self.give_up(number)
+            self.drop_stuck_call(number)
         else:
             self._forget(number)
             self._has_ended_call = True
 
-    def give_up(self, number: int) -> None:
+    def drop_stuck_call(self, number: int) -> None:
         """Remove a call that made no progress."""
         call = self._forget(number)
         if call is not None:
