@@ -30,6 +30,7 @@ CONTENTS = {
     "model.bin": b"PK\x03\x04" + bytes(50),
     "open.jinja": b"{{ x ",
     "empty.txt": b"\n\n",
+    "latin.txt": b"caf\xe9",
     "cert.pem": b"no certificate",
     "bad.yaml": b"entries: [{name: a, kye: b}]",
 }
@@ -198,6 +199,9 @@ COMMANDS = [
     ("create x --from good --template open.jinja", "`template`: The model's chat template is"),
     ("create x --from good --adapter models/good.gguf", "is not an adapter."),
     ("create x -f nowhere", "No such file or directory: nowhere"),
+    ("create x -f latin.txt", "latin.txt is not UTF-8 text."),
+    ("create x --from good --template latin.txt", "latin.txt is not UTF-8 text."),
+    ("serve good --sampling foo=1", "There is no sampling field `foo`.\n"),
     ("engine install sglang", "There is no engine 'sglang' to install. Engines: vllm."),
     ("engine install vllm --device tpu", "Unknown device 'tpu'. Devices: cpu, cuda."),
     ("engine remove vllm", "The engine vllm is not installed."),

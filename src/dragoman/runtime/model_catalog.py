@@ -232,7 +232,7 @@ def report_preset_errors() -> Iterator[None]:
         yield
     except PresetError as error:
         message = str(error)
-        end = "" if message.endswith("?") else "."
+        end = "" if message.endswith(("?", ".")) else "."
         raise StartupError(f"{message[0].upper()}{message[1:]}{end}") from None
 
 
