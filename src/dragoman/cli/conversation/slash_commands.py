@@ -165,7 +165,11 @@ COMMANDS = {
     for command in (
         SlashCommand("/help", "show this list", _show_help),
         SlashCommand("/system [TEXT]", "show or set the system message", _set_system),
-        SlashCommand("/set [NAME VALUE]", "show or set parameters, like temperature 0.3", _set),
+        SlashCommand(
+            "/set [NAME VALUE]",
+            "show or set parameters: temperature 0.3, temperature default",
+            _set,
+        ),
         SlashCommand("/save FILE", "save the conversation as JSON", _save),
         SlashCommand("/load FILE", "continue a saved conversation", _load),
         SlashCommand("/clear", "forget the conversation", _clear),
