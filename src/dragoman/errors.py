@@ -42,9 +42,15 @@ from typing import ClassVar
 from msgspec import Struct
 
 MAX_MESSAGE = 1000  # characters
+MAX_ID = 80  # characters of an id in a message
 ENGINE_FAILURE = "The engine failed while processing this request."
 ENGINE_STOPPED = "The engine has been stopped."
 ENGINE_ENDED_EARLY = "The engine stopped before the answer was finished."
+
+
+def shorten_id(text: str) -> str:
+    """Shorten an id that a client sent, for a message that quotes it."""
+    return text[:MAX_ID]
 
 
 class DragomanError(Exception):

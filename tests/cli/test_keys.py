@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from dragoman import config
+from dragoman.cli.client.connect import choose_key
 from dragoman.keys.digests import format_hash, make_key_owner
 from dragoman.keys.entries import EntryOptions, LimitOptions
 from dragoman.options import list_fields
@@ -71,6 +72,7 @@ def test_the_entry_of_a_key_has_its_digest_and_its_owner(
     [
         (("hash", "bob"), "", "Send the key on standard input."),
         (("hash", "b b"), "key", "`name` must be at most 64"),
+        (("hash", "bob"), "\udcff\n", "The key on standard input is not UTF-8 text."),
         (("make", "bob"), "", "invalid choice"),
     ],
 )
@@ -127,3 +129,29 @@ def test_the_documentation_has_every_field_of_an_entry() -> None:
     section = page.partition("## Keys and limits")[2].partition("\n## ")[0]
     for name in (*list_fields(EntryOptions), *list_fields(LimitOptions)):
         assert f"`{name}`" in section, name
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "key"),
+    [
+        ("keys.txt", b"# mine\n\n  first  \nsecond\n", "first"),
+        ("keys.yaml", b"entries: [{name: me, hash: 'sha256:00'}]\n", None),
+        ("keys.txt", b"# none\n", None),
+    ],
+)
+def test_commands_send_the_first_key_of_a_file(
+    tmp_path: Path, name: str, content: bytes, key: str | None
+) -> None:
+    file = tmp_path / name
+    file.write_bytes(content)
+    assert choose_key(config.Settings(api_key_file=str(file)), admin=False) == key
+
+
+def test_key_file_that_is_not_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "keys.txt").write_bytes(b"caf\xe9")
+    monkeypatch.setenv("DRAGOMAN_API_KEY_FILE", str(tmp_path / "keys.txt"))
+    result = run_command(capsys, "ps", "--port", "9")
+    assert result.code != 0
+    assert result.err.endswith("it is not text in UTF-8.\n")

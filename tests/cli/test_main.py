@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dragoman import config
-from dragoman.cli.main import COMMANDS, build_parser, parse_arguments
+from dragoman.cli.main import COMMANDS, build_parser, main, parse_arguments
 
 PROGRAM = """
 import atexit, json, sys
@@ -73,3 +73,16 @@ def test_help_names_every_command_and_the_prefix_of_variables() -> None:
     for command in COMMANDS:
         assert command.name in text
         assert command.summary.split()[0] in text
+
+
+def test_ctrl_c_during_the_start_is_silent(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dragoman.cli.main.parse_arguments", interrupt)
+    with pytest.raises(SystemExit) as caught:
+        main(["serve"])
+    assert caught.value.code == 130
+    assert capsys.readouterr() == ("", "")

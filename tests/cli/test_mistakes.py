@@ -216,6 +216,8 @@ FILES = [
     ("limits: {memory: 4}", "`limits.memory`: must be at least 1MiB, got 4 bytes; write the unit"),
     ("limits: {memory: 99999999999PB}", "`limits.memory`: must be at most "),
     ("models:\n  5: good.gguf", "dragoman.yaml:2: the name 5 is not text; quote it"),
+    ("models: {'': good.gguf}", "dragoman.yaml:1: a name is empty"),
+    ("store: {path: x}", "there is no setting `path` in `store`. It has url, "),
     ("limits:\n  drain: 5 parsecs", "dragoman.yaml:2: `limits.drain`: expected a duration"),
     ("keys: {api: 123}", "`keys.api`: expected text, or a list of these, got a number"),
     ("keys: {api: [{name: x}]}", "`keys.api`: expected text"),

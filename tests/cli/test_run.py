@@ -155,6 +155,9 @@ def test_slash_commands(scripted: Scripted, tmp_path: Path) -> None:
     engine, server = scripted
     saved = tmp_path / "chat.json"
     (tmp_path / "other.txt").write_text("mine")
+    (tmp_path / "empty.json").write_text('[{"role": "system"}]')
+    parts = [{"type": "text", "text": "Be kind."}]
+    (tmp_path / "parts.json").write_text(json.dumps([{"role": "system", "content": parts}]))
     schema = tmp_path / "schema.json"
     schema.write_text('{"type": "object"}')
     picture = tmp_path / "photo.png"
@@ -177,7 +180,11 @@ def test_slash_commands(scripted: Scripted, tmp_path: Path) -> None:
         ("See ~nobody-here/x.png" + "x" * 300 + ".png", "Hello there!"),
         ("/clear", "empty"),
         ('/system """Be brief."""', "system: Be brief."),
+        ("/system default", "system: not set"),
+        ("/system Be brief.", "system: Be brief."),
+        ("/set verbose default", "verbose +off"),
         ("/sav x", "Did you mean `/save`"),
+        ("/", "There is no command `/`"),
         ("Hi.", "Hello there!"),
         ("/stats", r"3 of them cached(?s:.)*2 answers"),
         ("/save", "needs the name"),
@@ -186,6 +193,9 @@ def test_slash_commands(scripted: Scripted, tmp_path: Path) -> None:
         (f"/save {saved}", "Saved 3 messages"),
         ("/clear", "empty"),
         (f"/load {tmp_path / 'other.txt'}", "is not JSON"),
+        (f"/load {tmp_path / 'empty.json'}", r"messages\[0\].content must be text"),
+        (f"/load {tmp_path / 'parts.json'}", "Loaded 1 message\\."),
+        ("/system", "system: Be kind."),
         (f"/load {saved}", "Loaded 3 messages"),
         ("And again.", "Hello there!"),
         ("/model", r"\* scripted"),

@@ -192,3 +192,13 @@ def test_units_and_aliases_work_in_every_source(place: Path) -> None:
     assert config.load({}, {"DRAGOMAN_MEMORY": "4GB"}).memory == 4 * 10**9
     assert config.load({"memory": "4GB"}, {}).memory == 4 * 10**9
     assert config.load({"memory": 4 * 10**9}, {}).memory == 4 * 10**9
+
+
+def test_directory_of_the_file_that_cannot_be_read(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(place / ("x" * 300)))
+    result = run_command(capsys, "list")
+    assert result.code != 0
+    assert result.err.startswith("dragoman: ")
+    assert result.err.endswith("dragoman.yaml: File name too long\n")

@@ -165,7 +165,7 @@ def test_errors_of_the_server_are_converted(
         assert error.message == (
             "This model's maximum context length is 1000 tokens (it was trained for 131072 tokens; "
             "the server's --context can raise it). However, your messages resulted in 1200 tokens. "
-            "Please shorten it."
+            "Please shorten your messages."
         )
 
 

@@ -98,7 +98,7 @@ class Trial:
 
     def blame(self, *jobs: Job, cause: DeathCause = "crashed", has_token: bool = False) -> None:
         steps = Steps() if has_token else None
-        self.suspects.note_death(make_call(0, "generate", job, steps) for job in jobs)
+        self.suspects.record_death(make_call(0, "generate", job, steps) for job in jobs)
         self.suspects.count_death(cause)
 
     async def run(self, job: Job, *, is_harmless: bool = True) -> None:
@@ -168,7 +168,7 @@ def test_a_kill_counts_only_for_requests_without_a_token(cause: DeathCause, coun
 def test_a_request_that_waits_is_refused_once_the_cause_of_a_death_is_known() -> None:
     async def use(trial: Trial) -> None:
         trial.blame(JOB)
-        trial.suspects.note_death([make_call(0, "generate", JOB)])
+        trial.suspects.record_death([make_call(0, "generate", JOB)])
         async with trial.suspects.try_call(JOB) as outcome:  # before the process has exited
             trial.suspects.count_death("crashed")
             with pytest.raises(PoisonRequest):
@@ -241,7 +241,7 @@ def test_requests_beside_an_owner_that_is_found_are_no_suspects() -> None:
                 calls.append(make_call(1, "generate", JOB))
                 calls[1].owner = "other"
             assert await trial.is_refused(JOB) == (number in (2, 3))
-            trial.suspects.note_death(calls)
+            trial.suspects.record_death(calls)
             trial.suspects.count_death("crashed")
         assert not await trial.is_refused(JOB)
 
@@ -256,7 +256,7 @@ def test_owners_of_answers_that_have_tokens_are_not_counted() -> None:
             poison = make_call(0, "generate", Job(id="a", prompt=[number]))
             answer = make_call(1, "generate", Job(id="b", prompt=[9, number]), Steps())
             poison.owner, answer.owner = "poisoner", "busy"
-            trial.suspects.note_death([poison, answer])
+            trial.suspects.record_death([poison, answer])
             trial.suspects.count_death("crashed")
         trial.suspects.owners.check("busy")
         with pytest.raises(TooManyCrashes):

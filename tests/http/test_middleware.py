@@ -71,6 +71,10 @@ def test_path_in_a_message_is_escaped(server: RunningServer) -> None:
         ("/api/v1/models/", " Did you mean /v1/models?"),
         ("/v1/api/chat", " Did you mean /api/chat?"),
         ("/v1/health/live/", " Did you mean /health/live?"),
+        (
+            "/v1/chat/completions/chat/completions",
+            " Did you mean /v1/chat/completions? The base URL of a client ends in /v1.",
+        ),
         ("/v1/chat/completion", " Did you mean /v1/chat/completions?"),
         ("/v1/chat/complettions", " Did you mean /v1/chat/completions?"),
         ("/v1/response", " Did you mean /v1/responses?"),

@@ -128,7 +128,7 @@ def test_list_shows_both_contexts_and_the_memory(
     assert "MEMORY" in heading
     assert len(rows) == 4
     for row in rows:
-        assert re.search(rf" {context}  .*[MG]B  .*[MG]B", row)
+        assert re.search(rf" {context}  .*[kMG]B  .*[kMG]B", row)
 
 
 def test_list_prints_both_contexts_as_json(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

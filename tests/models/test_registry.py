@@ -161,6 +161,22 @@ def test_broken_file_is_tried_once_until_it_changes(root: Path) -> None:
     run_scenario(root, scenario)
 
 
+def test_served_file_that_was_missing_is_tried_again(root: Path, tmp_path: Path) -> None:
+    file = write_model_file(tmp_path / "served.gguf")
+
+    async def scenario(models: ModelRegistry, loader: FakeLoader) -> None:
+        models.catalog.add(models.catalog.open_path(file), ["mine"])
+        models.catalog.refresh()
+        file.rename(tmp_path / "away")
+        with pytest.raises(ModelBroken, match="No such file"):
+            await models.acquire("mine")
+        (tmp_path / "away").rename(file)
+        (await models.acquire("mine")).release()
+        assert loader.loads == ["served"]
+
+    run_scenario(root, scenario)
+
+
 @pytest.mark.parametrize("error", [ModelBroken("It is odd."), RuntimeError("/secret/path")])
 def test_failed_load_is_not_tried_again(error: Exception, root: Path) -> None:
     async def scenario(models: ModelRegistry, loader: FakeLoader) -> None:

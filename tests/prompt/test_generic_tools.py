@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from dragoman.prompt.renderer import PromptRenderer
-from dragoman.prompt.special_tokens import MixedText, join_texts, trust_text
+from dragoman.prompt.special_tokens import MixedText, join_texts, make_trusted_text
 from dragoman.testing.byte_tokenizer import SPECIALS, ByteTokenizer
 from dragoman.types import Chat, Message, Tool, ToolCall, make_text_content
 from tests.support.paths import TEMPLATES
@@ -79,7 +79,13 @@ def test_joined_texts_know_which_parts_are_ours() -> None:
     plain = join_texts(["a", "b"], "-")
     assert (plain, type(plain)) == ("a-b", str)
     mixed = join_texts(
-        [join_texts(["a", trust_text("<b>")]), "", trust_text("<c>"), trust_text("<d>")], "-"
+        [
+            join_texts(["a", make_trusted_text("<b>")]),
+            "",
+            make_trusted_text("<c>"),
+            make_trusted_text("<d>"),
+        ],
+        "-",
     )
     assert mixed == "a<b>--<c>-<d>"
     assert isinstance(mixed, MixedText)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dragoman.prompt import conversation
 from dragoman.prompt.conversation import arrange_messages
-from dragoman.prompt.special_tokens import join_texts, trust_text
+from dragoman.prompt.special_tokens import join_texts, make_trusted_text
 from dragoman.prompt.template.capabilities import TemplateCapabilities
 from dragoman.prompt.tool_results import match_results
 from dragoman.prompt.turn import Turn
@@ -197,7 +197,7 @@ def test_separate_calls_have_their_results_right_after_them(
             assert turn.tool_call_id == last or unmatched
 
 
-texts = st.sampled_from(["", "x", "y"]) | st.just(join_texts([trust_text("<o>"), "z"]))
+texts = st.sampled_from(["", "x", "y"]) | st.just(join_texts([make_trusted_text("<o>"), "z"]))
 any_turns = st.builds(
     Turn,
     role=st.sampled_from(["user", "assistant"]),

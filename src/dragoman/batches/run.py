@@ -5,8 +5,8 @@ answer is stored before the next line takes its place. A line that is refused be
 reached or the server is busy is sent again later. When the batch is cancelled or expires, the lines
 in progress are cancelled, and every line without an answer gets an error.
 
-A batch can begin anywhere on this way: its status and the answers in the store say where its last
-server stopped.
+A batch can continue at any of these stages: its status and the answers in the store say where its
+last server stopped.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class BatchRun:
             yield line
 
     async def _answer(self, number: int, line: BatchLine) -> None:
-        answer = reject(line) if line.rejected else await self._send(line)
+        answer = make_rejection(line) if line.rejected else await self._send(line)
         make = partial(make_result, number, line, answer)
         is_large = len(answer.body) > LARGE_BODY
         await self._record(line, await run_in_worker(make) if is_large else make())
@@ -258,7 +258,7 @@ def make_result(number: int, line: BatchLine, answer: LineAnswer) -> LineResult:
     return LineResult(number, data, usage=batches.read_usage(answer.body))
 
 
-def reject(line: BatchLine) -> LineAnswer:
-    """Answer a line that asks for what a batch does not support."""
+def make_rejection(line: BatchLine) -> LineAnswer:
+    """Make the answer to a line that asks for what a batch does not support."""
     error = Unsupported(f"`{line.rejected}` is not supported in a batch.", param=line.rejected)
     return LineAnswer(error.status, "", DIALECT.encode_error(error, ""))

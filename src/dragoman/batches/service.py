@@ -22,7 +22,14 @@ from typing import TYPE_CHECKING
 from msgspec import Raw, Struct
 
 from dragoman.batches.run import BatchEnvironment, BatchRun, SendRequest
-from dragoman.errors import BadRequest, DragomanError, InvalidValue, NotFound, Overloaded
+from dragoman.errors import (
+    BadRequest,
+    DragomanError,
+    InvalidValue,
+    NotFound,
+    Overloaded,
+    shorten_id,
+)
 from dragoman.files import FileService
 from dragoman.protocols import batches
 from dragoman.protocols.batches import BatchObject, BatchUsage, LineProblem, NewBatch, RequestCounts
@@ -40,7 +47,6 @@ CLAIM_INTERVAL = 5.0  # seconds
 CANCEL_INTERVAL = 0.5  # seconds
 MAX_UNFINISHED = 100  # batches of one owner
 MAX_RUNNING = 4  # batches of one owner that a server runs at once
-MAX_ID_IN_ERROR = 80
 RETRY_AFTER = 60.0  # seconds
 
 
@@ -228,7 +234,7 @@ def _add(tx: Transaction, row: StoredBatch) -> None:
     file = tx.files.get(row.owner, row.input_file)
     if file is None:
         raise InvalidValue(
-            f"There is no file `{row.input_file[:MAX_ID_IN_ERROR]}`.", param="input_file_id"
+            f"There is no file `{shorten_id(row.input_file)}`.", param="input_file_id"
         )
     if file.purpose != "batch":
         raise InvalidValue(
@@ -243,7 +249,7 @@ def _add(tx: Transaction, row: StoredBatch) -> None:
 
 
 def _make_not_found(batch: str) -> NotFound:
-    return NotFound(f"There is no batch `{batch[:MAX_ID_IN_ERROR]}`.", param="batch_id")
+    return NotFound(f"There is no batch `{shorten_id(batch)}`.", param="batch_id")
 
 
 def make_batch_object(row: StoredBatch) -> BatchObject:

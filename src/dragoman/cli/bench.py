@@ -115,6 +115,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
         streams = arguments.streams or bench.choose_streams()
         if max(streams) > MAX_STREAMS:
             raise CommandFailed(f"--streams can be at most {MAX_STREAMS}.")
+        bench.check_lengths(lengths)
         bench.warm_up()
         results = []
         for length in lengths:
@@ -148,6 +149,15 @@ class Bench:
         """Return the default prompt lengths that fit into the context."""
         room = (self._card.context_length or max(PROMPT_LENGTHS) * 2) - self._tokens
         return [length for length in PROMPT_LENGTHS if length < room] or [max(1, room // 2)]
+
+    def check_lengths(self, lengths: list[int]) -> None:
+        """Refuse prompts that leave no room for an answer in the context."""
+        context = self._card.context_length
+        if context is not None and max(lengths) + self._tokens > context:
+            raise CommandFailed(
+                f"Prompts of {max(lengths)} tokens and answers of {self._tokens} do not fit into "
+                f"the context of {context} tokens: choose less with --prompt and --tokens."
+            )
 
     def choose_streams(self) -> list[int]:
         slots = self._card.slots or DEFAULT_STREAMS

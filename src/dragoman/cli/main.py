@@ -232,11 +232,14 @@ def suggest_name(name: str, known: Iterable[str]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    replace_closed_streams()
-    parsed = parse_arguments(arguments)
-    from dragoman.cli.console.execute import execute  # which `--help` does not need
+    try:
+        replace_closed_streams()
+        parsed = parse_arguments(arguments)
+        from dragoman.cli.console.execute import execute  # which `--help` does not need
 
-    execute(parsed)
+        execute(parsed)
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 def replace_closed_streams() -> None:

@@ -9,6 +9,7 @@ import os
 from typing import TYPE_CHECKING
 
 from dragoman.cli.console.flags import add_flags, add_usage, list_server_settings
+from dragoman.cli.console.text import print_status
 from dragoman.cli.models.pull import choose_model
 from dragoman.cli.serving.log_handler import configure_logging
 from dragoman.config import Configuration, Settings
@@ -91,9 +92,9 @@ async def serve_models(configuration: Configuration, model: str, sockets: Listen
     def announce(url: str) -> None:
         if predecessor is None:
             doing = f"loading {name}" if name else "waiting for the upstream server"
-            print(f"Listening on {url} ({doing})", flush=True)
+            print_status(f"Listening on {url} ({doing})")
         else:
-            print(f"Listening on {url}", flush=True)
+            print_status(f"Listening on {url}")
             predecessor.confirm()
 
     running = server.make_server(app, settings, announce)
@@ -107,10 +108,11 @@ async def serve_models(configuration: Configuration, model: str, sockets: Listen
             entry = await load_startup_model(models, settings, may_wait=may_wait)
             app.readiness.end_startup(entry.id)
             server.tune_process()
-            print(f"Serving {entry.id}. Press Ctrl-C to stop.", flush=True)
+            print_status(f"Serving {entry.id}. Press Ctrl-C to stop.")
             notify_service_manager("READY=1")
         except DragomanError as error:
-            failures.append(error)
+            if not running.should_exit:  # else Ctrl-C has unloaded the model
+                failures.append(error)
             running.should_exit = True
 
     loading = asyncio.create_task(preload())

@@ -14,6 +14,7 @@ exist is an error.
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -22,7 +23,12 @@ from typing import TypeAlias
 from dragoman.config.paths import get_config_dir
 from dragoman.config.settings import GROUPS, Settings
 from dragoman.options import InvalidOption, OptionField, list_fields, parse_value, suggest
-from dragoman.options.yaml_file import YamlFile, YamlFileError, read_yaml_file
+from dragoman.options.yaml_file import (
+    YamlFile,
+    YamlFileError,
+    describe_wrong_name,
+    read_yaml_file,
+)
 
 FILE_NAME = "dragoman.yaml"
 MODELS = "models"  # the section that holds no settings
@@ -36,7 +42,16 @@ class ConfigFileError(ValueError):
 def find_file(environment: Mapping[str, str]) -> Path | None:
     """Return the configuration file of this directory, else of the user, if there is one."""
     places = (Path(FILE_NAME), get_config_dir(environment) / FILE_NAME)
-    return next((path for path in places if path.is_file()), None)
+    return next((path for path in places if _is_file(path)), None)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:  # such as a directory on the way that may not be searched
+        raise ConfigFileError(f"{path}: {error.strerror}") from None
 
 
 def name_key(field: OptionField) -> tuple[str, str]:
@@ -86,10 +101,8 @@ def read_config_file(path: Path) -> dict[str, tuple[object, str]]:
 
 def _check_model_names(file: YamlFile, models: Mapping[object, object]) -> None:
     for name in models:
-        if not isinstance(name, str):
-            raise ConfigFileError(
-                f"{file.locate(MODELS, str(name))}: the name {name!r} is not text; quote it"
-            )
+        if problem := describe_wrong_name(name):
+            raise ConfigFileError(f"{file.locate(MODELS, str(name))}: {problem}")
 
 
 def make_locator(path: Path, *section: str) -> Callable[..., str]:
@@ -179,7 +192,8 @@ def _explain_key(section: str, key: str, sections: Sections) -> str:
     if field is None and (close := suggest(key, sections[section])):
         return message + close
     if field is None:
-        close = suggest(key, [name for keys in sections.values() for name in keys if name])
+        names = [name for keys in sections.values() for name in keys if name]
+        close = suggest(key, names, min_similarity=0.75)
         field = _find_setting(close.split("`")[1], sections) if close else None
     if field is None:
         return f"{message} It has {', '.join(sections[section])}."

@@ -101,15 +101,15 @@ def load_configuration(
     given, origins = _read_variables(environment)
     for name, value in _read_flags(flags).items():
         given[name], origins[name] = value, Origin("flag", name_flag(list_settings()[name]))
-    file = Path(str(given["config"])) if given.get("config") else None
-    if file is None and search:
-        file = find_file(environment)
     values: dict[str, object] = {}
+    try:
+        file = Path(str(given["config"])) if given.get("config") else None
+        if file is None and search:
+            file = find_file(environment)
+        entries = {} if file is None else read_config_file(file)
+    except ConfigFileError as error:
+        raise SettingsError(str(error)) from None
     if file is not None:
-        try:
-            entries = read_config_file(file)
-        except ConfigFileError as error:
-            raise SettingsError(str(error)) from None
         for name, (value, where) in entries.items():
             values[name] = value
             origins.setdefault(name, Origin("file", where))

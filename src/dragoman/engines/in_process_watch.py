@@ -123,7 +123,7 @@ class InProcessWatch:
 
     def remove(self, call: RunningCall) -> None:
         if self._limits.pop(call.number).expired():
-            self._watch.give_up(call.number)
+            self._watch.drop_stuck_call(call.number)
         else:
             self._watch.remove(call.number, is_cancelled=False)
 

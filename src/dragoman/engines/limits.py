@@ -68,7 +68,7 @@ def make_context_overflow(
         more = f" (it was trained for {trained} tokens; the server's --context can raise it)"
     return ContextOverflow(
         f"This model's maximum context length is {context} tokens{more}. However, your {param} "
-        f"resulted in {length}. Please shorten it.",
+        f"resulted in {length}. Please shorten your {param}.",
         param=param,
     )
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from dragoman.errors import NotFound
+from dragoman.errors import NotFound, shorten_id
 from dragoman.files.upload import FileLimits, Upload, delete_file
 from dragoman.store.batches.rows import StoredFile
 from dragoman.store.rows import Page
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from dragoman.store.store import Store
 
 READ_BYTES = 256 << 10  # that are read from the store at once
-MAX_ID_IN_ERROR = 80
 
 
 class FileService:
@@ -40,7 +39,7 @@ class FileService:
         store = await self._get_store()
         row = await store.read(lambda tx: tx.files.get(owner, file))
         if row is None:
-            raise NotFound(f"There is no file `{file[:MAX_ID_IN_ERROR]}`.", param="file_id")
+            raise NotFound(f"There is no file `{shorten_id(file)}`.", param="file_id")
         return row
 
     async def list_page(self, owner: str, page: Page, purpose: str | None) -> list[StoredFile]:
@@ -51,7 +50,7 @@ class FileService:
         """Delete a file, or raise `NotFound`; `FileInUse` if a batch still reads it."""
         store = await self._get_store()
         if not await delete_file(store, owner, file):
-            raise NotFound(f"There is no file `{file[:MAX_ID_IN_ERROR]}`.", param="file_id")
+            raise NotFound(f"There is no file `{shorten_id(file)}`.", param="file_id")
 
     async def read_chunks(self, file: str) -> AsyncIterator[bytes]:
         """Yield the content of a file piece by piece; the caller knows that it may be read."""

@@ -220,6 +220,9 @@ class Router:
     def _suggest_path(self, path: str) -> str:
         """Return a question that suggests the same path with another base, or a similar path."""
         rest = BASE.sub("", path).rstrip("/")
+        for position in range(1, len(rest)):  # a base URL that ends with the path of a route
+            if rest[position] == "/" and {rest[:position], rest[position:]} <= self._exact.keys():
+                return f" Did you mean /v1{rest[position:]}? The base URL of a client ends in /v1."
         for known in (f"/v1{rest}", rest):
             if known in self._exact:
                 return f" Did you mean {known}?"

@@ -22,17 +22,9 @@ _LIKE_YAML = re.compile(r"\s*(?:-\s+)?(?:entries|name|hash|key|routes|models|lim
 
 def read_key_file(path: Path, default_limits: KeyLimits = NO_LIMITS) -> list[KeyEntry]:
     """Read the keys of a file, or raise `KeyFileError`."""
-    if path.suffix.lower() in (".yaml", ".yml"):
+    if _is_yaml(path):
         return _read_yaml(path, default_limits)
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        reason = error.strerror or error
-        raise KeyFileError(f"--api-key-file: cannot read {str(path)!r}: {reason}") from None
-    except UnicodeDecodeError:
-        raise KeyFileError(
-            f"--api-key-file: cannot read {str(path)!r}: it is not text in UTF-8"
-        ) from None
+    lines = _read_lines(path)
     for number, line in enumerate(lines, 1):
         if _LIKE_YAML.match(line):
             raise KeyFileError(
@@ -41,8 +33,33 @@ def read_key_file(path: Path, default_limits: KeyLimits = NO_LIMITS) -> list[Key
     return [
         make_plain_entry(line, where=f"{path}:{number}", limits=default_limits)
         for number, line in enumerate(lines, 1)
-        if line.strip() and not line.strip().startswith("#")
+        if _is_key(line)
     ]
+
+
+def read_plain_keys(path: Path) -> list[str]:
+    """Return the keys that a file has one per line; the entries of YAML have digests instead."""
+    return [] if _is_yaml(path) else [line.strip() for line in _read_lines(path) if _is_key(line)]
+
+
+def _is_yaml(path: Path) -> bool:
+    return path.suffix.lower() in (".yaml", ".yml")
+
+
+def _is_key(line: str) -> bool:
+    return bool(line.strip()) and not line.strip().startswith("#")
+
+
+def _read_lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        reason = error.strerror or error
+        raise KeyFileError(f"--api-key-file: cannot read {str(path)!r}: {reason}") from None
+    except UnicodeDecodeError:
+        raise KeyFileError(
+            f"--api-key-file: cannot read {str(path)!r}: it is not text in UTF-8"
+        ) from None
 
 
 def _read_yaml(path: Path, default_limits: KeyLimits) -> list[KeyEntry]:

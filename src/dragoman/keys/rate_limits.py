@@ -73,7 +73,7 @@ class RateBucket:
         """Take this much, whether it is left or not."""
         self._level = self._refill() - amount
 
-    def give_back(self, amount: float) -> None:
+    def refund(self, amount: float) -> None:
         self._level = min(float(self.limit), self._refill() + amount)
 
     def compute_wait(self, amount: float) -> float:
@@ -182,7 +182,7 @@ class TokenReservation:
         if bucket is None:
             return
         if used <= self._tokens:
-            bucket.give_back(self._tokens - used)
+            bucket.refund(self._tokens - used)
         else:
             bucket.overdraw(used - self._tokens)
 

@@ -18,7 +18,7 @@ from dragoman.mcp.url_guard import (
     Endpoint,
     UrlGuard,
     UrlRejected,
-    normalise_host,
+    normalize_host,
     parse_endpoint,
 )
 from dragoman.telemetry.record import get_record
@@ -81,7 +81,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
             return await self._inner.handle_async_request(request)
         url, host = request.url, _get_host(request.url)
         endpoint = Endpoint(
-            normalise_host(f"[{host}]" if ":" in host else host),
+            normalize_host(f"[{host}]" if ":" in host else host),
             url.port or DEFAULT_PORTS[url.scheme],
         )
         *others, last = await self._get_addresses(self._guard, endpoint)

@@ -67,10 +67,10 @@ def parse_endpoint(url: str) -> Endpoint:
     port = int(match["port"] or DEFAULT_PORTS[match["scheme"]])
     if not 0 < port < 65536:
         raise UrlRejected("The port of the URL must be between 1 and 65535.")
-    return Endpoint(normalise_host(match["host"]), port)
+    return Endpoint(normalize_host(match["host"]), port)
 
 
-def normalise_host(text: str) -> str:
+def normalize_host(text: str) -> str:
     """Return a host in the one spelling that every URL parser understands alike."""
     host = text.lower()
     bracketed = _IPV6.fullmatch(host)
@@ -105,7 +105,7 @@ def parse_allowed_host(text: str) -> tuple[str, int | None]:
     if port is not None and not 0 < port < 65536:
         raise error
     try:
-        return normalise_host(host), port
+        return normalize_host(host), port
     except UrlRejected:
         raise error from None
 

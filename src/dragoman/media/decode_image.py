@@ -37,7 +37,7 @@ _DECODE_ERRORS = (
 
 
 def decode_image(data: bytes, name: str, max_pixels: int, max_side: int) -> tuple[bytes, int, int]:
-    """Return the bytes of a normalised PNG, its width and its height."""
+    """Return the bytes of a normalized PNG, its width and its height."""
     if name not in FORMATS:
         raise MediaError("format", "is not of a known format.")
     Image.MAX_IMAGE_PIXELS = None  # the size is checked before anything is decoded
@@ -48,15 +48,15 @@ def decode_image(data: bytes, name: str, max_pixels: int, max_side: int) -> tupl
             if name == "JPEG":
                 image.draft(None, (max_side, max_side))  # decodes large pictures at half size
             image.load()
-            normalised = normalise(image, max_side)
+            normalized = normalize_image(image, max_side)
     except _DECODE_ERRORS:  # messages of the library contain addresses: they are dropped
         raise MediaError("parse", f"is not a valid {name}.") from None
     buffer = io.BytesIO()
-    normalised.save(buffer, "PNG", compress_level=PNG_LEVEL)
-    return buffer.getvalue(), normalised.width, normalised.height
+    normalized.save(buffer, "PNG", compress_level=PNG_LEVEL)
+    return buffer.getvalue(), normalized.width, normalized.height
 
 
-def normalise(image: Image.Image, max_side: int) -> Image.Image:
+def normalize_image(image: Image.Image, max_side: int) -> Image.Image:
     orientation = read_orientation(image)
     if image.mode in _LINEAR_MODES and "transparency" not in image.info:
         image = shrink(image, max_side)  # first, because converted pixels take more memory

@@ -1,10 +1,10 @@
 """Reads the media of a chat: each image and audio part gets its `MediaItem`, files become text.
 
 The checks come in the order of the package's description, cheapest first, and each problem is a 400
-with the code of OpenAI's API and the path of the part. A kind of media that cannot be read here at
-all is rejected by name. In a tool result that, and a reference to what cannot be had here, stays as
-it is, and a sentence stands in its place in the prompt: an agent sends its whole history every time
-and could never continue.
+with the code of OpenAI's API and the path of the part. A kind of media that this server cannot read
+is rejected by name. Tool results are an exception: an agent sends its whole history every time and
+could never continue. There, a part that cannot be read, or whose URL or file cannot be fetched,
+stays as it is, and the prompt has a sentence in its place.
 
 Decoded items are cached within one owner, because agents send the same screenshots again and again.
 """
@@ -211,7 +211,7 @@ class MediaService:
     async def _decode(
         self, data: bytes, media_format: MediaFormat, detail: str | None, owner: str
     ) -> MediaItem:
-        """Decode a picture or sound, unless it was decoded lately."""
+        """Decode a picture or sound, unless it was decoded recently."""
         limits = self.limits
         side = min(LOW_DETAIL, limits.side) if detail == "low" else limits.side
         if media_format.kind == "image":

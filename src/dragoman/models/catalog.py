@@ -165,7 +165,7 @@ class ModelCatalog:
     def refresh(self) -> None:
         """Scan the disk again. Blocks; one scan runs at a time."""
         with self._lock:
-            added = list(map(_renew_stamp, self.added))
+            added = list(map(_describe_again, self.added))
             mapped = list(self._read_mapped())
             scanned = self.scan(self.root) if self.root is not None else []
             named = [source for source in mapped if source.options.parent is None]
@@ -341,11 +341,16 @@ def _make_upstream_stamp() -> FileStamp:
     return ("upstream", int(time.monotonic() / UPSTREAM_RETRY), 0)
 
 
-def _renew_stamp(source: ModelSource) -> ModelSource:
-    """Return the source as it is now; only the files of local models change."""
-    if source.kind != "remote":
+def _describe_again(source: ModelSource) -> ModelSource:
+    """Return a model that the operator added as it is now: its file may have changed."""
+    if source.kind == "remote":
+        return msgspec.structs.replace(source, stamp=_make_upstream_stamp())
+    if source.path == Path():  # an engine without a file
         return source
-    return msgspec.structs.replace(source, stamp=_make_upstream_stamp())
+    current = describe_version(source.path, read_stamp(source.path))
+    return msgspec.structs.replace(
+        current, id=source.id, aliases=source.aliases, options=source.options
+    )
 
 
 def _find_model_files(root: Path) -> Iterator[Path]:

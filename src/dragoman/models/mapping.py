@@ -26,7 +26,12 @@ from dragoman.engines.options import EngineOptions
 from dragoman.engines.remote.options import SHARED_FIELDS
 from dragoman.models.output_format import check_names
 from dragoman.options import Setting, parse_options
-from dragoman.options.yaml_file import YamlFile, YamlFileError, read_yaml_file
+from dragoman.options.yaml_file import (
+    YamlFile,
+    YamlFileError,
+    describe_wrong_name,
+    read_yaml_file,
+)
 from dragoman.presets import ExampleMessage, SharedOptions, expand_preset, parse_preset
 from dragoman.types import Json
 
@@ -205,8 +210,9 @@ def parse_entries(
     """Parse the entries of models; `locate` returns file and line of a key."""
     entries: ModelEntries = {}
     for name, value in models.items():
-        if not isinstance(name, str) or not name.strip():
-            raise MappingError(f"{locate(str(name))}: the name {name!r} is not text; quote it")
+        problem = describe_wrong_name(name)
+        if problem or not isinstance(name, str):
+            raise MappingError(f"{locate(str(name))}: {problem}")
         try:
             entries[name.strip()] = _parse_entry(value, directory)
         except (ValueError, RuntimeError) as error:

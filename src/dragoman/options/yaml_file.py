@@ -79,6 +79,13 @@ def read_yaml_file(path: Path) -> YamlFile:
     return YamlFile(path, content, lines)
 
 
+def describe_wrong_name(name: object) -> str | None:
+    """Say what is wrong with a key that names something; None if nothing is."""
+    if not isinstance(name, str):
+        return f"the name {name!r} is not text; quote it"
+    return None if name.strip() else "a name is empty"
+
+
 def _parse(path: Path, loader: yaml.SafeLoader | FastLoader) -> tuple[object, dict[KeyPath, int]]:
     """Return the content of a file, and the line of each key."""
     lines: dict[KeyPath, int] = {}

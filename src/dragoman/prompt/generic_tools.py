@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from dragoman.prompt.special_tokens import join_texts, trust_text
+from dragoman.prompt.special_tokens import join_texts, make_trusted_text
 from dragoman.prompt.template.capabilities import TemplateTool
 from dragoman.prompt.turn import Turn
 from dragoman.types import ToolCall
@@ -49,7 +49,7 @@ def add_tool_prompt(turns: Sequence[Turn], tools: Iterable[TemplateTool]) -> lis
     """Describe the tools in the first system message; add one if there is none."""
     before, _, after = TOOL_PROMPT.partition("%s")
     lines = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
-    text = join_texts([trust_text(before), lines, trust_text(after)])
+    text = join_texts([make_trusted_text(before), lines, make_trusted_text(after)])
     if turns and turns[0].role in SYSTEM_ROLES:
         system = turns[0].text
         joined = join_texts([system, text], "\n\n") if system else text
@@ -65,7 +65,7 @@ def write_calls(turn: Turn) -> Turn:
 
 def _write_call(call: ToolCall) -> str:
     name = json.dumps(call.name, ensure_ascii=False)
-    start, between, end = map(trust_text, CALL)
+    start, between, end = map(make_trusted_text, CALL)
     return join_texts([start, name, between, _write_arguments(call), end])
 
 
@@ -81,6 +81,6 @@ def _write_arguments(call: ToolCall) -> str:
 
 def write_results(results: Iterable[Turn]) -> Turn:
     """Write consecutive results as one user turn."""
-    start, end = map(trust_text, RESULT)
+    start, end = map(make_trusted_text, RESULT)
     texts = [join_texts([start, result.text, end]) for result in results]
     return Turn(role="user", text=join_texts(texts, "\n"))

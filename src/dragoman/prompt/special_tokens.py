@@ -150,7 +150,7 @@ class MixedText(str):
         return mixed
 
 
-def trust_text(text: str) -> MixedText:
+def make_trusted_text(text: str) -> MixedText:
     """Return a text of our own, in which special tokens are read as such."""
     return MixedText([(text, True)])
 

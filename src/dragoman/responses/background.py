@@ -172,7 +172,7 @@ class BackgroundRuns:
                 if background.is_cancelled:
                     raise ResponseCancelled("The response was cancelled.")
                 feed.push(run.start())
-                # the status need not be stored: its end will be, or the sweep fails it
+                # not essential: the end is stored, too, or maintenance marks it as failed
                 with suppress(Unavailable):
                     row = run.make_row()
                     await store.write(

@@ -19,6 +19,7 @@ from dragoman.errors import (
     ItemNotFound,
     PreviousResponseNotFinished,
     PreviousResponseNotFound,
+    shorten_id,
 )
 from dragoman.protocols.responses import DecodedRequest, get_references
 from dragoman.protocols.responses.types import Item
@@ -97,7 +98,7 @@ def _is_incomplete_call(item: Item) -> bool:
 
 def _make_missing_error(response: str) -> BadRequest:
     return PreviousResponseNotFound(
-        f"There is no response `{response[:80]}` to continue.",
+        f"There is no response `{shorten_id(response)}` to continue.",
         param="previous_response_id",
     )
 
@@ -121,7 +122,7 @@ async def _load_conversation(conversation: str, owner: str, state: PersistentSta
         page = await load_page(after)
         if page is None:
             raise ConversationNotFound(
-                f"There is no conversation `{conversation[:80]}`.",
+                f"There is no conversation `{shorten_id(conversation)}`.",
                 param="conversation",
             )
         items += await asyncio.to_thread(_decode_items, page)
@@ -168,7 +169,7 @@ def drop_repeated_items(request: DecodedRequest, history: list[Item]) -> Decoded
 
 def make_duplicate_error(item: str, param: str) -> BadRequest:
     return DuplicateItem(
-        f"The conversation has another item `{item[:80]}`: omit the id, or use a new one.",
+        f"The conversation has another item `{shorten_id(item)}`: omit the id, or use a new one.",
         param=param,
     )
 
@@ -191,7 +192,7 @@ async def resolve_references(
             items.append(item)
         elif item["id"] not in known:
             raise ItemNotFound(
-                f"There is no item `{str(item['id'])[:80]}`.",
+                f"There is no item `{shorten_id(str(item['id']))}`.",
                 param=f"input[{index}]",
             )
         elif item["id"] not in in_history:  # items of the history are not repeated

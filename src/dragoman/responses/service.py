@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.errors import BadRequest, DragomanError, NotFound
+from dragoman.errors import BadRequest, DragomanError, NotFound, shorten_id
 from dragoman.mcp.types import McpServer, ToolClient
 from dragoman.pipeline import pipeline
 from dragoman.protocols import responses
@@ -174,7 +174,7 @@ class ResponseService:
         store = await self._state.get_store()
         row = await store.read(lambda tx: tx.responses.get(owner, response))
         if row is None:
-            raise NotFound(f"There is no response `{response[:80]}`.", param="response_id")
+            raise NotFound(f"There is no response `{shorten_id(response)}`.", param="response_id")
         return row
 
     async def get(self, owner: str, response: str) -> bytes:
@@ -204,7 +204,7 @@ class ResponseService:
         if not await self.delete_with_turns(
             owner, [response], lambda: store.delete(lambda tx: tx.delete_response(owner, response))
         ):
-            raise NotFound(f"There is no response `{response[:80]}`.", param="response_id")
+            raise NotFound(f"There is no response `{shorten_id(response)}`.", param="response_id")
 
     async def delete_with_turns(
         self, owner: str, sources: Sequence[str], delete: Callable[[], Awaitable[bool]]

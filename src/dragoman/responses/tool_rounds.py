@@ -23,6 +23,7 @@ from dragoman.errors import (
     SchemaTooComplex,
     TemplateRejected,
     UnsupportedKeyword,
+    shorten_id,
 )
 from dragoman.mcp.types import (
     ListedTool,
@@ -132,9 +133,9 @@ class RemoteTools:
         allowed = {(origin.server_label, origin.name) for origin in self.tool_origins.values()}
         for item in requests:
             if (item["server_label"], item["name"]) not in allowed:
+                name = shorten_id(str(item["name"]))
                 raise BadRequest(
-                    f"The tool `{str(item['name'])[:80]}` of an approved call is not allowed.",
-                    param="tools",
+                    f"The tool `{name}` of an approved call is not allowed.", param="tools"
                 )
         self._approved = list(requests)
 
@@ -303,7 +304,7 @@ def find_approved_calls(
             continue
         if request_id not in requests:
             raise BadRequest(
-                f"There is no approval request `{request_id[:80]}`.",
+                f"There is no approval request `{shorten_id(request_id)}`.",
                 param=f"input[{index}].approval_request_id",
             )
         label = requests[request_id]["server_label"]

@@ -191,7 +191,7 @@ def build_engine_runtime(engine: object, options: Mapping[str, object]) -> Runti
     """Build a runtime around one engine that the caller made and closes."""
     configuration = config.load_configuration(_rename_aliases(options))
     config.log_warnings(configuration)
-    settings = _embed(configuration.settings)
+    settings = _make_embedded_settings(configuration.settings)
     if settings.models:
         log.warning(
             "%s: `models` has no effect, because a program brings the engine", settings.config
@@ -210,7 +210,10 @@ def build_engine_runtime(engine: object, options: Mapping[str, object]) -> Runti
         model.shares_cache = bool(settings.shared_cache)
         model.public_prompts = settings.public_prompt
     return build_runtime(
-        models, settings, options.get("tracer_provider"), lambda: _embed(configuration.reload())
+        models,
+        settings,
+        options.get("tracer_provider"),
+        lambda: _make_embedded_settings(configuration.reload()),
     )
 
 
@@ -233,7 +236,7 @@ def _open_audit_log(path: str) -> AuditLog:
         ) from None
 
 
-def _embed(settings: Settings) -> Settings:
+def _make_embedded_settings(settings: Settings) -> Settings:
     """Return the settings of a server in a program: it writes no file unless asked to."""
     return settings if settings.store else replace(settings, store="sqlite://")
 

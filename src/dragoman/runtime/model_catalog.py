@@ -25,7 +25,7 @@ from dragoman.engines.options import EngineOptions
 from dragoman.engines.remote.options import OWN_FIELDS, UPSTREAM_FIELDS
 from dragoman.errors import DragomanError, StartupError, Unavailable
 from dragoman.models.catalog import ModelCatalog, ModelSource, list_names
-from dragoman.models.downloads.hub import format_hub_name, is_hub_name
+from dragoman.models.downloads.hub import format_hub_name, is_hub_name, translate_hub_name
 from dragoman.models.loaders.loader import check_engine_name
 from dragoman.models.mapping import (
     MappingError,
@@ -159,19 +159,20 @@ def is_model_directory(name: str) -> bool:
 
 
 def make_unknown_model_error(catalog: ModelCatalog, name: str) -> StartupError:
+    kind = "model"
     try:
         os.stat(os.path.expanduser(name))
     except (FileNotFoundError, ValueError):
-        pass
+        if name.endswith(".gguf") or name.startswith(("/", "./", "../", "~")):
+            kind = "file"
     except OSError as error:
         if error.errno != errno.ENAMETOOLONG:
             return StartupError(f"The model {name!r} cannot be read: {error.strerror}.")
-    if is_hub_name(name):
+    if is_hub_name(name := translate_hub_name(name)):
         return StartupError(
             f"{name!r} is not installed. Download it from Hugging Face with "
             f"`dragoman pull {format_hub_name(name)}`, or add --pull to `dragoman serve`."
         )
-    kind = "file" if name.endswith(".gguf") else "model"
     hint = catalog.suggest(name)
     if drive := WINDOWS_PATH.match(name):
         path = name[drive.end() :].replace("\\", "/")
@@ -231,7 +232,7 @@ def report_preset_errors() -> Iterator[None]:
         yield
     except PresetError as error:
         message = str(error)
-        end = "" if message.endswith("?") else "."
+        end = "" if message.endswith(("?", ".")) else "."
         raise StartupError(f"{message[0].upper()}{message[1:]}{end}") from None
 
 

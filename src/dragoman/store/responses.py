@@ -24,7 +24,7 @@ from sqlalchemy import (
     update,
 )
 
-from dragoman.errors import BadRequest, PreviousResponseNotFound
+from dragoman.errors import BadRequest, PreviousResponseNotFound, shorten_id
 from dragoman.store.limits.write_meter import WriteMeter
 from dragoman.store.rows import ROW, RUNNING, NumberedFrames, Status, StoredResponse
 from dragoman.store.tables import (
@@ -278,7 +278,7 @@ def _make_incomplete_chain_error(response: str, length: int) -> BadRequest:
     if length > MAX_CHAIN:
         reason = f"its history has more than {MAX_CHAIN:,} responses"
     return PreviousResponseNotFound(
-        f"The response `{response[:80]}` cannot be continued: {reason}.",
+        f"The response `{shorten_id(response)}` cannot be continued: {reason}.",
         param="previous_response_id",
     )
 

@@ -11,6 +11,7 @@ from dragoman.cli.client.client import DragomanClient
 from dragoman.cli.client.local_transport import LocalTransport
 from dragoman.cli.client.server_transport import ClientTls, ServerTransport
 from dragoman.cli.client.transport import RequestFailed
+from dragoman.cli.console.errors import CommandFailed
 from dragoman.cli.models.pull import choose_model
 from dragoman.config import Settings
 from dragoman.options import mask_password
@@ -110,8 +111,13 @@ def choose_key(settings: Settings, admin: bool) -> str | None:
     """Return the key to send: an admin key is only sent where it is needed."""
     keys = [*settings.api_key]
     if settings.api_key_file and not keys:
-        lines = map(str.strip, Path(settings.api_key_file).read_text().splitlines())
-        keys = [line for line in lines if line and not line.startswith("#")]
+        from dragoman.keys.entries import KeyFileError
+        from dragoman.keys.key_file import read_plain_keys
+
+        try:
+            keys = read_plain_keys(Path(settings.api_key_file))
+        except KeyFileError as error:
+            raise CommandFailed(f"{error}.") from None
     order = [*settings.admin_key, *keys] if admin else [*keys, *settings.admin_key]
     return next(iter(order), None)
 

@@ -43,8 +43,6 @@ def execute(parsed: argparse.Namespace) -> None:
         log.debug("a system call failed", exc_info=error)
         where = f": {error.filename}" if error.filename else ""
         sys.exit(f"dragoman: {error.strerror or error}{where}")
-    except KeyboardInterrupt:
-        sys.exit(130)
 
 
 def discard_output() -> None:

@@ -32,7 +32,9 @@ def print_json(value: Json) -> None:
 
 
 def format_size(size: int) -> str:
-    return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{size / 1e6:,.0f} MB"
+    if size >= 1e9:
+        return f"{size / 1e9:,.1f} GB"
+    return f"{size / 1e6:,.0f} MB" if size >= 1e6 else f"{size / 1e3:,.1f} kB"
 
 
 def format_duration(seconds: float) -> str:

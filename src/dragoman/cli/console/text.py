@@ -47,6 +47,11 @@ class Console:
             self._stream.flush()
 
 
+def print_status(text: str) -> None:
+    """Print a line in one piece: where output is not buffered, a log line could split it."""
+    print(f"{text}\n", end="", flush=True)
+
+
 def print_text(text: str) -> None:
     """Print text that is not ours."""
     Console().print(text)

@@ -75,9 +75,16 @@ class Conversation:
         """Continue a saved conversation, with the model in use."""
         turns = [dict(message) for message in saved.messages]
         has_system = bool(turns) and turns[0].get("role") == "system"
-        self.options.system = str(turns.pop(0)["content"]) if has_system else None
+        self.options.system = _join_text(turns.pop(0).get("content")) if has_system else None
         self.options.parameters = dict(saved.parameters)
         self.turns = turns
+
+
+def _join_text(content: Json) -> str | None:
+    """Return the text of a content, which may be a list of parts."""
+    if isinstance(content, list):
+        return "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+    return None if content is None else str(content)
 
 
 def _make_turn(answer: StreamedAnswer) -> dict[str, Json]:

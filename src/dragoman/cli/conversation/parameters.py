@@ -155,26 +155,28 @@ def _read_schema(path: Path) -> Json:
         raise CommandFailed(f"The schema {path} is not JSON.") from None
 
 
-def _parse_switch(name: str, value: str) -> bool:
+def _parse_switch(name: str, value: str, default: bool) -> bool:
+    if value.lower() == DEFAULT:
+        return default
     if value.lower() not in ("", "on", "off", "true", "false"):
         raise CommandFailed(f"`{name}` takes on or off, not {value!r}.")
     return value.lower() in ("", "on", "true")
 
 
 def _set_verbose(options: ChatOptions, value: str) -> None:
-    options.is_verbose = _parse_switch("verbose", value)
+    options.is_verbose = _parse_switch("verbose", value, default=False)
 
 
 def _set_quiet(options: ChatOptions, value: str) -> None:
-    options.is_verbose = not _parse_switch("quiet", value)
+    options.is_verbose = not _parse_switch("quiet", value, default=True)
 
 
 def _set_reasoning(options: ChatOptions, value: str) -> None:
-    options.shows_reasoning = _parse_switch("reasoning", value)
+    options.shows_reasoning = _parse_switch("reasoning", value, default=True)
 
 
 def _set_system(options: ChatOptions, value: str) -> None:
-    options.system = strip_quotes(value) or None
+    options.system = None if value.lower() == DEFAULT else strip_quotes(value) or None
 
 
 def strip_quotes(text: str) -> str:

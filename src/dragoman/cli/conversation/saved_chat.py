@@ -60,5 +60,7 @@ def read_chat(path: Path) -> SavedChat:
 def _check_message(path: Path, number: int, message: dict[str, Json]) -> None:
     if message.get("role") not in ROLES:
         raise CommandFailed(f"{path}: messages[{number}].role must be one of {', '.join(ROLES)}.")
-    if not isinstance(message.get("content"), str | list | None):
+    content = message.get("content")
+    is_missing = content is None and message["role"] != "assistant"  # which may only call tools
+    if is_missing or not isinstance(content, str | list | None):
         raise CommandFailed(f"{path}: messages[{number}].content must be text or a list of parts.")

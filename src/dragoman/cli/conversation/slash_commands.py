@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -19,7 +20,8 @@ from dragoman.cli.conversation.conversation import Conversation
 from dragoman.cli.conversation.saved_chat import read_chat, write_chat
 from dragoman.options import suggest
 
-COMMAND = re.compile(r"/([a-z]+|\?)(?:\s+|$)", re.IGNORECASE)
+COMMAND = re.compile(r"/([a-z]*|\?)(?:\s+|$)", re.IGNORECASE)
+HELP_WIDTH = 66  # characters, beside the names in the first column
 EDITING_HELP = '''To write several lines, put """ before and after them, or press Alt-Enter.
 Ctrl-C stops an answer, Ctrl-D exits. The arrow keys recall earlier messages.'''
 
@@ -72,13 +74,8 @@ def _show_help(session: ChatSession, argument: str) -> None:
     print_fields([*parameters.HELP.items(), ("sampling", _wrap(parameters.list_parameters()))])
 
 
-def _wrap(names: dict[str, object]) -> str:
-    lines = [""]
-    for name in names:
-        if len(lines[-1]) + len(name) > 72:
-            lines.append("")
-        lines[-1] += f"{', ' if lines[-1] else ''}{name}"
-    return "\n".join(lines)
+def _wrap(names: Iterable[str]) -> str:
+    return textwrap.fill(", ".join(names), HELP_WIDTH)
 
 
 def _set_system(session: ChatSession, argument: str) -> None:
@@ -98,15 +95,19 @@ def _set(session: ChatSession, argument: str) -> None:
 def _save(session: ChatSession, argument: str) -> None:
     path = _parse_path("/save", argument)
     write_chat(path, session.conversation.save())
-    print_text(f"Saved {len(session.conversation.messages)} messages in {path}.")
+    print_text(f"Saved {_count_messages(session.conversation.messages)} in {path}.")
 
 
 def _load(session: ChatSession, argument: str) -> None:
     saved = read_chat(_parse_path("/load", argument))
     session.conversation.restore(saved)
-    print_text(f"Loaded {len(saved.messages)} messages.")
+    print_text(f"Loaded {_count_messages(saved.messages)}.")
     if saved.model not in (None, session.conversation.model):
         print_text(f"They were written with {saved.model}; the model in use does not change.")
+
+
+def _count_messages(messages: Sequence[object]) -> str:
+    return "1 message" if len(messages) == 1 else f"{len(messages)} messages"
 
 
 def _parse_path(command: str, argument: str) -> Path:
@@ -164,7 +165,11 @@ COMMANDS = {
     for command in (
         SlashCommand("/help", "show this list", _show_help),
         SlashCommand("/system [TEXT]", "show or set the system message", _set_system),
-        SlashCommand("/set [NAME VALUE]", "show or set parameters, like temperature 0.3", _set),
+        SlashCommand(
+            "/set [NAME VALUE]",
+            "show or set parameters: temperature 0.3, temperature default",
+            _set,
+        ),
         SlashCommand("/save FILE", "save the conversation as JSON", _save),
         SlashCommand("/load FILE", "continue a saved conversation", _load),
         SlashCommand("/clear", "forget the conversation", _clear),

@@ -51,7 +51,11 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
 
 def read_key() -> str:
     """Read a key without showing it."""
-    text = getpass.getpass("Key: ") if sys.stdin.isatty() else sys.stdin.readline()
+    try:
+        text = getpass.getpass("Key: ") if sys.stdin.isatty() else sys.stdin.readline()
+        text.encode()
+    except UnicodeError:
+        raise CommandFailed("The key on standard input is not UTF-8 text.") from None
     if not text.strip():
         raise CommandFailed("Send the key on standard input.")
     return text.strip()

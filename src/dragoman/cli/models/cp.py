@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
     with open_manager(settings, arguments.source) as manager:
         source = manager.catalog.added[0]
         manager.copy(arguments.source, alias, found=source)
-        print_text(f"{source.id} is also named {alias}, in {manager.mapping}.")
+        print_text(f"{arguments.source} is also named {alias}, in {manager.mapping}.")
 
 
 def check_alias(alias: str) -> str:

@@ -7,7 +7,6 @@ directory.
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ from dragoman.cli.console.errors import CommandFailed
 from dragoman.cli.console.flags import COMMON, add_flags, add_usage
 from dragoman.cli.console.model_manager import open_manager
 from dragoman.cli.console.text import print_text
+from dragoman.cli.console.text_file import STANDARD_INPUT, read_text_file
 from dragoman.config import Settings
 
 if TYPE_CHECKING:
@@ -79,15 +79,11 @@ def read_arguments(arguments: argparse.Namespace) -> Modelfile:
     if file is None and not arguments.source and Path(DEFAULT_FILE).is_file():
         file = DEFAULT_FILE
     base = Path(file or "").parent
-    if file == "-":
-        modelfile = parse_modelfile(sys.stdin.read())
-    elif file:
-        modelfile = parse_modelfile(Path(file).read_text(encoding="utf-8-sig"))
+    modelfile = parse_modelfile(read_text_file(file)) if file else Modelfile()
+    if file and file != STANDARD_INPUT:
         modelfile.adapters = [str(base / path) for path in modelfile.adapters]
         if (base / modelfile.source).is_file():
             modelfile.source = str(base / modelfile.source)
-    else:
-        modelfile = Modelfile()
     modelfile.source = arguments.source or modelfile.source
     if not modelfile.source:
         raise CommandFailed("Name the model to start from with --from, or a Modelfile with --file.")
@@ -98,7 +94,7 @@ def read_arguments(arguments: argparse.Namespace) -> Modelfile:
             raise CommandFailed(f"--parameter takes NAME=VALUE, got {pair!r}.")
         add_parameter(modelfile.parameters, name.strip(), value.strip())
     if arguments.template:
-        modelfile.template = Path(arguments.template).read_text(encoding="utf-8-sig")
+        modelfile.template = read_text_file(arguments.template)
     modelfile.adapters += arguments.adapter
     return modelfile
 

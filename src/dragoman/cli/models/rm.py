@@ -62,7 +62,7 @@ def remove(manager: ModelManager, name: str, settings: Settings, *, is_confirmed
     also = f" and the {noun} {', '.join(deletion.names)}" if deletion.names else ""
     if confirm(f"Delete {source.path} ({format_size(deletion.size)}){also}?", is_confirmed):
         manager.delete(name, with_names=True)
-        print_text(f"Deleted {source.id}{also}.")
+        print_text(f"Deleted {source.path}{also}.")
     else:
         print_text("Nothing was deleted.")
 

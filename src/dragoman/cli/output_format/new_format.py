@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dragoman.cli.console.errors import CommandFailed
 from dragoman.cli.console.flags import add_flags, add_usage
 from dragoman.cli.console.text import print_text
+from dragoman.cli.console.text_file import read_text_file
 from dragoman.config import Settings
 
 if TYPE_CHECKING:
@@ -131,10 +131,7 @@ def _print_calls(reading: Reading) -> None:
 
 
 def _read_text(file: str) -> str:
-    try:
-        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError:
-        raise CommandFailed(f"{file} is not UTF-8 text.") from None
+    text = read_text_file(file)
     if len(text) > MAX_ANSWER:
         raise CommandFailed(f"the answer is longer than {MAX_ANSWER:,} characters.")
     return text

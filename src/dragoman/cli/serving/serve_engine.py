@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from dragoman.cli.console.text import print_status
 from dragoman.cli.serving.log_handler import log_to_stderr
 from dragoman.http.network.handover import notify_service_manager
 from dragoman.http.network.sockets import open_sockets
@@ -31,8 +32,8 @@ async def serve(
     name = app.runtime.services.models.default_name
 
     def announce(url: str) -> None:
-        print(f"Listening on {url}", flush=True)
-        print(f"Serving {name}. Press Ctrl-C to stop.", flush=True)
+        print_status(f"Listening on {url}")
+        print_status(f"Serving {name}. Press Ctrl-C to stop.")
         notify_service_manager("READY=1")
         if sockets.predecessor is not None:
             sockets.predecessor.confirm()

@@ -193,7 +193,7 @@ def read_header(path: Path | str, *, arrays: bool = True) -> GgufHeader:
     try:
         status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode):
-            raise ModelBroken("This is not a file.")
+            raise ModelBroken("It is not a regular file.")
         return _HeaderReader(handle, status.st_size, arrays).read_header()
     except OSError as error:
         raise ModelBroken(f"The file cannot be read{_explain(error)}.") from None

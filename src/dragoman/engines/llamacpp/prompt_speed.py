@@ -33,7 +33,7 @@ class PromptSpeed:
         """Return how long this many tokens of a prompt take."""
         return tokens * self._token_seconds
 
-    def allow_seconds(self, tokens: int) -> float:
+    def get_max_step_seconds(self, tokens: int) -> float:
         """Return how long a step with this many tokens may take at most."""
         return PATIENCE * tokens * self._token_seconds
 

@@ -113,7 +113,7 @@ class SlotLease:
         """Remember the list that collects the answer's tokens, which will be in the slot."""
         self._prompt, self._answer = prompt, ids
 
-    def note_content(self) -> None:
+    def record_content(self) -> None:
         """Record the content of the slot at the end of the job, as far as it is known."""
         if self.may_reuse and self._answer:
             self.slot.tokens = self._prompt + self._answer
@@ -131,13 +131,17 @@ class SlotLease:
         if self.label.scope and job.public_prefix > max(kept, known):
             await self._share_prefix(store, prompt[: job.public_prefix], prefill)
             return
-        has_followed = not job.media and await self._follow(store, prompt, max(kept, known))
+        has_waited = not job.media and await self._wait_for_prefills(
+            store, prompt, max(kept, known)
+        )
         if store.count_reusable(self.label, prompt) >= kept + MIN_GAIN:
-            await self.run(store.restore(slot, self.label, prompt, keeps_state=has_followed))
+            await self.run(store.restore(slot, self.label, prompt, keeps_state=has_waited))
         if self._prefills is not None and not job.media:
-            await self._lead(store, self._prefills, prompt, prefill)
+            await self._run_prefill(store, self._prefills, prompt, prefill)
 
-    async def _follow(self, store: StateStore, prompt: Sequence[int], known: int) -> bool:
+    async def _wait_for_prefills(
+        self, store: StateStore, prompt: Sequence[int], known: int
+    ) -> bool:
         """Wait for jobs that process the beginning of this prompt; False if there are none."""
         for waits in range(MAX_WAITS):
             leading = None
@@ -150,7 +154,7 @@ class SlotLease:
                 break
         return True
 
-    async def _lead(
+    async def _run_prefill(
         self, store: StateStore, prefills: SharedPrefills, prompt: Sequence[int], prefill: Prefill
     ) -> None:
         """Process a long prompt up to its last token, also for jobs that begin with the same."""
@@ -259,7 +263,7 @@ class SlotPool:
             self._free(lease)
 
     def _free(self, lease: SlotLease) -> None:
-        lease.note_content()
+        lease.record_content()
         for slot in lease.slots:
             self._clock += 1
             slot.used_at, slot.is_free = self._clock, True

@@ -171,7 +171,7 @@ class RemoteEngine:
         parts = await self._make_parts(job)
         for request in self._api.build_requests(job):
             stream = self._make_stream(request, parts, StepQueue())
-            await self._exchange(request, stream, fresh=False)
+            await self._send_and_read(request, stream, fresh=False)
 
     async def _try_again(self) -> None:
         """See whether a server is back: the same one, and able to generate."""
@@ -279,7 +279,7 @@ class RemoteEngine:
             try:
                 await self._ensure_ready()
                 stream = self._make_stream(request, await self._make_parts(job), queue)
-                await self._exchange(request, stream, fresh=fresh)
+                await self._send_and_read(request, stream, fresh=fresh)
                 return
             except ConnectionFailure as failure:
                 if not failure.is_broken or (stream is not None and stream.has_steps):
@@ -301,7 +301,7 @@ class RemoteEngine:
         limit = settings.stall_timeout + parts.prompt_tokens / settings.prefill_rate
         return ResponseStream(self._api.make_reader(request, parts), queue, limit)
 
-    async def _exchange(
+    async def _send_and_read(
         self, request: UpstreamRequest, stream: ResponseStream, *, fresh: bool
     ) -> None:
         """Send a request, and return when all of its choices have finished."""

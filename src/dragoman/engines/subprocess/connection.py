@@ -184,7 +184,7 @@ class ChildConnection:
         if result is None or result.done():
             return
         if error is None:
-            self.watch.note_result(number)
+            self.watch.record_result(number)
             result.set_result(value)
         else:
             result.set_exception(error)

@@ -239,7 +239,7 @@ class SubprocessEngine:
             self._schedule.plan(asyncio.get_running_loop().time())
             self._set_state("restarting")
             watch = connection.watch
-            self._suspects.note_death(watch.involved_calls, watch.answered_owners)
+            self._suspects.record_death(watch.involved_calls, watch.answered_owners)
 
     async def _supervise(self, connection: ChildConnection) -> None:
         """Watch the child, and replace it whenever it dies."""

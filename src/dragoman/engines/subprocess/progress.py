@@ -145,12 +145,12 @@ class ProgressWatch:
         # else clients that cancel after the first token would make a busy engine look hung
         has_new_steps = call.source is not None and call.source.has_changed(call.last_state)
         if is_cancelled and not has_new_steps:
-            self.give_up(number)
+            self.drop_stuck_call(number)
         else:
             self._forget(number)
             self._has_ended_call = True
 
-    def give_up(self, number: int) -> None:
+    def drop_stuck_call(self, number: int) -> None:
         """Remove a call that made no progress."""
         call = self._forget(number)
         if call is not None:
@@ -165,7 +165,7 @@ class ProgressWatch:
             call.source = call.last_state = None
         return call
 
-    def note_result(self, number: int) -> None:
+    def record_result(self, number: int) -> None:
         """Count the owner as answered if the call was a whole request, not a step before a job."""
         call = self.calls.get(number)
         if call is not None and call.kind == "embed":

@@ -83,7 +83,7 @@ class Suspect(Struct):
 
     digest: bytes
     owners: frozenset[str]  # who sent it
-    beside: frozenset[str]  # owners whose requests were running in each of its deaths
+    concurrent_owners: frozenset[str]  # whose requests were running in each of its deaths
     deaths: int = 0  # deaths that count against it
     has_crashed: bool = False  # at least one of these deaths was a crash
     last_death: float = 0.0
@@ -125,8 +125,8 @@ class CrashSuspects:
         self._death: Death | None = None
         self.owners = CrashOwners(clock)
 
-    def note_death(self, calls: Iterable[RunningCall], answered: Collection[str] = ()) -> None:
-        """Note which calls an engine was working on when it died, before the cause is known.
+    def record_death(self, calls: Iterable[RunningCall], answered: Collection[str] = ()) -> None:
+        """Record which calls an engine was working on when it died, before the cause is known.
 
         `answered` are the owners to whom this process of the engine has given tokens or results.
         """
@@ -145,7 +145,7 @@ class CrashSuspects:
         for digest, owners in senders.items():
             suspect = self._find(digest) or Suspect(digest, frozenset(), involved)
             suspect.owners |= owners
-            suspect.beside &= involved
+            suspect.concurrent_owners &= involved
             suspect.last_death = now
             self._suspects.put(digest, suspect)
 
@@ -169,7 +169,7 @@ class CrashSuspects:
     def _clear_others(self, culprit: str) -> None:
         """Forget the suspects of others that ran beside this owner's requests each time."""
         for suspect in self._suspects.values():
-            if culprit in suspect.beside and culprit not in suspect.owners:
+            if culprit in suspect.concurrent_owners and culprit not in suspect.owners:
                 self._suspects.pop(suspect.digest)
 
     @asynccontextmanager

@@ -153,7 +153,7 @@ class LarkGrammar:
         chars = (self.regexes.add_char(fold_case(get_chars(char))) for char in text)
         return Terminal(self.regexes.concat(chars))
 
-    def new_occurrence(self, terminal: Terminal) -> Terminal:
+    def make_occurrence(self, terminal: Terminal) -> Terminal:
         self._occurrences += 1
         return Terminal(terminal.value, self._occurrences)
 
@@ -285,7 +285,7 @@ class _DefinitionParser:
         return int(self._tokens[self._position - 1][1])
 
     def _parse_occurrence(self) -> Terminal:
-        return self._grammar.new_occurrence(self._parse_token())
+        return self._grammar.make_occurrence(self._parse_token())
 
     def _parse_token(self) -> Terminal:
         kind, text = self._peek()

@@ -228,9 +228,9 @@ class JsonWriter:
         number = self.lark.add_json_schema(build_number_schema(node))
         if node.integer:
             return number
-        found = list_other_number_regexes(node)
+        others = list_other_number_regexes(node)
         options = [f'{number} ".0"?' if is_whole(node) else number]
-        options += [self.lark.add_terminal(f"/{'|'.join(found)}/", "NUMBER")] if found else []
+        options += [self.lark.add_terminal(f"/{'|'.join(others)}/", "NUMBER")] if others else []
         return join_alternatives(options)
 
     def write_delegated(self, node: LlguidanceSchema) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from dragoman.errors import DragomanError, NotFound
+from dragoman.errors import DragomanError, NotFound, shorten_id
 from dragoman.http.asgi import RequestContext
 from dragoman.http.router import Route, RouteGroup
 from dragoman.http.routes.shared.context import RouteContext
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from dragoman.store.store import Store
 
 log = logging.getLogger("dragoman.http")
-MAX_ID_IN_ERROR = 80
 FILTER_PAGE = 100  # completions that are read at once while filtering
 _METADATA_FIELD = re.compile(r"metadata\[(.*)\]")
 
@@ -186,5 +185,5 @@ def make_routes(context: RouteContext) -> list[Route]:
 
 
 def _make_not_found(request: RequestContext) -> NotFound:
-    completion = request.params["id"][:MAX_ID_IN_ERROR]
+    completion = shorten_id(request.params["id"])
     return NotFound(f"There is no stored chat completion `{completion}`.", param="completion_id")

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from dragoman.errors import ConversationNotFound, NotFound
+from dragoman.errors import ConversationNotFound, NotFound, shorten_id
 from dragoman.http.asgi import RequestContext
 from dragoman.http.router import Route, RouteGroup
 from dragoman.http.routes.shared.context import RouteContext
@@ -23,7 +23,6 @@ from dragoman.store.rows import StoredConversation, StoredItem
 from dragoman.types.worker_threads import run_in_worker
 
 T = TypeVar("T")
-MAX_ID_IN_ERROR = 80
 encode_json = msgspec.json.Encoder().encode
 
 
@@ -165,7 +164,7 @@ def _make_rows(items: list[Item]) -> list[StoredItem]:
 
 
 def _make_not_found(request: RequestContext) -> NotFound:
-    conversation = request.params["id"][:MAX_ID_IN_ERROR]
+    conversation = shorten_id(request.params["id"])
     return ConversationNotFound(f"There is no conversation `{conversation}`.")
 
 

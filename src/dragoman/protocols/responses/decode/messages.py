@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from dragoman.errors import UnknownItem
+from dragoman.errors import UnknownItem, shorten_id
 from dragoman.protocols.responses.decode import items
 from dragoman.protocols.responses.decode.tools import make_remote_name
 from dragoman.protocols.responses.types import Item
@@ -117,7 +117,7 @@ class MessageBuilder:
             case "compaction":
                 self._add_compaction(decoded)
             case "item_reference":
-                raise UnknownItem(f"Item `{item['id'][:80]}` does not exist.", param=path)
+                raise UnknownItem(f"Item `{shorten_id(item['id'])}` does not exist.", param=path)
             case _ if kind not in HIDDEN_TYPES:
                 self._add_client_call(kind, item, path)
 
