@@ -342,6 +342,15 @@ def test_a_text_far_beyond_max_tokens_is_given_up() -> None:
         read_all(reader, [b"data: " + frame + b"\n\n"] * 100)
 
 
+def test_a_text_that_goes_on_after_its_end_is_dropped() -> None:
+    reader = make_text_reader()
+    frames = [{"text": "a"}, {"text": "b", "finish_reason": "stop"}, {"text": "c"}, {"text": "d"}]
+    data = [json.dumps({"choices": [frame]}).encode() for frame in frames]
+    steps = [step for frame in data for step in reader.read(frame)]
+    assert [step.text for step in steps] == ["a", "b", ""]
+    assert reader.is_complete
+
+
 FIRST = {"choices": [{"text": "a", "finish_reason": ""}], "usage": None}
 LAST = {"choices": [{"text": "b", "finish_reason": "stop"}]}
 

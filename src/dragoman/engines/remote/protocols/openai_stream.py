@@ -112,6 +112,8 @@ class TextReader:
         if not self._frames and bytes(choice.delta) in EMPTY:  # others repeat all at the end
             choice.delta = choice.message
         text = self._get_text(choice)
+        if text and self._finish is not None:  # the server goes on after the end
+            return self._end()
         if choice.finish_reason not in NO_REASONS:
             self._finish = FINISHES.get(str(choice.finish_reason).lower())
             if self._finish is None:
