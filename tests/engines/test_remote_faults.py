@@ -12,6 +12,7 @@ from contextlib import aclosing
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dragoman.engines.remote import response_stream
 from dragoman.engines.remote.engine import RemoteEngine, connect
@@ -172,7 +173,7 @@ async def test_an_answer_that_breaks_off_fails_and_is_not_repeated(each_variant:
     ):
         worker.set_faults(WorkerFaults(close_at=6))
         count, error = await fail(engine)
-        assert isinstance(error, EngineFailed)
+        assert isinstance(error, EngineDown)
         assert 0 < count <= 6
         assert worker.count_requests(each_variant.path) == 1
         worker.set_faults(None)
@@ -300,6 +301,26 @@ async def test_another_server_at_the_same_address_is_refused(variant: Variant, c
         worker.token_offset, worker.model = 0, "scripted"
         await engine.health.wait_ready()
         assert await collect_ids(engine, make_job()) == IDS
+
+
+@in_event_loop
+async def test_a_server_that_restarts_with_another_context(variant: Variant) -> None:
+    """A larger one changes nothing; a smaller one breaks what clients were promised."""
+    async with (
+        make_worker(variant, LETTERS, context=2048) as worker,
+        open_remote(variant, worker) as engine,
+    ):
+        for context in (4096, 1024, 2048):
+            await worker.stop()
+            worker.engine.settings = replace(worker.engine.settings, context=context)
+            await worker.start()
+            if context == 1024:
+                _, error = await fail(engine)
+                assert isinstance(error, EngineDown)
+                assert "smaller context" in error.message
+            else:
+                await engine.health.wait_ready()
+                assert await collect_ids(engine, make_job()) == IDS
 
 
 @in_event_loop

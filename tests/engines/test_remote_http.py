@@ -266,7 +266,7 @@ async def test_an_answer_that_breaks_off_is_not_sent_again(case: str) -> None:
     async with server.run(), open_raw(server) as engine:
         steps = engine.generate(make_job())
         assert (await anext(steps)).ids == [72]
-        with pytest.raises(EngineFailed, match="stopped before the answer was finished"):
+        with pytest.raises(EngineDown, match="stopped before the answer was finished"):
             await anext(steps)
         assert engine.retries == 0
         assert server.answers == [make_answer("again")]
@@ -305,7 +305,7 @@ async def test_an_answer_that_is_cut_anywhere_is_whole_or_an_error(framing: str)
                     steps += step.ids
                 outcome = "again" if server.answers == [OK] else "whole"
                 assert steps == IDS, size
-            except EngineFailed:
+            except EngineDown:
                 outcome = "error"
                 assert server.answers != [OK], "it is sent again after its first token"
                 assert steps == IDS[: len(steps)], size

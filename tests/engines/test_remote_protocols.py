@@ -317,16 +317,38 @@ def test_a_frame_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch) 
         splitter.feed(b"x" * 200)
 
 
-def read_text(*frames: Json) -> list[Step]:
+def make_text_reader(**sampling: Json) -> FrameReader:
     upstream = Upstream(protocol="text", model="m")
-    job = Job(id="j", prompt="p", sampling=DEFAULT_SAMPLING)
+    job = Job(id="j", prompt="p", sampling=replace(DEFAULT_SAMPLING, **sampling))
     api = make_api(upstream, VOCABULARY)
     parts = AnswerParts(job=job, vocabulary=VOCABULARY, vocabulary_size=1)
-    reader = api.make_reader(api.build_requests(job)[0], parts)
+    return api.make_reader(api.build_requests(job)[0], parts)
+
+
+def read_text(*frames: Json) -> list[Step]:
+    reader = make_text_reader()
     data = [frame if isinstance(frame, bytes) else json.dumps(frame).encode() for frame in frames]
     steps = [step for frame in [*data, DONE] for step in reader.read(frame)]
     assert reader.is_complete
     return steps
+
+
+def test_a_text_far_beyond_max_tokens_is_given_up() -> None:
+    """A server that ignores the limit may send text for ever; a long token is no reason."""
+    reader = make_text_reader(max_tokens=5)
+    frame = json.dumps({"choices": [{"text": " " * 1000}]}).encode()
+    assert [len(reader.read(frame)) for _ in range(5)] == [1] * 5
+    with pytest.raises(InvalidFrame, match="longer than `max_tokens`"):
+        read_all(reader, [b"data: " + frame + b"\n\n"] * 100)
+
+
+def test_a_text_that_goes_on_after_its_end_is_dropped() -> None:
+    reader = make_text_reader()
+    frames = [{"text": "a"}, {"text": "b", "finish_reason": "stop"}, {"text": "c"}, {"text": "d"}]
+    data = [json.dumps({"choices": [frame]}).encode() for frame in frames]
+    steps = [step for frame in data for step in reader.read(frame)]
+    assert [step.text for step in steps] == ["a", "b", ""]
+    assert reader.is_complete
 
 
 FIRST = {"choices": [{"text": "a", "finish_reason": ""}], "usage": None}

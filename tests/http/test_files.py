@@ -187,6 +187,18 @@ def test_a_quota_counts_the_files_of_one_key(server: HostileServer, client: Open
     assert send_form(server, make_form([PURPOSE, (CONTENT[0], part)])).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("stored", "advice"),
+    [(0, "larger than the 400,000 bytes"), (200_000, "take 200,000 of 400,000")],
+)
+def test_a_file_over_the_quota_says_what_to_delete(stored: int, advice: str) -> None:
+    with serve_hostile(ScriptedEngine("x"), files_size=400_000, **KEYS) as hostile:
+        for size in filter(None, (stored, 500_000 - stored)):
+            response = send_form(hostile, make_form([PURPOSE, (CONTENT[0], b"a" * size)]))
+    assert response.status_code == 413
+    assert advice in response.json()["error"]["message"]
+
+
 def test_unknown_fields_are_reported(server: HostileServer, client: OpenAI) -> None:
     response = send_form(server, make_form([PURPOSE, CONTENT, ('name="mood"', b"good")]))
     assert response.status_code == 200

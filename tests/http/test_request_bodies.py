@@ -198,3 +198,26 @@ def test_websocket_with_a_message_that_drips_is_closed_at_once(
         assert answer[:1] == b"\x88"  # a close frame
         assert answer[2:4] == (1008).to_bytes(2, "big")
     poll_until(lambda: not hasty_server._server.server_state.connections)
+
+
+# What follows a chunked body
+
+TRAILERS = {
+    "another key": b"authorization: Bearer wrong\r\n",
+    "another host": b"host: evil.example\r\n",
+    "a page": b"origin: https://evil.example\r\n",
+    "a type": b"content-type: text/csv\r\n",
+    "an id": b"x-request-id: from-the-trailer\r\n",
+    "an expectation": b"expect: 100-continue\r\n",
+}
+
+
+@pytest.mark.parametrize("trailer", TRAILERS.values(), ids=TRAILERS)
+def test_trailers_are_no_headers(server: RunningServer, trailer: bytes) -> None:
+    body = json.dumps(make_chat()).encode()
+    head = make_head(CHAT, KEY, f"connection: close\r\n{CHUNKED}")
+    whole = head + b"%x\r\n%b\r\n0\r\n%b\r\n" % (len(body), body, trailer)
+    with send(server, whole) as connection:
+        response = read_all(connection)
+    assert response.startswith(b"HTTP/1.1 200 ")
+    assert b"from-the-trailer" not in response

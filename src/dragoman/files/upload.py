@@ -128,9 +128,12 @@ class Upload:
     def _check_quota(self, tx: Transaction, size: int) -> None:
         quota = self._limits.get_quota(self._owner)
         used = tx.files.sum_bytes(self._owner)
+        if self._size > quota:
+            raise QuotaExceeded(f"The file is larger than the {quota:,} bytes that you may store.")
         if used + size > quota:
+            others = used - self._written * CHUNK_BYTES
             raise QuotaExceeded(
-                f"Your files take {used:,} of {quota:,} bytes. Delete some of them first."
+                f"Your files take {others:,} of {quota:,} bytes. Delete some of them first."
             )
         if tx.files.sum_bytes() + size > self._limits.total:
             raise StoreUnavailable("The server has no space left for files.", retry_after=60)

@@ -3,6 +3,8 @@
 `websockets` implements the protocol; this bounds what it leaves unbounded. The connection ends if a
 message is too large or does not arrive in time, if the client does not read what was written, or if
 it does not answer pings. While the app has not asked for the messages received, no more are read.
+Frames may be tiny, and each takes as long to parse as a large one, so many of them are parsed in
+turns.
 Compression is off, so that a small message cannot expand into a large one. The app sees plain ASGI,
 and until it accepts, it can reject the handshake with a full HTTP response.
 """
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeAlias
@@ -33,6 +36,8 @@ library_log = logging.getLogger("dragoman.websocket")  # the library logs every 
 library_log.setLevel(logging.ERROR)
 CLOSE_TIMEOUT = 5.0  # seconds for the client to answer a close frame
 MAX_UNREAD = 1024 * 1024  # bytes that the client has not read; beyond, nothing is read from it
+SLICE = 1024  # bytes that are parsed at once: up to 500 frames
+TURN = 0.005  # seconds of parsing, after which others get their turn
 HANDSHAKE_HEADERS = (b"upgrade", b"connection", b"sec-websocket-key", b"sec-websocket-version")
 Handshake: TypeAlias = tuple[ServerProtocol, Response]
 
@@ -76,10 +81,13 @@ class WebSocketConnection(asyncio.Protocol):
         if not connection.flow.write_paused:
             self._writable.set()
         self._early_data = b""  # received before the handshake was answered
+        self._unparsed = bytearray()
+        self._next_turn: asyncio.Handle | None = None  # in which the rest is parsed
         self._fragments = bytearray()  # of a message in several frames
         self._is_binary = False  # the message being received
         self._hold = budget.open_hold()  # of what the app has not received yet
         self._received: deque[Message] = deque([{"type": "websocket.connect"}])
+        self._received_bytes = 0  # of their texts
         self._wakeup = asyncio.Event()
         self._reading = False
         self._last_received = 0.0
@@ -121,6 +129,7 @@ class WebSocketConnection(asyncio.Protocol):
             self._wakeup.clear()
             await self._wakeup.wait()
         message = self._received.popleft()
+        self._received_bytes -= len(message.get("text") or "")
         self._update_reading()
         self._update_hold()
         return message
@@ -204,6 +213,7 @@ class WebSocketConnection(asyncio.Protocol):
         if self._close_code is None:
             self._close_code = code
         self._received.clear()
+        self._received_bytes = 0
         self._fragments.clear()
         self._hold.release()
         self._wakeup.set()
@@ -223,6 +233,27 @@ class WebSocketConnection(asyncio.Protocol):
             self._early_data += data
             return
         self._last_received = self._loop.time()
+        self._unparsed += data
+        if self._next_turn is None:
+            self._parse()
+
+    def _parse(self) -> None:
+        """Parse what was received. If that takes too long, go on after others had their turn."""
+        self._next_turn = None
+        size, ends_at = 0, time.perf_counter() + TURN
+        while size < len(self._unparsed) and time.perf_counter() < ends_at:
+            self._parse_slice(bytes(self._unparsed[size : size + SLICE]))
+            size += SLICE
+        del self._unparsed[:size]
+        self._update_hold()
+        self._flush()
+        if self._lingering.is_active or self.transport.is_closing():
+            self._unparsed.clear()
+        elif self._unparsed:
+            self._next_turn = self._loop.call_soon(self._parse)
+        self._update_reading()
+
+    def _parse_slice(self, data: bytes) -> None:
         self._protocol.receive_data(data)
         for event in self._protocol.events_received():
             if isinstance(event, Frame):
@@ -230,9 +261,6 @@ class WebSocketConnection(asyncio.Protocol):
         failure = self._protocol.close_sent if self._protocol.parser_exc is not None else None
         if failure is not None:
             self._end(failure.code)
-        self._update_hold()
-        self._flush()
-        self._update_reading()
 
     def _on_frame(self, frame: Frame) -> None:
         if frame.opcode is Opcode.CLOSE:
@@ -256,16 +284,16 @@ class WebSocketConnection(asyncio.Protocol):
             return
         message["bytes"] = bytes(data) if self._is_binary else None
         self._received.append(message)
+        self._received_bytes += len(message["text"] or "")
         self._wakeup.set()
 
     def _update_hold(self) -> None:
         """Count what was received of messages; close if all connections together have too much."""
         if self._close_code is not None:
             return
-        complete = sum(len(message.get("text") or "") for message in self._received)
-        partial = len(self._fragments) + len(self._protocol.reader.buffer)
+        partial = len(self._fragments) + len(self._protocol.reader.buffer) + len(self._unparsed)
         try:
-            self._hold.resize(complete + partial)
+            self._hold.resize(self._received_bytes + partial)
         except OutOfMemory as error:
             self._fail(CloseCode.TRY_AGAIN_LATER, error.message)
 
@@ -276,7 +304,7 @@ class WebSocketConnection(asyncio.Protocol):
         is_over = self._close_code is not None
         too_much_unread = self.transport.get_write_buffer_size() > MAX_UNREAD
         is_wanted = self._answered and not self._received and not too_much_unread
-        should_read = is_over or is_wanted
+        should_read = (is_over or is_wanted) and not self._unparsed
         if should_read and not self._reading:
             self._last_received = self._loop.time()
             self.transport.resume_reading()
@@ -285,7 +313,7 @@ class WebSocketConnection(asyncio.Protocol):
         self._reading = should_read
         protocol = self._protocol
         is_partial = protocol.current_size is not None or len(protocol.reader.buffer) > 0
-        if not is_partial or not should_read or is_over:
+        if not is_partial or is_over or not (should_read or self._unparsed):
             self._stop_message_deadline()
         elif self._message_deadline is None:
             self._message_deadline = self._loop.call_later(
@@ -347,6 +375,9 @@ class WebSocketConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._state.connections.discard(self)
         self._end(CloseCode.ABNORMAL_CLOSURE)
+        self._unparsed.clear()
+        if self._next_turn is not None:
+            self._next_turn.cancel()
         self._stall.stop()
         self._lingering.stop()
         if self._close_timer is not None:

@@ -371,7 +371,7 @@ class RemoteEngine:
             else:
                 difference = self._identity.find_difference(found)
             if difference is not None:
-                self.health.mark_down("replaced", f"it has {difference}")
+                self.health.mark_replaced(difference)
                 raise self.health.make_error()
             self._verified_epoch = self.client.epoch
             self._verified_at = asyncio.get_running_loop().time()

@@ -136,7 +136,7 @@ def convert_failure(
         case ConnectionFailure(kind="stalled"):
             return EngineDown("The upstream server made no progress on this request.")
         case ConnectionFailure(kind="closed"):
-            return EngineFailed("The upstream server stopped before the answer was finished.")
+            return EngineDown("The upstream server stopped before the answer was finished.")
         case ConnectionFailure(kind="refused" | "tls"):
             return EngineDown("The upstream server cannot be reached.")
     return EngineFailed("The upstream server returned an invalid answer.")

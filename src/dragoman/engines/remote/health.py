@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable
 from typing import Literal, TypeAlias
 
 from dragoman.engines.remote.failures import FailureKind, UpstreamFailure
+from dragoman.engines.remote.identity import Difference
 from dragoman.engines.remote.settings import RemoteSettings
 from dragoman.errors import ENGINE_STOPPED, DragomanError, EngineDown
 from dragoman.types.detached_task import start_detached
@@ -24,11 +25,13 @@ from dragoman.types.detached_task import start_detached
 log = logging.getLogger("dragoman.remote")
 
 HealthState: TypeAlias = Literal["ready", "unreachable", "stopped"]
-DownReason: TypeAlias = FailureKind | Literal["replaced"]
+DownReason: TypeAlias = FailureKind | Literal["replaced", "smaller_context"]
 MESSAGES: dict[str, str] = {
     "stalled": "The upstream server makes no progress.",
     "invalid": "The upstream server returned invalid answers.",
     "replaced": "The upstream server runs another model than this server was started with.",
+    "smaller_context": "The upstream server has a smaller context than this server was started "
+    "with.",
 }
 UNREACHABLE = "The upstream server cannot be reached."
 
@@ -81,6 +84,11 @@ class UpstreamHealth:
         if self._recovery is None or self._recovery.done():
             self._set_retry(self._settings.first_retry_delay)
             self._recovery = start_detached(self._recover())
+
+    def mark_replaced(self, difference: Difference) -> None:
+        """Fail requests until the earlier server is back."""
+        reason: DownReason = "smaller_context" if difference == "context" else "replaced"
+        self.mark_down(reason, f"it has another {difference}")
 
     def count_invalid(self, details: object, allowed: int) -> None:
         """Count an invalid answer; more than `allowed` in a row make the server unreachable."""

@@ -8,6 +8,7 @@ is known by its list alone.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
@@ -21,8 +22,12 @@ PROBE_TEXTS = (
 )
 # what servers list about a model that stays the same while it runs
 LISTED_FIELDS = ("id", "root", "parent", "max_model_len", "meta")
+CONTEXT_FIELDS = ("max_model_len", "n_ctx")  # which a restarted server may have more of
 NOT_LISTED: dict[str, Json] = {"id": None}  # models are listed, but not the one that is asked for
 MISSING_STATUSES = (404, 405, 501)
+
+
+Difference: TypeAlias = Literal["tokenizer", "model", "context"]
 
 
 class ServerIdentity(Struct, frozen=True):
@@ -31,26 +36,43 @@ class ServerIdentity(Struct, frozen=True):
     listed: dict[str, Json]  # empty: the server lists no models
     probe_ids: dict[str, list[int]]  # empty: the server tells no tokens
 
-    def find_difference(self, other: ServerIdentity) -> str | None:
-        """Say in what another identity differs; None if it is the same."""
+    def find_difference(self, other: ServerIdentity) -> Difference | None:
+        """Say in what a later identity differs; None if it can do what this one can."""
         for text, ids in self.probe_ids.items():
             if other.probe_ids.get(text) != ids:
-                return "another tokenizer"
-        is_same = bool(self.listed) == bool(other.listed) and agree(self.listed, other.listed)
-        return None if is_same else "another model"
+                return "tokenizer"
+        if bool(self.listed) != bool(other.listed) or not agree(self.listed, other.listed):
+            return "model"
+        return "context" if has_less_context(self.listed, other.listed) else None
 
 
 def agree(first: Mapping[str, Json], second: Mapping[str, Json]) -> bool:
     """Whether two descriptions of a model can be true at once.
 
-    A server may say more of a model once it is loaded, so only what both say is compared.
+    A server may say more of a model once it is loaded, so only what both say is compared. The
+    context is not a property of the model.
     """
     return all(
         agree(first[name], second[name])
         if isinstance(first[name], dict) and isinstance(second[name], dict)
         else first[name] == second[name]
-        for name in first.keys() & second.keys()
+        for name in (first.keys() & second.keys()).difference(CONTEXT_FIELDS)
     )
+
+
+def has_less_context(first: Mapping[str, Json], second: Mapping[str, Json]) -> bool:
+    """Whether the second description of a server has a smaller context than the first."""
+    for name in CONTEXT_FIELDS:
+        before, after = (find_field(fields, name) for fields in (first, second))
+        if isinstance(before, int) and isinstance(after, int) and after < before:
+            return True
+    return False
+
+
+def find_field(listed: Mapping[str, Json], name: str) -> Json:
+    """Return a field of a listed model, or of its `meta`."""
+    meta = listed.get("meta")
+    return listed.get(name, meta.get(name) if isinstance(meta, dict) else None)
 
 
 async def read_identity(

@@ -28,7 +28,10 @@ class WriteMeter:
         limit = self._limits.row if quota is None else min(quota, self._limits.row)
         for size in sizes:
             if size > limit:
-                raise TooLarge(f"This is too large to be stored: the limit is {limit} bytes.")
+                raise TooLarge(
+                    f"This takes {size:,} bytes, and at most {limit:,} may be stored at once. "
+                    "Shorten it."
+                )
             self.written[owner] += ROW + size
 
     def add_items(self, owner: str, items: Sequence[StoredItem]) -> None:

@@ -47,7 +47,7 @@ class ChatCompletionsApi:
         ]
 
     def make_reader(self, request: UpstreamRequest, parts: AnswerParts) -> FrameReader:
-        return TextReader(request.choices[0], get_delta)
+        return TextReader(request.choices[0], get_delta, parts.job.sampling.max_tokens)
 
     def build_tokenize(self, text: str, special: bool) -> tuple[str, Json] | None:
         return None

@@ -38,6 +38,9 @@ NO_REASONS = (None, "", "null")  # some servers send one with each frame
 
 NOTHING = msgspec.Raw(b"")  # `Raw` cannot be one of several types
 EMPTY = (b"", b"null", b"{}")
+# An answer may be this long: far longer than any real one of so many tokens
+MAX_TOKEN_TEXT, EXTRA_TEXT = 512, 1 << 16  # characters
+MAX_TEXT = 1 << 26  # without `max_tokens`
 MAX_COUNT = 1 << 31  # tokens; more cannot be true
 
 
@@ -68,14 +71,20 @@ decode = msgspec.json.Decoder(TextFrame).decode
 
 
 class TextReader:
-    """Reads the frames of one choice; `get_text` returns the text of a frame's choice."""
+    """Reads the frames of one choice; `get_text` returns the text of a frame's choice.
 
-    def __init__(self, choice: int, get_text: Callable[[TextChoice], str]) -> None:
+    A server that ignores `max_tokens` would send text without end, so the answer's size is limited.
+    """
+
+    def __init__(
+        self, choice: int, get_text: Callable[[TextChoice], str], max_tokens: int | None = None
+    ) -> None:
         self._choice = choice
         self._get_text = get_text
         self._usage = TextUsage()
         self._finish: StepFinish | None = None
         self._frames = 0  # with text
+        self._room = MAX_TEXT if max_tokens is None else max_tokens * MAX_TOKEN_TEXT + EXTRA_TEXT
         self._is_complete = False
 
     @property
@@ -103,6 +112,8 @@ class TextReader:
         if not self._frames and bytes(choice.delta) in EMPTY:  # others repeat all at the end
             choice.delta = choice.message
         text = self._get_text(choice)
+        if text and self._finish is not None:  # the server goes on after the end
+            return self._end()
         if choice.finish_reason not in NO_REASONS:
             self._finish = FINISHES.get(str(choice.finish_reason).lower())
             if self._finish is None:
@@ -110,6 +121,9 @@ class TextReader:
         if not text:
             return []
         self._frames += 1
+        self._room -= len(text)
+        if self._room < 0:
+            raise InvalidFrame("the answer is far longer than `max_tokens` allows")
         return [Step(self._choice, text)]
 
     def _end(self) -> list[Step]:

@@ -44,7 +44,7 @@ class TextCompletionsApi:
         ]
 
     def make_reader(self, request: UpstreamRequest, parts: AnswerParts) -> FrameReader:
-        return TextReader(request.choices[0], get_text)
+        return TextReader(request.choices[0], get_text, parts.job.sampling.max_tokens)
 
     def build_tokenize(self, text: str, special: bool) -> tuple[str, Json] | None:
         return None

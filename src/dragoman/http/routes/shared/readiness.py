@@ -16,7 +16,13 @@ FAILURES = {
     "died": "stopped unexpectedly and is being restarted",
     "hung": "made no progress and is being restarted",
     "load_failed": "could not be started and is being restarted",
+    # of upstream servers
     "stalled": "makes no progress",
+    "refused": "cannot be reached",
+    "tls": "cannot be reached: its certificate cannot be verified",
+    "invalid": "returned invalid answers",
+    "replaced": "runs another model than this server was started with",
+    "smaller_context": "has a smaller context than this server was started with",
 }
 
 
