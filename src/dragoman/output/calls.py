@@ -15,7 +15,11 @@ import re
 from collections.abc import Callable, Mapping
 
 from dragoman.output.arguments.end_markers import NO_ENDS, EndMarkers
-from dragoman.output.arguments.parameter_types import ParameterSchema, Types, read_parameter_schema
+from dragoman.output.arguments.schemas.parameter_types import (
+    ParameterSchema,
+    Types,
+    read_parameter_schema,
+)
 from dragoman.output.span import Span
 from dragoman.output.text_buffer import TextBuffer
 from dragoman.types import Json
