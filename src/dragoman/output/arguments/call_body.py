@@ -343,7 +343,7 @@ def read_named_call(
     text, marker, end = yield from read_until(buffer, ends)
     if marker in body.name_ends:
         buffer.pos = end
-    elif marker != "{":
+    elif marker != "{" and marker not in after:
         raise Mismatch
     match = re.fullmatch(body.name_pattern, text.strip() or calls.preceding_name)
     if match is None:
@@ -353,7 +353,7 @@ def read_named_call(
         closes = get_markers(*(line + close for line in ("\n", "") for close in after))
         if (yield from read_free_text(buffer, calls, groups["name"], closes)):
             return
-    if marker in body.name_ends and after:
+    if marker != "{" and after:
         yield from skip_space(buffer)
         if (yield from is_at_marker(buffer, get_markers(*after))):
             calls.open_call(groups["name"], groups.get("id") or "")
