@@ -37,13 +37,10 @@ class DeclaredTools:
 
     def __init__(self, tools: Mapping[str, Json] | None, accept: bool = False) -> None:
         self._tools = tools or {}
+        self.names = tuple(self._tools)
         self._schemas: dict[str, ParameterSchema] = {}  # of tools that are called
         self._types: dict[str, dict[str, Types]] = {}
         self._accept = accept or tools is None
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(self._tools)
 
     def is_declared(self, name: str) -> bool:
         return name in self._tools
