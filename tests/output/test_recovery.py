@@ -195,6 +195,10 @@ DOUBTLESS = {
         '<tool_calls>[{"name": "book", "arguments":[{"days": 3}}, '
         '{"name": "book", "arguments": {"city": "Oslo"}}]</tool_calls>',
     ),
+    "arguments closed before the first": (
+        "hermes_json",
+        '<tool_call>{"name": "book", "arguments": {}"days": 3, "city": "Oslo"}}</tool_call>',
+    ),
     "a doubled name and parenthesis": (
         "lfm2",
         "<|tool_call_start|>[book(book(days=3))]<|tool_call_end|>",
@@ -228,6 +232,7 @@ DOUBTLESS_CALLS: dict[str, list[dict[str, Any]]] = {
     "an object in a string with other quotes": [{"note": '{"name": "a", "arguments": {}}'}],
     "an opening tag instead of a closing one": [{"days": 3}, {"tags": []}],
     "a list opened before the arguments in a list of calls": [{"days": 3}, {"city": "Oslo"}],
+    "arguments closed before the first": [{"days": 3, "city": "Oslo"}],
     "a doubled name and parenthesis": [{"days": 3}],
     "a doubled name and parenthesis without markers": [{"days": 3}],
     "an end of turn that ends an unclosed list": [{"days": 3}],
