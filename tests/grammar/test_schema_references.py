@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from jsonschema import Draft7Validator, Draft201909Validator, Draft202012Validator
 
-from dragoman.output.arguments.parameter_types import read_parameter_schema
-from dragoman.output.arguments.schema_references import localize_references
+from dragoman.output.arguments.schemas.parameter_types import read_parameter_schema
+from dragoman.output.arguments.schemas.schema_references import localize_references
 from dragoman.testing.grammars import match_grammar
 from tests.schema_cases import grammar
 from tests.support.random_schemas import list_spellings

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dragoman.output.arguments.cast import cast, to_json
-from dragoman.output.arguments.parameter_types import read_parameter_schema
+from dragoman.output.arguments.schemas.parameter_types import read_parameter_schema
 from dragoman.output.library import OutputParser, ParserPolicy
 from dragoman.testing.format_checks import ParsedOutput, check_format, fold_spans, parse_pieces
 

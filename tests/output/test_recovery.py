@@ -190,6 +190,24 @@ DOUBTLESS = {
         '</days>]<]minimax[>[<invoke>]<]minimax[>[<invoke name="book">]<]minimax[>[<tags>'
         "]<]minimax[>[</tags>]<]minimax[>[</invoke>]<]minimax[>[</tool_call>",
     ),
+    "a list opened before the arguments in a list of calls": (
+        "json_list_tool_calls_tag",
+        '<tool_calls>[{"name": "book", "arguments":[{"days": 3}}, '
+        '{"name": "book", "arguments": {"city": "Oslo"}}]</tool_calls>',
+    ),
+    "arguments closed before the first": (
+        "hermes_json",
+        '<tool_call>{"name": "book", "arguments": {}"days": 3, "city": "Oslo"}}</tool_call>',
+    ),
+    "a doubled name and parenthesis": (
+        "lfm2",
+        "<|tool_call_start|>[book(book(days=3))]<|tool_call_end|>",
+    ),
+    "a doubled name and parenthesis without markers": ("pythonic", "[book(book(days=3)]"),
+    "an end of turn that ends an unclosed list": (
+        "hyperclovax_14b",
+        ' -> tool/function_call\n[{"name": "book", "arguments": {"days": 3}<|im_end|>',
+    ),
 }
 DOUBTLESS_CALLS: dict[str, list[dict[str, Any]]] = {
     "a doubled brace before other arguments": [{"place": {"label": "Oslo"}, "days": 3}],
@@ -213,6 +231,11 @@ DOUBTLESS_CALLS: dict[str, list[dict[str, Any]]] = {
     ],
     "an object in a string with other quotes": [{"note": '{"name": "a", "arguments": {}}'}],
     "an opening tag instead of a closing one": [{"days": 3}, {"tags": []}],
+    "a list opened before the arguments in a list of calls": [{"days": 3}, {"city": "Oslo"}],
+    "arguments closed before the first": [{"days": 3, "city": "Oslo"}],
+    "a doubled name and parenthesis": [{"days": 3}],
+    "a doubled name and parenthesis without markers": [{"days": 3}],
+    "an end of turn that ends an unclosed list": [{"days": 3}],
 }
 
 
@@ -222,6 +245,50 @@ def test_damage_that_leaves_no_doubt_is_repaired(damage: str) -> None:
     for pieces in ([text], list(text)):
         output = fold_spans(parse_pieces(OutputParser(name, tools=TOOLS), pieces))
         assert output.calls == [("book", arguments) for arguments in DOUBTLESS_CALLS[damage]]
+
+
+UNDECLARED_AND_DAMAGED = {
+    "kimi_k2": (
+        "<|tool_call_begin|>functions.bok:0<|tool_call_argument_begin|>"
+        '{"days": 98<|tool_call_end|>\n'
+        "<|tool_call_begin|>functions.book:1<|tool_call_argument_begin|>"
+        '{"days": 3}<|tool_call_end|>'
+    ),
+    "dots": '<dots_function_call>\n<invoke name="bok">\n<parameter name="city">Oslo</parameter>\n'
+    ')\n</invoke>\n<invoke name="book">\n<parameter name="days">3</parameter>\n</invoke>\n'
+    "</dots_function_call>",
+}
+
+
+@pytest.mark.parametrize("name", UNDECLARED_AND_DAMAGED)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_damaged_call_of_an_undeclared_tool_is_text_however_it_is_cut(
+    name: str, is_first: bool
+) -> None:
+    text = UNDECLARED_AND_DAMAGED[name]
+    if not is_first:
+        writer = AnswerWriter(find_tools(name))
+        call = writer.write_call("find_hotel", {"days": 1}).text
+        text = writer.open_section("") + call + "\n" + text.removeprefix(writer.open_section(""))
+    calls = [*[("find_hotel", {"days": 1})][is_first:], ("book", {"days": 3})]
+    texts = set()
+    for size in (1, 2, 5, 20, len(text)):
+        pieces = [text[start : start + size] for start in range(0, len(text), size)]
+        output = fold_spans(parse_pieces(OutputParser(name, tools=TOOLS), pieces))
+        assert output.calls == calls
+        texts.add(output.text)
+    assert len(texts) == 1
+    assert "bok" in texts.pop()
+
+
+def test_text_in_the_place_of_a_key_is_text_after_the_call() -> None:
+    text = (
+        "<|tool_call:start|>book\n<|tool_arg:start|>note<|tool _arg:value|>Oslo<|tool_arg_end|>\n"
+        "<|tool_call:end|>"
+    )
+    output = fold_spans(parse_pieces(OutputParser("solar_open2", tools=TOOLS), [text]))
+    assert output.calls == [("book", {})]
+    assert "Oslo" in output.text
 
 
 @pytest.mark.parametrize("name", ["hermes_json", "json_bare", "glm45"])

@@ -214,6 +214,13 @@ def add_comment(call: WrittenCall, tool_format: ToolFormat, random: Random) -> s
     return edit_json(comment)(call, tool_format, random)
 
 
+def open_list(call: WrittenCall, tool_format: ToolFormat, random: Random) -> str:
+    """Open a list before the arguments; without any marker, such text is no call."""
+    if tool_format.unmarked_at_start:
+        return call.text
+    return edit_json(lambda text, _: f"[{text}")(call, tool_format, random)
+
+
 DAMAGES: dict[str, Damage] = {
     "none": lambda call, *_: call.text,
     "bracket dropped": edit(r"[{}\[\]()]", ""),
@@ -273,11 +280,11 @@ DAMAGES: dict[str, Damage] = {
     "arguments in a string": edit_json(lambda text, _: json.dumps(text)),
     "arguments in two strings": edit_json(lambda text, _: json.dumps(json.dumps(text))),
     "arguments in a list": edit_json(lambda text, _: f"[{text}]"),
-    "arguments in a fence": lambda call, tool_format, random: (
-        call.text
-        if isinstance(tool_format.bodies[0], JsonObjects)
-        else edit_json(lambda text, _: f"```json\n{text}\n```")(call, tool_format, random)
-    ),
+    "arguments in a fence": edit_json(lambda text, _: f"```json\n{text}\n```"),
+    "arguments in an open list": open_list,
+    "arguments closed at once": edit_json(lambda text, _: f"{{}}{text[1:]}"),
+    "brace after a comma": edit_json(replace_one(r'(?<=,)(?= ")', "}")),
+    "other quote before a key": edit_json(replace_one(r'"(?=\w+":)', "'")),
     "arguments in Python": edit_json(lambda text, _: repr(json.loads(text))),
     "end of turn": insert(ENDS_OF_TURN),
     "end of turn after a call": end_turn_after_call,
@@ -342,7 +349,8 @@ REPAIRED |= {"colon of an object doubled", "colon of an object wrong"}
 REPAIRED |= {"colon of JSON missing", "colon of an object missing"}
 REPAIRED |= {"brace of an object missing", "name unquoted", "quote of the name missing"}
 REPAIRED |= {"arrows", "separators of full width", "curly quotes around all", "three quotes"}
-REPAIRED |= {"arguments in quotes"}
+REPAIRED |= {"arguments in quotes", "arguments in an open list"}
+REPAIRED |= {"other quote before a key"}
 REPAIRED |= {"space before the name", "line ends of Windows"}
 REPAIRED |= {"commas are semicolons", "words unquoted", "opening quote missing", "curly quotes"}
 REPAIRED |= {"closing tag in capitals", "closing tag with space at its end"}

@@ -11,6 +11,7 @@ TOOLS = ToolFormat(
     ),
     section=MarkerPair(open=("<minimax:tool_call>",), close=("</minimax:tool_call>",)),
     call=MarkerPair(open=("<invoke name=",), close=("</invoke>",)),
+    ignored_after_call=("[e~[",),
     bodies=(
         TaggedArguments(
             spellings=('"{name}"',),

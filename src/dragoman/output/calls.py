@@ -15,7 +15,11 @@ import re
 from collections.abc import Callable, Mapping
 
 from dragoman.output.arguments.end_markers import NO_ENDS, EndMarkers
-from dragoman.output.arguments.parameter_types import ParameterSchema, Types, read_parameter_schema
+from dragoman.output.arguments.schemas.parameter_types import (
+    ParameterSchema,
+    Types,
+    read_parameter_schema,
+)
 from dragoman.output.span import Span
 from dragoman.output.text_buffer import TextBuffer
 from dragoman.types import Json
@@ -33,13 +37,10 @@ class DeclaredTools:
 
     def __init__(self, tools: Mapping[str, Json] | None, accept: bool = False) -> None:
         self._tools = tools or {}
+        self.names = tuple(self._tools)
         self._schemas: dict[str, ParameterSchema] = {}  # of tools that are called
         self._types: dict[str, dict[str, Types]] = {}
         self._accept = accept or tools is None
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(self._tools)
 
     def is_declared(self, name: str) -> bool:
         return name in self._tools

@@ -56,6 +56,7 @@ DEFAULT_POLICY = ParserPolicy()
 ENDS_OF_TURN = (
     *("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "</s>"),
     *("<eos>", "<end_of_turn>", "<turn|>", "<｜end▁of▁sentence｜>", "<|END_OF_TURN_TOKEN|>"),
+    *("<|eot|>", "<|eom|>", "<|end|>", "<|endofturn|>", "<|role_end|>", "<seed:eos>"),
     *("<|observation|>", "<|user|>"),
 )
 MARKUP = re.compile(r"(?!`{3}\w*\s*$).*[^\w\s{\[].*", re.DOTALL)

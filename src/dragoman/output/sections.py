@@ -10,7 +10,6 @@ from functools import partial
 from typing import TypeGuard
 
 from dragoman.output.arguments.call_body import (
-    FENCES,
     get_markers,
     next_char,
     read_named_arguments,
@@ -20,6 +19,7 @@ from dragoman.output.arguments.call_body import (
 from dragoman.output.arguments.elements import read_nested_call
 from dragoman.output.arguments.end_markers import make_end_markers
 from dragoman.output.arguments.pythonic import OBJECTS, read_python_calls
+from dragoman.output.arguments.stray_markup import FENCES
 from dragoman.output.arguments.tags import read_all_arguments, read_tagged_call
 from dragoman.output.calls import STRAY, CallRecorder
 from dragoman.output.rules import ENDS_OF_TURN
@@ -95,7 +95,7 @@ class SectionReader:
                 is_first = False
                 continue
             if not has_marker and not (yield from self._skip_to_unmarked_call(not is_first)):
-                if is_first:
+                if is_first or not calls.has_call:
                     yield from self._read_wrapped_text()
                 return
             yield from self._read_body_and_close()

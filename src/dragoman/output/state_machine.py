@@ -85,8 +85,8 @@ class ParserMachine:
     def _reasoning_state(self) -> ParserState:
         return self._rules.in_reasoning[self._policy.in_reasoning]
 
-    def _enter(self, state: ParserState) -> None:
-        self._state, self._is_leading = state, True
+    def _enter(self, state: ParserState, *, leading: bool = True) -> None:
+        self._state, self._is_leading = state, leading
         self._leading_space.clear()
 
     def _emit(self, text: str, start: int) -> None:
@@ -348,7 +348,7 @@ class ParserMachine:
         draft = self._state.channel == "reasoning" and self._policy.in_reasoning == "auto"
         draft = draft and not self._rules.calls_end_reasoning
         marker = buffer.text[buffer.pos : end]
-        calls.start_attempt(draft=draft, marked=bool(marker), leading=self._is_leading)
+        calls.start_attempt(draft=draft, marked=addressed or bool(marker), leading=self._is_leading)
         if not buffer.is_holding:
             buffer.hold()
         buffer.pos = end
@@ -375,7 +375,7 @@ class ParserMachine:
             yield from self._resolve_draft()
         elif has_calls:
             self._only_text = False
-            self._enter(self._rules.after_call)
+            self._enter(self._rules.after_call, leading=not calls.is_undeclared)
         self._emit_held()
         calls.end_attempt(mismatched=rejected)
         if has_calls and not draft and not rejected:

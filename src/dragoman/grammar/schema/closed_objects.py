@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from urllib.parse import unquote
 
 from dragoman.grammar.schema.keywords import APPLICATORS, get_additional_keyword
-from dragoman.output.arguments.json_pointer import escape_token
-from dragoman.output.arguments.schema_references import (
+from dragoman.output.arguments.schemas.json_pointer import escape_token
+from dragoman.output.arguments.schemas.schema_references import (
     LIST_KEYWORDS,
     MAP_KEYWORDS,
     SCHEMA_KEYWORDS,

@@ -16,7 +16,7 @@ from dragoman.grammar.schema.algebra.intersect import NodeIntersector
 from dragoman.grammar.schema.diagnostics import SchemaDiagnostics
 from dragoman.grammar.schema.nodes import Node, Object
 from dragoman.grammar.schema.simplify import ALL_TYPES, ANYTHING, NOTHING, union_nodes
-from dragoman.output.arguments.json_pointer import escape_token
+from dragoman.output.arguments.schemas.json_pointer import escape_token
 from dragoman.types import Json
 
 DEPENDENCY_KEYWORDS = ("dependencies", "dependentRequired", "dependentSchemas")

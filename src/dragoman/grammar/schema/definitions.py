@@ -13,7 +13,7 @@ from dragoman.grammar.schema import limits
 from dragoman.grammar.schema.diagnostics import SchemaDiagnostics
 from dragoman.grammar.schema.nodes import Literals, Node, Object, SchemaReference
 from dragoman.grammar.schema.simplify import ALL_TYPES, ANYTHING, NOTHING, union_nodes
-from dragoman.output.arguments.json_pointer import UnresolvedReference, resolve_reference
+from dragoman.output.arguments.schemas.json_pointer import UnresolvedReference, resolve_reference
 from dragoman.types import Json
 
 

@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 
-from dragoman.output.arguments.parameter_types import KEYWORDS_BY_TYPE
+from dragoman.output.arguments.schemas.parameter_types import KEYWORDS_BY_TYPE
 from dragoman.types import Json
 
 FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostname"})

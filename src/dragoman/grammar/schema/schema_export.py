@@ -11,7 +11,7 @@ from collections.abc import Callable, Container, Mapping
 
 from dragoman.grammar.regex.schema_pattern import is_weakened_by_llguidance, translate_pattern
 from dragoman.grammar.schema import keywords, limits
-from dragoman.output.arguments.json_pointer import escape_token
+from dragoman.output.arguments.schemas.json_pointer import escape_token
 from dragoman.types import Json
 
 STEPS_PER_COPY = 8  # of the budget, for each copied subschema

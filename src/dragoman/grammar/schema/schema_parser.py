@@ -54,9 +54,9 @@ from dragoman.grammar.schema.normalize import (
 from dragoman.grammar.schema.scalars import ScalarParser
 from dragoman.grammar.schema.schema_export import SchemaExporter, allows_escaped_names, fixes_order
 from dragoman.grammar.schema.simplify import ANYTHING, NOTHING, union_nodes
-from dragoman.output.arguments.json_pointer import escape_token
-from dragoman.output.arguments.parameter_types import SYNONYMS
-from dragoman.output.arguments.schema_references import localize_references
+from dragoman.output.arguments.schemas.json_pointer import escape_token
+from dragoman.output.arguments.schemas.parameter_types import SYNONYMS
+from dragoman.output.arguments.schemas.schema_references import localize_references
 from dragoman.types import Json
 
 

@@ -28,7 +28,7 @@ from dragoman.grammar.writer.unquoted_text import (
     list_types,
     write_text_until,
 )
-from dragoman.output.arguments.parameter_types import ANY_TYPE
+from dragoman.output.arguments.schemas.parameter_types import ANY_TYPE
 from dragoman.output.arguments.tags import CDATA
 
 TextualNode: TypeAlias = String | Literals | GrammarText

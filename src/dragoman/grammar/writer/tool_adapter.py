@@ -45,13 +45,13 @@ from dragoman.grammar.writer.unquoted_text import (
 )
 from dragoman.output import spec
 from dragoman.output.arguments.cast import cast
-from dragoman.output.arguments.json_pointer import (
+from dragoman.output.arguments.schemas.json_pointer import (
     UnresolvedReference,
     escape_token,
     resolve_reference,
 )
-from dragoman.output.arguments.parameter_types import STRING, Types, read_parameter_schema
-from dragoman.output.arguments.schema_references import localize_references
+from dragoman.output.arguments.schemas.parameter_types import STRING, Types, read_parameter_schema
+from dragoman.output.arguments.schemas.schema_references import localize_references
 from dragoman.output.arguments.tags import CDATA
 from dragoman.types import Json
 

@@ -32,7 +32,7 @@ from dragoman.grammar.schema.nodes import (
     String,
 )
 from dragoman.output.arguments.cast import TYPE_ORDER
-from dragoman.output.arguments.parameter_types import (
+from dragoman.output.arguments.schemas.parameter_types import (
     ANY_TYPE,
     STRING,
     Types,

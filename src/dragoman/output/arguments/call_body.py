@@ -9,21 +9,22 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from dragoman.output.arguments.argument_types import ArgumentTypes
-from dragoman.output.arguments.cast import cast, load_arguments, load_value
+from dragoman.output.arguments.cast import cast, load_value
 from dragoman.output.arguments.damage import (
     COLONS,
     COMMAS,
     ODD_SPACES,
-    TURN_ENDS,
     read_bare_key,
     skip_odd_space,
     skip_stray_quote,
 )
 from dragoman.output.arguments.end_markers import is_at_end, make_end_markers
 from dragoman.output.arguments.free_text import read_free_text
+from dragoman.output.arguments.held_values import collect_arguments, collect_value
 from dragoman.output.arguments.json_strings import LONE_SURROGATE
 from dragoman.output.arguments.literal import ValueReader
+from dragoman.output.arguments.schemas.argument_types import ArgumentTypes
+from dragoman.output.arguments.stray_markup import FENCES, skip_end_of_turn, skip_fence
 from dragoman.output.calls import CallRecorder
 from dragoman.output.spec import JsonObjects, NamedObject
 from dragoman.output.text_buffer import (
@@ -39,7 +40,6 @@ from dragoman.output.text_buffer import (
     skip_space,
 )
 
-FENCES = ("```json", "```JSON", "```")  # of code blocks, which models put around arguments
 WRAPPER_STARTS = ('"', "'", "[")  # of strings and lists that may contain the arguments
 NULL_STARTS = ("n", "N")
 
@@ -91,15 +91,6 @@ def read_arguments_value(
     yield from value.read()
 
 
-def collect_value(buffer: TextBuffer, calls: CallRecorder) -> ReadSteps[str]:
-    """Read a value without emitting it."""
-    parts: list[str] = []
-    value = ValueReader(buffer, parts.append)
-    value.ends, value.colon_optional = calls.ends, calls.is_certain
-    yield from value.read()
-    return "".join(parts)
-
-
 # bodies of type `JsonObjects`
 
 
@@ -143,7 +134,7 @@ def read_object_list(buffer: TextBuffer, body: JsonObjects, calls: CallRecorder)
                     yield from skip_damaged_object(buffer, calls)
             elif char == "," and (calls.has_call or calls.has_rejected_call):
                 buffer.pos += 1
-            elif not calls.is_certain or (yield from read_marker(buffer, TURN_ENDS)) < 0:
+            elif not (calls.is_certain and (yield from skip_end_of_turn(buffer, calls))):
                 yield from skip_damaged_object(buffer, calls)
     finally:
         calls.ends = ends
@@ -237,7 +228,11 @@ def read_members(
         if char == "{" and fields.is_empty:
             buffer.pos += 1  # the brace is doubled
             continue
-        if char in ODD_SPACES and (yield from skip_odd_space(buffer, "}")):
+        if (
+            char in ODD_SPACES
+            and not (yield from is_at_end(buffer, calls.ends))
+            and (yield from skip_odd_space(buffer, "}"))
+        ):
             continue
         key = yield from read_member_key(buffer, body, calls, char)
         yield from skip_member_colon(buffer, is_certain=calls.is_certain)
@@ -317,6 +312,7 @@ def read_arguments(
     buffer: TextBuffer, body: JsonObjects, calls: CallRecorder, fields: _CallFields
 ) -> ReadSteps[None]:
     """Read arguments given as an object, or as another value that contains one."""
+    is_fenced = buffer.text[buffer.pos] == "`" and (yield from skip_fence(buffer))
     quote = yield from skip_stray_quote(buffer)
     if (yield from peek_char(buffer)) == "{" and fields.name is not None:
         calls.open_call(fields.name, fields.id)
@@ -325,13 +321,15 @@ def read_arguments(
         yield from read_arguments_value(buffer, calls, call_keys=call_keys)
         if quote:
             yield from read_marker(buffer, get_markers(quote))
-        return
-    fields.early_arguments = arguments = load_arguments((yield from collect_value(buffer, calls)))
-    if fields.name is not None:
-        calls.open_call(fields.name, fields.id)
-        fields.is_emitted = True
-        calls.hold_arguments()
-        calls.write_arguments(arguments)
+    else:
+        fields.early_arguments = arguments = yield from collect_arguments(buffer, calls)
+        if fields.name is not None:
+            calls.open_call(fields.name, fields.id)
+            fields.is_emitted = True
+            calls.hold_arguments()
+            calls.write_arguments(arguments)
+    if is_fenced:
+        yield from skip_fence(buffer)
 
 
 # bodies of type `NamedObject`
@@ -345,7 +343,7 @@ def read_named_call(
     text, marker, end = yield from read_until(buffer, ends)
     if marker in body.name_ends:
         buffer.pos = end
-    elif marker != "{":
+    elif marker != "{" and marker not in after:
         raise Mismatch
     match = re.fullmatch(body.name_pattern, text.strip() or calls.preceding_name)
     if match is None:
@@ -355,7 +353,7 @@ def read_named_call(
         closes = get_markers(*(line + close for line in ("\n", "") for close in after))
         if (yield from read_free_text(buffer, calls, groups["name"], closes)):
             return
-    if marker in body.name_ends and after:
+    if marker != "{" and after:
         yield from skip_space(buffer)
         if (yield from is_at_marker(buffer, get_markers(*after))):
             calls.open_call(groups["name"], groups.get("id") or "")
@@ -385,7 +383,7 @@ def read_named_arguments(
             yield from read_marker(buffer, get_markers(quote))
     elif char in WRAPPER_STARTS or (char in NULL_STARTS and calls.is_certain):
         calls.hold_arguments()
-        calls.write_arguments(load_arguments((yield from collect_value(buffer, calls))))
+        calls.write_arguments((yield from collect_arguments(buffer, calls, closing)))
     else:
         raise Mismatch
     calls.close_call()

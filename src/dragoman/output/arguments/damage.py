@@ -35,9 +35,19 @@ KEY = (  # a key and a colon
     re.compile(r"[\"'][^\"'\\]{1,64}[\"']\s{0,16}:"),
     re.compile(r"[\"'](?:\Z|[^\"'\\]{1,64}(?:\Z|[\"']\s{0,16}\Z))"),
 )
+_KEY = r"[\"'](?P<key>[^\"'\\]{1,64})[\"']\s{0,16}:"
+_KEY_PART = r"\Z|[\"'](?:\Z|[^\"'\\]{1,64}(?:\Z|[\"']\s{0,16}\Z))"
 MEMBER = (  # a comma, a key and a colon
-    re.compile(r"\s{0,16},\s{0,16}[\"'](?P<key>[^\"'\\]{1,64})[\"']\s{0,16}:"),
-    re.compile(r"\s{0,16}(?:\Z|,\s{0,16}(?:\Z|[\"'](?:\Z|[^\"'\\]{1,64}(?:\Z|[\"']\s{0,16}\Z))))"),
+    re.compile(rf"\s{{0,16}},\s{{0,16}}{_KEY}"),
+    re.compile(rf"\s{{0,16}}(?:\Z|,\s{{0,16}}(?:{_KEY_PART}))"),
+)
+NEXT_MEMBER = (  # the same, if the comma may be missing
+    re.compile(rf"\s{{0,16}}(?:,\s{{0,16}})?{_KEY}"),
+    re.compile(rf"\s{{0,16}}(?:,\s{{0,16}})?(?:{_KEY_PART})"),
+)
+KEY_WITH_OTHER_QUOTE = (  # the rest of a key whose opening quote is a single one
+    re.compile(r"'[\w.\-]{1,64}\"\s{0,16}:"),
+    re.compile(r"'(?:\Z|[\w.\-]{1,64}(?:\Z|\"\s{0,16}\Z))"),
 )
 _WORD = r"[^\s\"',;:<>\[\]{}()\\#]"  # a character of a word; comments are not words
 _WORDS = rf"{_WORD}{{1,32}}(?: {{1,4}}(?!/[/*]){_WORD}{{1,32}})"
@@ -105,12 +115,21 @@ def is_before(
 
 
 def find_next_key(buffer: TextBuffer) -> ReadSteps[str]:
-    """Return the key of the member that follows after a comma; empty if none does."""
-    if not (yield from is_before(buffer, MEMBER)):
+    """Return the key of the member that follows, with or without a comma; empty if none does."""
+    if not (yield from is_before(buffer, NEXT_MEMBER)):
         return ""
-    match = MEMBER[0].match(buffer.text, buffer.pos)
+    match = NEXT_MEMBER[0].match(buffer.text, buffer.pos)
     assert match is not None  # noqa: S101
     return match["key"]
+
+
+def skip_other_quote(buffer: TextBuffer) -> ReadSteps[bool]:
+    """Skip the opening quote of a key if another quote closes the key."""
+    is_other = buffer.text[buffer.pos] == "'" and (
+        yield from is_before(buffer, KEY_WITH_OTHER_QUOTE)
+    )
+    buffer.pos += is_other
+    return is_other
 
 
 def is_at_key(buffer: TextBuffer) -> ReadSteps[bool]:

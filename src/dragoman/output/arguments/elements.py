@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
+from dragoman.output.arguments.argument_writer import ArgumentWriter
 from dragoman.output.arguments.call_body import get_markers
 from dragoman.output.arguments.cast import cast, to_json
 from dragoman.output.arguments.end_markers import (
@@ -19,8 +20,7 @@ from dragoman.output.arguments.end_markers import (
     make_finder,
 )
 from dragoman.output.arguments.json_strings import quote
-from dragoman.output.arguments.parameter_types import STRING, ParameterSchema, Types
-from dragoman.output.arguments.tags import ArgumentWriter
+from dragoman.output.arguments.schemas.parameter_types import STRING, ParameterSchema, Types
 from dragoman.output.calls import CallRecorder
 from dragoman.output.spec import NestedElements
 from dragoman.output.text_buffer import (

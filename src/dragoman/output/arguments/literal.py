@@ -1,9 +1,8 @@
 """Rewrites values as JSON while they arrive.
 
-One scanner reads JSON, Python literals, and mixtures: single quotes, `True` and `None`, bare keys,
-missing commas, tuples, and strings between the format's own markers. Valid JSON stays unchanged.
-The emitted text is a prefix of valid JSON: a key is held back until its value starts, so appending
-`ValueReader.get_missing_end` always completes it. Text that is not a value raises `Mismatch`.
+One scanner reads JSON, Python literals, and mixtures: single quotes, `True`, bare keys, missing
+commas, tuples, strings between the format's markers. Valid JSON stays unchanged. The emitted text
+and `ValueReader.get_missing_end` are valid JSON, since a key is held back until its value starts.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import json
 import re
 from collections.abc import Sequence
 
-from dragoman.output.arguments.argument_types import ANY_ARGUMENTS, ArgumentTypes
 from dragoman.output.arguments.damage import (
     COLONS,
     COMMAS,
@@ -30,6 +28,7 @@ from dragoman.output.arguments.damage import (
     read_unquoted,
     skip_doubled_closing,
     skip_odd_space,
+    skip_other_quote,
     strip_quotes,
 )
 from dragoman.output.arguments.end_markers import (
@@ -42,7 +41,8 @@ from dragoman.output.arguments.end_markers import (
     starts_call,
 )
 from dragoman.output.arguments.json_strings import escape, quote, word_to_json
-from dragoman.output.arguments.parameter_types import STRING
+from dragoman.output.arguments.schemas.argument_types import ANY_ARGUMENTS, ArgumentTypes
+from dragoman.output.arguments.schemas.parameter_types import STRING
 from dragoman.output.arguments.strings import Output, read_until_marker
 from dragoman.output.text_buffer import (
     MarkerSet,
@@ -108,8 +108,7 @@ class ValueReader:
         self.keys: Sequence[str] = ()  # names that may follow a bare word without a separator
         self.glued_key = ""  # the name that did
         self.ends = NO_ENDS  # markers that end the value, whatever is open
-        self.must_be_object = False  # whether the value must be an object
-        self.colon_optional = False  # whether the colon after a key may be missing
+        self.must_be_object = self.colon_optional = False  # the colon after a key
 
     def get_missing_end(self) -> str:
         """Return the text that completes the value emitted so far."""
@@ -182,14 +181,11 @@ class ValueReader:
     def _close_container(self, char: str) -> ReadSteps[None]:
         """Close what a bracket closes. A bracket that closes nothing is skipped."""
         self._buffer.pos += 1
-        if "," in self._pending:
-            self._pending = ""
         depth = len(self.stack)
         closer = "}" if char == "}" and depth not in self._set_depths else "]"
-        self._set_depths.discard(depth)
-        self._plain_lists.discard(depth)
-        if closer not in self.stack:
+        if "," in self._pending or closer not in self.stack:
             self._pending = ""
+        if closer not in self.stack:
             return
         if closer != self.stack[-1]:
             if (yield from is_before(self._buffer, MEMBER)):
@@ -199,6 +195,8 @@ class ValueReader:
         elif depth == 1 and self.types.is_parameter((yield from find_next_key(self._buffer))):
             self._pending = ""  # the bracket is doubled: the object goes on
             return
+        self._set_depths.discard(depth)
+        self._plain_lists.discard(depth)
         while self.stack[-1] != closer:
             self._emit(self.stack.pop())
         self._emit(self.stack.pop())
@@ -329,7 +327,9 @@ class ValueReader:
         buffer = self._buffer
         char, markers = buffer.text[buffer.pos], self._string_markers
         parts: list[str] = []
-        if char in "\"'":
+        if char == '"' or (
+            char == "'" and not (self.must_be_object and (yield from skip_other_quote(buffer)))
+        ):
             buffer.pos += 1
             read = yield from choose_reader(buffer, char)
             yield from read(buffer, self.ends, char, parts.append)

@@ -27,7 +27,7 @@ from dragoman.output.arguments.damage import (
 from dragoman.output.arguments.end_markers import CLOSING_QUOTES, ends_string, is_at_end
 from dragoman.output.arguments.json_strings import escape, quote, read_escape
 from dragoman.output.arguments.literal import ValueReader
-from dragoman.output.arguments.parameter_types import STRING
+from dragoman.output.arguments.schemas.parameter_types import STRING
 from dragoman.output.arguments.strings import Output
 from dragoman.output.calls import CallRecorder
 from dragoman.output.spec import GAP, JsonObjects, PythonCalls
@@ -113,17 +113,22 @@ def skip_damaged_call(buffer: TextBuffer, calls: CallRecorder) -> ReadSteps[None
     if not calls.is_certain:
         raise Mismatch
     calls.complete_damaged_call()
+    try:
+        yield from _skip_to_next_call(buffer, calls)
+    finally:
+        calls.drop_brackets()
+    calls.reject_text()
+
+
+def _skip_to_next_call(buffer: TextBuffer, calls: CallRecorder) -> ReadSteps[None]:
     while True:
         char = yield from next_char(buffer)
         if char in calls.ends.first_chars and (yield from is_at_end(buffer, calls.ends)):
-            calls.drop_brackets()
             raise Mismatch
         size = 1
         while (match := _CALL_START.match(buffer.text, buffer.pos)) is not None:
             size = len(match[1])
             if match[2] and calls.tools.is_allowed(match[1]):
-                calls.drop_brackets()
-                calls.reject_text()
                 return
             if match.end() < len(buffer.text) or buffer.has_ended:
                 break
@@ -192,6 +197,9 @@ class KeywordArguments:
                 continue
             key = next_key or (yield from read_identifier(buffer, _NAME))
             char = yield from next_char(buffer)
+            if char == "(" and key == self._calls.name and not self._has_arguments:
+                buffer.pos += 1  # the name is doubled
+                continue
             if char == "(" and self._calls.tools.is_allowed(key):
                 self._emit("}")
                 return key

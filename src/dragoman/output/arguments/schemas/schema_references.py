@@ -21,7 +21,7 @@ from urllib.parse import unquote, urljoin
 
 from msgspec import Struct
 
-from dragoman.output.arguments.json_pointer import (
+from dragoman.output.arguments.schemas.json_pointer import (
     UnresolvedReference,
     escape_token,
     resolve_reference,

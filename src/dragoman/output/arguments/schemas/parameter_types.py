@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 
-from dragoman.output.arguments.json_pointer import UnresolvedReference, resolve_reference
-from dragoman.output.arguments.schema_references import localize_references
+from dragoman.output.arguments.schemas.json_pointer import UnresolvedReference, resolve_reference
+from dragoman.output.arguments.schemas.schema_references import localize_references
 from dragoman.types import Json
 
 Types: TypeAlias = frozenset[str]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from dragoman.output.arguments.json_strings import word_to_json
-from dragoman.output.arguments.parameter_types import ANY_TYPE, OBJECT_TYPES, Types
+from dragoman.output.arguments.schemas.parameter_types import ANY_TYPE, OBJECT_TYPES, Types
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,1 @@
+"""What the schema of a tool says about its arguments."""
