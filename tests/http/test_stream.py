@@ -102,6 +102,8 @@ class RecordingWriter(nullcontext[None]):
         self._sent.extend(frames)
         return True
 
+    def hold_collected(self) -> None: ...
+
 
 def test_nothing_is_sent_after_the_end() -> None:
     """The clock finds the stream silent in the same turn of the event loop in which it ends."""

@@ -31,6 +31,7 @@ from websockets.frames import CloseCode
 from dragoman.errors import BadRequest, DragomanError, RequestTimeout, TooLarge, UnsupportedMedia
 from dragoman.http.cancellation import Disconnected, watch_awaitable
 from dragoman.http.network.direct_request import DirectRequest
+from dragoman.http.network.response_transport import DirectWriter, HeldWrites
 from dragoman.keys.scopes import RouteName
 from dragoman.protocols.dialect import Dialect
 from dragoman.protocols.shared import openai
@@ -306,10 +307,17 @@ class RequestContext:
 
         Other servers write each part by itself.
         """
-        if self.is_websocket:  # its writer sends messages
-            return SEPARATE_WRITES
-        writer: AbstractContextManager[None] = self.scope.get(DIRECT_WRITER, SEPARATE_WRITES)
-        return writer
+        return self.direct_writer or SEPARATE_WRITES
+
+    def hold_writes(self) -> AbstractContextManager[None]:
+        """Like `collect_writes`, but what was sent may wait for what is sent next in this turn."""
+        writer = self.direct_writer
+        return SEPARATE_WRITES if writer is None else HeldWrites(writer)
+
+    @property
+    def direct_writer(self) -> DirectWriter | None:
+        """The writer of our own connections; that of a WebSocket sends messages."""
+        return None if self.is_websocket else self.scope.get(DIRECT_WRITER)
 
 
 def make_request_id() -> str:

@@ -69,7 +69,7 @@ class Stream:
         )
         writer = self._request.scope.get(DIRECT_WRITER)
         direct = None if writer is None else writer.write
-        with self._request.collect_writes():
+        with self._request.hold_writes():
             try:
                 await self._request.start_response(200, headers)
             except BaseException:

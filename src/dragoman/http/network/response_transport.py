@@ -76,8 +76,38 @@ class DirectWriter:
         self._write = self._transport.start_collecting()
 
     def __exit__(self, *_: object) -> None:
+        self.write_collected()
+
+    def hold_collected(self) -> None:
+        """Write what was collected with what is sent next, at latest in the next turn of the loop.
+
+        A short answer ends in the turn in which it begins, and then takes one system call.
+        """
+        self._write = self._write_with_collected
+        asyncio.get_running_loop().call_soon(self.write_collected)
+
+    def _write_with_collected(self, data: bytes) -> None:
+        self._transport.write(data)
+        self.write_collected()
+
+    def write_collected(self) -> None:
         self._write = self._transport.inner.write
         self._transport.write_collected()
+
+
+class HeldWrites:
+    """Collects what is sent inside its block, and then holds it, see `hold_collected`."""
+
+    __slots__ = ("_writer",)
+
+    def __init__(self, writer: DirectWriter) -> None:
+        self._writer = writer
+
+    def __enter__(self) -> None:
+        self._writer.__enter__()
+
+    def __exit__(self, *_: object) -> None:
+        self._writer.hold_collected()
 
 
 class CycleTransport(asyncio.Transport):
@@ -93,7 +123,8 @@ class CycleTransport(asyncio.Transport):
 
     def start_collecting(self) -> Callable[[bytes], object]:
         """Buffer what is written until `write_collected`; return a function that adds to it."""
-        self._collected = []
+        if self._collected is None:
+            self._collected = []
         return self._collected.append
 
     def write_collected(self) -> None:
@@ -114,7 +145,7 @@ class CycleTransport(asyncio.Transport):
 
         There is nothing to send if other bytes are on their way.
         """
-        if self.inner.get_write_buffer_size() or cycle.response_complete:
+        if self._collected or self.inner.get_write_buffer_size() or cycle.response_complete:
             return
         sent = self._sent_early
         if not cycle.response_started and sent < len(STATUS_LINE_START):
