@@ -99,7 +99,7 @@ async def encode_first_tokens(
 
 async def embed_slice(inputs: list[EncodedInput], model: Model) -> list[list[float]]:
     """Return the vectors of inputs."""
-    async with watch_call(model, "embed", count_tokens(inputs)):
+    with watch_call(model, "embed", count_tokens(inputs)):
         vectors = await cast(Embedder, model.engine).embed(inputs)
     if len(vectors) != len(inputs):
         raise EngineFailed("The engine returned another number of vectors than of inputs.")

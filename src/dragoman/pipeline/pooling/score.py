@@ -227,7 +227,7 @@ class ScoreList:
 
     async def add_pairs(self, pairs: list[TextPair]) -> None:
         """Score pairs with the rank head of the model."""
-        async with watch_call(self._model, "embed", sum(map(measure_pair, pairs))):
+        with watch_call(self._model, "embed", sum(map(measure_pair, pairs))):
             self._scores += await cast(PairScorer, self._model.engine).score(pairs)
 
     async def add_vectors(self, texts: list[EmbeddedText]) -> None:
