@@ -36,7 +36,7 @@ from dragoman.pipeline.plan import (
     warn_about_cache,
     warn_about_trace,
 )
-from dragoman.pipeline.reader import ChatReader, Reader, ReaderOptions, release_at_end
+from dragoman.pipeline.reader import ChatReader, Reader, ReaderOptions, ReleaseAtEnd
 from dragoman.pipeline.reading.token_ids import TokenIdReader
 from dragoman.pipeline.reasoning_budget import extend_prompt, generate_within_budget
 from dragoman.pipeline.relay.delta_reader import RelayReader
@@ -255,12 +255,13 @@ async def generate(plan: Plan, deliver: Deliver) -> None:
     """Run the jobs and deliver the answer. Cancelling this cancels the engine at once."""
     request = plan.request
     with EngineRefusals(request):
-        completion = Completion()
         if request.prefill_only:
+            completion = Completion()
             await run_jobs(plan, completion.add)
             usage = replace(completion.usage, completion=0, reasoning=0)
             await await_delivery(deliver(Delta(finish="length", usage=usage)))
         elif (request.best_of or 0) > request.n:
+            completion = Completion()
             await run_jobs(plan, completion.add)
             with_logprobs = request.logprobs is not None
             for delta in select_best(completion, plan.jobs[0].n, request.n, with_logprobs):
@@ -279,7 +280,7 @@ async def run_jobs(plan: Plan, deliver: Deliver) -> None:
     readers = await make_readers(plan)
     runner = JobRunner(plan.model.engine, plan.jobs, plan.ticket, readers)
     record = get_record()
-    with plan.ticket, release_at_end(readers):
+    with plan.ticket, ReleaseAtEnd(readers):
         with record.measure("queue"):
             await runner.acquire_first()
         plan.count_used_tokens = lambda: sum(

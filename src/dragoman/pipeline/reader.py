@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from itertools import groupby
 
 import msgspec
@@ -365,13 +364,18 @@ class ChatReader(Reader):
             self.ids = prompt[len(self._prompt) :]
 
 
-@contextmanager
-def release_at_end(readers: Sequence[Reader]) -> Iterator[None]:
-    """Release readers, also those whose choice was cut short."""
-    try:
-        yield
-    finally:
-        for reader in readers:
+class ReleaseAtEnd:
+    """Releases readers at the end of its block, also those whose choice was cut short."""
+
+    __slots__ = ("_readers",)
+
+    def __init__(self, readers: Sequence[Reader]) -> None:
+        self._readers = readers
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None:
+        for reader in self._readers:
             reader.release()
 
 

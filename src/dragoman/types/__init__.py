@@ -8,11 +8,11 @@ cross a process boundary unchanged.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from functools import cached_property
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
 from msgspec import Struct
 
+from dragoman.types.computed_once import ComputedOnce
 from dragoman.types.limits import KeyLimits as KeyLimits
 from dragoman.types.limits import Priority as Priority
 from dragoman.types.media import MediaItem as MediaItem
@@ -161,14 +161,16 @@ class Chat(Struct, frozen=True, kw_only=True, tag="chat", dict=True):
     client_field_names: dict[str, str] = {}  # our field -> the client's name for it
     optional_fields: tuple[str, ...] = ()  # dropped with a warning if the model has no support
 
-    @cached_property
+    @ComputedOnce
     def media(self) -> tuple[tuple[Message, MediaPart], ...]:
         """All parts that are not text, with their messages; several stages look for some."""
         return tuple(
-            (message, part)
-            for message in self.messages
-            for part in message.content
-            if not isinstance(part, TextPart)
+            [
+                (message, part)
+                for message in self.messages
+                for part in message.content
+                if not isinstance(part, TextPart)
+            ]
         )
 
     @property
