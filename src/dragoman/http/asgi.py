@@ -259,6 +259,14 @@ class RequestContext:
         await self._send({"type": "http.response.start", "status": status, "headers": all_headers})
         self.status = status  # not earlier: if this is interrupted, an error can still be sent
 
+    def start_directly(self, writer: DirectWriter, status: int, headers: Iterable[Header]) -> bool:
+        """Like `start_response`, at once; False if only that can send the headers."""
+        has_body = self.method != "HEAD"
+        if not has_body or not writer.start(status, (*headers, *self.response_headers)):
+            return False
+        self.status = status
+        return True
+
     async def _send(self, message: Message) -> None:
         """Send a part of an HTTP response, also in answer to a WebSocket handshake."""
         if self.is_websocket:
