@@ -318,7 +318,7 @@ class RequestContext:
         return self.direct_writer or SEPARATE_WRITES
 
     def hold_writes(self) -> AbstractContextManager[None]:
-        """Like `collect_writes`, but what was sent may wait for what is sent next in this turn."""
+        """Like `collect_writes`, but what was sent may wait a moment for what is sent next."""
         writer = self.direct_writer
         return SEPARATE_WRITES if writer is None else HeldWrites(writer)
 

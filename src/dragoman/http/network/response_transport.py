@@ -109,12 +109,14 @@ class DirectWriter:
         self.write_collected()
 
     def hold_collected(self) -> None:
-        """Write what was collected with what is sent next, at latest in the next turn of the loop.
+        """Write what was collected with what is sent next, at latest two turns of the loop later.
 
-        A short answer ends in the turn in which it begins, and then takes one system call.
+        A short answer ends in the turn after the one in which it begins, when its reader wakes up.
+        So it takes one system call.
         """
         self._write = self._write_with_collected
-        asyncio.get_running_loop().call_soon(self.write_collected)
+        loop = asyncio.get_running_loop()
+        loop.call_soon(loop.call_soon, self.write_collected)
 
     def _write_with_collected(self, data: bytes) -> None:
         self._transport.write(data)
