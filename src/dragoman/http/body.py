@@ -97,7 +97,7 @@ class BodyReader:
             limit, timeout = self._limit.get(), self._settings.receive_timeout
             body = await request.read_body(limit, timeout, self._limit.explain(), hold.grow)
             await self._starts.wait_turn()
-            return body
+        return body
 
     async def make_context(self, request: RequestContext) -> DialectContext:
         """Return what the wire API of a request needs to decode it and to encode its response."""

@@ -223,7 +223,11 @@ class Connection(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._pipelined:
             return
-        super().on_header(name, value)
+        name = name.lower()
+        if name == b"expect":
+            super().on_header(name, value)
+        else:
+            self.headers.append((name, value))
         self._field_bytes += len(name) + len(value) + 4
         if len(self.headers) > MAX_HEADERS or self._field_bytes > self.settings.header_limit:
             self._rejection = _make_headers_error()

@@ -26,8 +26,8 @@ from dragoman.prompt.text_pairs import get_text_format
 from dragoman.prompt.tokens.limit import PromptLimit
 from dragoman.telemetry.record import get_record
 from dragoman.types import Embedder, Prompt
-from dragoman.types.embedding import EmbeddingTask
 from dragoman.types.loop_share import LoopShare
+from dragoman.types.pooling_tasks import EmbeddingTask
 
 EncodedInput: TypeAlias = list[int] | str
 InputKey: TypeAlias = tuple[int, ...] | str

@@ -32,7 +32,7 @@ from dragoman.prompt.text_pairs import PairTemplate, get_text_format, join_texts
 from dragoman.prompt.tokens.limit import PromptLimit
 from dragoman.telemetry.record import get_record
 from dragoman.types.loop_share import LoopShare
-from dragoman.types.scoring import NamedText, ScoreTask
+from dragoman.types.pooling_tasks import NamedText, ScoreTask
 from dragoman.types.text_pair import PairScorer, TextPair
 
 

@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from dragoman.errors import BadRequest, Unsupported
+from dragoman.protocols.chat.repeated_fields import RepeatedFields
 from dragoman.protocols.chat.tools import (
     ChatFunctionCall,
     ChatToolChoice,
@@ -18,7 +19,6 @@ from dragoman.protocols.shared import openai, response_format
 from dragoman.protocols.shared.content import ContentPartFields, decode_content
 from dragoman.protocols.shared.generation import make_request
 from dragoman.protocols.shared.json_body import decode_body
-from dragoman.protocols.shared.repeated_fields import RepeatedFields
 from dragoman.protocols.shared.tool_choice import ChatTool, decode_tools
 from dragoman.types import Chat, Json, Message, Request, Role, ToolCall, make_text_content
 
@@ -102,14 +102,16 @@ UNSET = (None,) * len(UNSUPPORTED_FIELDS)
 
 
 # requests by all their fields but the messages
-REPEATED: RepeatedFields[tuple[Request, Chat]] = RepeatedFields(ChatRequest, "messages")
+REPEATED: RepeatedFields[list[ChatMessage], tuple[Request, Chat]] = RepeatedFields(
+    ChatRequest, "messages"
+)
 
 
 def decode_request(body: bytes, strict: bool = False) -> Request:
     split = REPEATED.split(body, strict)
     repeated = None if split is None else REPEATED.find(split)
     if repeated is not None:
-        (request, chat), sent = repeated
+        sent, (request, chat) = repeated
         messages = _decode_messages(sent)
         chat = replace(chat, messages=messages, result_params=_name_results(messages))
         return replace(request, prompts=(chat,))

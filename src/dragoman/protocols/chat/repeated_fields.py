@@ -7,7 +7,7 @@ A body that is large, invalid or has unknown fields is decoded as a whole. Owner
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeAlias, TypeVar, get_type_hints
+from typing import Generic, TypeAlias, TypeVar, get_type_hints
 
 import msgspec
 from msgspec import Raw, Struct
@@ -18,6 +18,7 @@ from dragoman.types.bounded_cache import BoundedCache
 from dragoman.types.cache_scope import get_cache_scope
 
 T = TypeVar("T")
+FieldT = TypeVar("FieldT")
 FieldsKey: TypeAlias = tuple[str, bool, tuple[str, ...], tuple[bytes, ...]]
 MAX_ENTRIES = 256
 MAX_BYTES = 2 << 20  # of all fields that are kept
@@ -31,7 +32,7 @@ class SplitBody(Struct, frozen=True):
     key: FieldsKey
 
 
-class RepeatedFields(Generic[T]):
+class RepeatedFields(Generic[FieldT, T]):
     """What the fields of a body of one kind came to, without the field `name`."""
 
     def __init__(self, kind: type[Struct], name: str) -> None:
@@ -60,13 +61,13 @@ class RepeatedFields(Generic[T]):
         key = (get_cache_scope(), strict, tuple(fields), tuple(map(bytes, fields.values())))
         return SplitBody(fields, varying, key)
 
-    def find(self, split: SplitBody) -> tuple[T, Any] | None:
-        """Return what the other fields came to, and the decoded field; None to decode all."""
+    def find(self, split: SplitBody) -> tuple[FieldT, T] | None:
+        """Return the decoded field and what the others came to; None to decode the whole body."""
         known = self._known.get(split.key)
         if known is None:
             return None
         try:
-            return known, get_decoder(self._type).decode(split.varying)
+            return get_decoder(self._type).decode(split.varying), known
         except (msgspec.MsgspecError, RecursionError):
             return None
 
