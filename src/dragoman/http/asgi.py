@@ -154,6 +154,8 @@ class RequestContext:
     def trace_headers(self) -> dict[str, str]:
         """The headers that say which trace of the client this request belongs to."""
         headers = self.headers
+        if headers.keys().isdisjoint(TRACE_HEADERS):
+            return {}
         present = [name for name in TRACE_HEADERS if name in headers]
         return {name.decode(): headers[name].decode("latin-1") for name in present}
 

@@ -155,8 +155,14 @@ class Reader:
 
     def _make_usage(self, last: Step) -> Usage:
         prompt, (drafted, accepted) = self.prompt_tokens, last.drafts or (0, 0)
-        usage = Usage(completion=self.completion_tokens, drafted=drafted, accepted=accepted)
-        return replace(usage, prompt=prompt, cached=min(self._cached_tokens, prompt))
+        cached = min(self._cached_tokens, prompt)
+        return Usage(
+            prompt=prompt,
+            cached=cached,
+            completion=self.completion_tokens,
+            drafted=drafted,
+            accepted=accepted,
+        )
 
 
 class ReaderOptions(Struct, frozen=True):

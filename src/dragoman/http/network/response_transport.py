@@ -10,7 +10,11 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import (
+    HEADER_VALUE_RE,
+    STATUS_LINE,
+    RequestResponseCycle,
+)
 
 STATUS_LINE_START = b"HTTP/1.1 "
 CHUNK_SIZE_START = b"0"
@@ -63,12 +67,13 @@ class DirectWriter:
         is_ready = not (self._flow.write_paused or cycle.disconnected or cycle.response_started)
         if not is_ready or cycle.chunked_encoding is not None or cycle.access_log:
             return False
-        lines = [b"%b: %b\r\n" % header for header in (*cycle.default_headers, *headers)]
+        headers = (*cycle.default_headers, *headers)
+        if HEADER_VALUE_RE.search(b"".join([value for _, value in headers])):
+            return False  # `send` rejects such values
+        lines = [b"%b: %b\r\n" % header for header in headers]
         if not cycle.keep_alive:
             lines.append(b"connection: close\r\n")
         head = b"".join(lines)
-        if head.count(b"\n") != len(lines):  # `send` rejects such values
-            return False
         cycle.response_started = cycle.chunked_encoding = True
         cycle.waiting_for_100_continue = False
         end = b"transfer-encoding: chunked\r\n\r\n"
