@@ -86,6 +86,10 @@ class RequestContext:
         # a repeated header has its first value
         self.headers: dict[bytes, bytes] = dict(list(scope["headers"])[::-1])
         self.is_websocket = scope["type"] == "websocket"
+        # of our own connections; that of a WebSocket sends messages
+        self.direct_writer: DirectWriter | None = (
+            None if self.is_websocket else scope.get(DIRECT_WRITER)
+        )
         self.method: str = WEBSOCKET if self.is_websocket else scope["method"]
         self.path: str = scope["path"].removeprefix(scope.get("root_path", "")) or "/"
         self.params: dict[str, str] = {}  # path parameters, by the names in the route's pattern
@@ -120,6 +124,7 @@ class RequestContext:
         """
         self._reset_hooks()
         self.on_end.clear()
+        self.direct_writer = None
         for name in (REQUEST, DIRECT_REQUEST, DIRECT_WRITER):
             self.scope.pop(name, None)
 
@@ -323,11 +328,6 @@ class RequestContext:
         """Like `collect_writes`, but what was sent may wait a moment for what is sent next."""
         writer = self.direct_writer
         return SEPARATE_WRITES if writer is None else HeldWrites(writer)
-
-    @property
-    def direct_writer(self) -> DirectWriter | None:
-        """The writer of our own connections; that of a WebSocket sends messages."""
-        return None if self.is_websocket else self.scope.get(DIRECT_WRITER)
 
 
 def make_request_id() -> str:
