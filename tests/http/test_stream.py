@@ -102,6 +102,14 @@ class RecordingWriter(nullcontext[None]):
         self._sent.extend(frames)
         return True
 
+    def hold_collected(self) -> None: ...
+
+    def start(self, status: int, headers: Any) -> bool:
+        return False
+
+    def end(self, frames: list[bytes]) -> bool:
+        return False
+
 
 def test_nothing_is_sent_after_the_end() -> None:
     """The clock finds the stream silent in the same turn of the event loop in which it ends."""

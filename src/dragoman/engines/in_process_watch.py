@@ -57,30 +57,40 @@ class GeneratedSteps:
 class WatchedCall:
     """A call inside a block. Each request has two, so this is a class: a generator is slower."""
 
-    __slots__ = ("_call", "_limit", "_watch")
+    __slots__ = ("_cancelling", "_task", "_watch", "call", "has_failed")
 
     def __init__(self, watch: InProcessWatch, call: RunningCall) -> None:
         self._watch = watch
-        self._call = call
+        self.call = call
+        self.has_failed = False  # the engine hangs
 
-    async def __aenter__(self) -> None:
-        limit = self._limit = asyncio.Timeout(None)
-        await limit.__aenter__()
-        self._watch.add(self._call, limit)
+    def __enter__(self) -> None:
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("Calls of engines are watched inside tasks only.")
+        self._task, self._cancelling = task, task.cancelling()
+        self._watch.add(self)
 
-    async def __aexit__(
+    def fail(self) -> None:
+        """Cancel the work inside the block, which then ends with `EngineDown`."""
+        if not self.has_failed:
+            self.has_failed = True
+            self._task.cancel()
+
+    def __exit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        try:
-            await self._limit.__aexit__(kind, error, traceback)
-        except TimeoutError:
+        self._watch.remove(self)
+        if not self.has_failed:
+            return
+        # a request may be cancelled for another reason at the same time
+        is_last = self._task.uncancel() <= self._cancelling
+        if is_last and isinstance(error, asyncio.CancelledError):
             message = "The engine made no progress on this request."
             raise EngineDown(message, retry_after=1) from None
-        finally:
-            self._watch.remove(self._call)
 
 
 class InProcessWatch:
@@ -93,7 +103,7 @@ class InProcessWatch:
         self._probe: Callable[[], Awaitable[float]] | None = probe if callable(probe) else None
         self._watch = ProgressWatch(timeout, has_probe=self._probe is not None)
         self._numbers = itertools.count(1)
-        self._limits: dict[int, asyncio.Timeout] = {}
+        self._calls: dict[int, WatchedCall] = {}
         self._ticking: asyncio.Task[None] | None = None
         self._stalled_until = 0.0
 
@@ -115,17 +125,20 @@ class InProcessWatch:
         """
         return WatchedCall(self, RunningCall(next(self._numbers), kind, size, steps, job))
 
-    def add(self, call: RunningCall, limit: asyncio.Timeout) -> None:
+    def add(self, watched: WatchedCall) -> None:
+        call = watched.call
         self._watch.add(call)
-        self._limits[call.number] = limit
+        self._calls[call.number] = watched
         if self._ticking is None:
             self._ticking = start_detached(self._watch_calls())
 
-    def remove(self, call: RunningCall) -> None:
-        if self._limits.pop(call.number).expired():
-            self._watch.drop_stuck_call(call.number)
+    def remove(self, watched: WatchedCall) -> None:
+        number = watched.call.number
+        del self._calls[number]
+        if watched.has_failed:
+            self._watch.drop_stuck_call(number)
         else:
-            self._watch.remove(call.number, is_cancelled=False)
+            self._watch.remove(number, is_cancelled=False)
 
     async def _watch_calls(self) -> None:
         """Check at intervals whether the calls make progress, until no call is left."""
@@ -170,6 +183,4 @@ class InProcessWatch:
             ", ".join(call.describe() for call in calls),
         )
         for call in calls:
-            limit = self._limits[call.number]
-            if not limit.expired():
-                limit.reschedule(asyncio.get_running_loop().time())
+            self._calls[call.number].fail()

@@ -31,6 +31,7 @@ from websockets.frames import CloseCode
 from dragoman.errors import BadRequest, DragomanError, RequestTimeout, TooLarge, UnsupportedMedia
 from dragoman.http.cancellation import Disconnected, watch_awaitable
 from dragoman.http.network.direct_request import DirectRequest
+from dragoman.http.network.response_transport import DirectWriter, HeldWrites
 from dragoman.keys.scopes import RouteName
 from dragoman.protocols.dialect import Dialect
 from dragoman.protocols.shared import openai
@@ -85,6 +86,10 @@ class RequestContext:
         # a repeated header has its first value
         self.headers: dict[bytes, bytes] = dict(list(scope["headers"])[::-1])
         self.is_websocket = scope["type"] == "websocket"
+        # of our own connections; that of a WebSocket sends messages
+        self.direct_writer: DirectWriter | None = (
+            None if self.is_websocket else scope.get(DIRECT_WRITER)
+        )
         self.method: str = WEBSOCKET if self.is_websocket else scope["method"]
         self.path: str = scope["path"].removeprefix(scope.get("root_path", "")) or "/"
         self.params: dict[str, str] = {}  # path parameters, by the names in the route's pattern
@@ -119,6 +124,7 @@ class RequestContext:
         """
         self._reset_hooks()
         self.on_end.clear()
+        self.direct_writer = None
         for name in (REQUEST, DIRECT_REQUEST, DIRECT_WRITER):
             self.scope.pop(name, None)
 
@@ -153,6 +159,8 @@ class RequestContext:
     def trace_headers(self) -> dict[str, str]:
         """The headers that say which trace of the client this request belongs to."""
         headers = self.headers
+        if headers.keys().isdisjoint(TRACE_HEADERS):
+            return {}
         present = [name for name in TRACE_HEADERS if name in headers]
         return {name.decode(): headers[name].decode("latin-1") for name in present}
 
@@ -258,6 +266,14 @@ class RequestContext:
         await self._send({"type": "http.response.start", "status": status, "headers": all_headers})
         self.status = status  # not earlier: if this is interrupted, an error can still be sent
 
+    def start_directly(self, writer: DirectWriter, status: int, headers: Iterable[Header]) -> bool:
+        """Like `start_response`, at once; False if only that can send the headers."""
+        has_body = self.method != "HEAD"
+        if not has_body or not writer.start(status, (*headers, *self.response_headers)):
+            return False
+        self.status = status
+        return True
+
     async def _send(self, message: Message) -> None:
         """Send a part of an HTTP response, also in answer to a WebSocket handshake."""
         if self.is_websocket:
@@ -306,10 +322,12 @@ class RequestContext:
 
         Other servers write each part by itself.
         """
-        if self.is_websocket:  # its writer sends messages
-            return SEPARATE_WRITES
-        writer: AbstractContextManager[None] = self.scope.get(DIRECT_WRITER, SEPARATE_WRITES)
-        return writer
+        return self.direct_writer or SEPARATE_WRITES
+
+    def hold_writes(self) -> AbstractContextManager[None]:
+        """Like `collect_writes`, but what was sent may wait a moment for what is sent next."""
+        writer = self.direct_writer
+        return SEPARATE_WRITES if writer is None else HeldWrites(writer)
 
 
 def make_request_id() -> str:

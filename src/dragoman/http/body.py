@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from dragoman.config import Settings
 from dragoman.errors import UnsupportedMedia
-from dragoman.http.asgi import RequestContext
+from dragoman.http.asgi import JSON, RequestContext
 from dragoman.http.middleware import parse_host, parse_origin
 from dragoman.http.network.body_budget import UNLIMITED, BodyBudget
 from dragoman.keys.rate_limits import release_with_charge
@@ -81,14 +81,8 @@ class BodyReader:
         self._starts = StartQueue()
 
     async def read(self, request: RequestContext) -> bytes:
-        content_type = request.headers.get(b"content-type")
-        if content_type is None:
-            content_type = b"" if is_from_other_site(request) else b"application/json"
-        media_type = content_type.partition(b";")[0].strip().lower()
-        is_form = media_type == FORM and request.dialect.accepts_form_type
-        if not media_type.endswith(b"json") and not (is_form and not is_from_page(request)):
-            hint = CURL_HINT if media_type == FORM else ""
-            raise UnsupportedMedia(f"Set `Content-Type: application/json`{hint}.")
+        if request.headers.get(b"content-type") != JSON:
+            check_content_type(request)
         request.refuse_compressed_body()
         with request.record.measure("receive"):
             hold = self._limit.budget.open_hold(request.owner)
@@ -97,7 +91,7 @@ class BodyReader:
             limit, timeout = self._limit.get(), self._settings.receive_timeout
             body = await request.read_body(limit, timeout, self._limit.explain(), hold.grow)
             await self._starts.wait_turn()
-            return body
+        return body
 
     async def make_context(self, request: RequestContext) -> DialectContext:
         """Return what the wire API of a request needs to decode it and to encode its response."""
@@ -121,6 +115,18 @@ class BodyReader:
             if len(body) <= LARGE_BODY:
                 return decode(body, context)
             return await run_in_decoder(decode, body, context)
+
+
+def check_content_type(request: RequestContext) -> None:
+    """Reject a body that is not JSON, or that a page of another site may send unasked."""
+    content_type = request.headers.get(b"content-type")
+    if content_type is None:
+        content_type = b"" if is_from_other_site(request) else JSON
+    media_type = content_type.partition(b";")[0].strip().lower()
+    is_form = media_type == FORM and request.dialect.accepts_form_type
+    if not media_type.endswith(b"json") and not (is_form and not is_from_page(request)):
+        hint = CURL_HINT if media_type == FORM else ""
+        raise UnsupportedMedia(f"Set `Content-Type: application/json`{hint}.")
 
 
 def is_from_page(request: RequestContext) -> bool:

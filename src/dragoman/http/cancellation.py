@@ -105,14 +105,15 @@ class RunRegistry:
 
     def __init__(self) -> None:
         self._active: set[ActiveRun] = set()
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._idle: asyncio.Event | None = None  # while something waits for it
 
     def __len__(self) -> int:
         return len(self._active)
 
     async def wait_idle(self) -> None:
-        await self._idle.wait()
+        while self._active:
+            self._idle = self._idle or asyncio.Event()
+            await self._idle.wait()
 
     def interrupt_all(self, make_reason: Callable[[], Exception]) -> None:
         for run in list(self._active):
@@ -128,12 +129,12 @@ class RunRegistry:
 
     def add(self, run: ActiveRun) -> None:
         self._active.add(run)
-        self._idle.clear()
 
     def remove(self, run: ActiveRun) -> None:
         self._active.discard(run)
-        if not self._active:
+        if not self._active and self._idle is not None:
             self._idle.set()
+            self._idle = None
 
 
 def _explain_cancellation(run: ActiveRun) -> BaseException:

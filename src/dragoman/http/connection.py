@@ -223,8 +223,13 @@ class Connection(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._pipelined:
             return
-        if self._phase != "body":  # what follows a chunked body is no header: it is dropped
+        name = name.lower()
+        if self._phase == "body":
+            pass  # what follows a chunked body is no header
+        elif name == b"expect":
             super().on_header(name, value)
+        else:
+            self.headers.append((name, value))
         self._field_bytes += len(name) + len(value) + 4
         if len(self.headers) > MAX_HEADERS or self._field_bytes > self.settings.header_limit:
             self._rejection = _make_headers_error()

@@ -241,7 +241,8 @@ class Router:
             request.extra_headers.append((b"allow", allowed.encode()))
             raise MethodNotAllowed(f"Use {allowed or 'a WebSocket'} for this path.")
         request.route = route.path
-        request.params = dict(zip(route.parameters, match.values, strict=True))
+        if route.parameters:
+            request.params = dict(zip(route.parameters, match.values, strict=True))
         request.update_record()
         await route.handler(request)
 

@@ -19,9 +19,13 @@ from contextvars import Context
 from time import perf_counter as now
 from typing import TypeAlias
 
-from dragoman.http.asgi import DIRECT_WRITER, RequestContext
+from dragoman.http.asgi import Header, RequestContext
 from dragoman.http.cancellation import Disconnected
 
+STREAM_HEADERS: tuple[Header, ...] = (
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+)
 # Writes frames at once, or returns False if it cannot.
 DirectWrite: TypeAlias = Callable[[list[bytes]], bool]
 
@@ -61,17 +65,11 @@ class Stream:
 
     async def _open(self, first: Sequence[bytes] = ()) -> None:
         self._sending = True
-        content_type = self._request.dialect.stream_content_type
-        headers = (
-            (b"content-type", content_type),
-            (b"cache-control", b"no-cache"),
-            (b"x-accel-buffering", b"no"),
-        )
-        writer = self._request.scope.get(DIRECT_WRITER)
+        writer = self._request.direct_writer
         direct = None if writer is None else writer.write
-        with self._request.collect_writes():
+        with self._request.hold_writes():
             try:
-                await self._request.start_response(200, headers)
+                await self._request.start_response(200, self._list_headers())
             except BaseException:
                 self.started = False  # so that the error is sent with its own status
                 raise
@@ -80,13 +78,32 @@ class Stream:
         self._direct = direct
         self._finish_sending()
 
+    def _list_headers(self) -> tuple[Header, ...]:
+        return ((b"content-type", self._request.dialect.stream_content_type), *STREAM_HEADERS)
+
     def push(self, frames: list[bytes]) -> Awaitable[None] | None:
         """Send frames at once if that needs no waiting, else return what must be awaited."""
         direct = self._direct
-        if direct is None or not direct(frames):
+        if direct is None:
+            return None if self._open_directly(frames) else self.send_frames(frames)
+        if not direct(frames):
             return self.send_frames(frames)
         self._has_sent = True
         return None
+
+    def _open_directly(self, first: list[bytes]) -> bool:
+        """Send the headers and the first frames at once, if our own server can do so now."""
+        writer = self._request.direct_writer
+        if self.started or writer is None:
+            return False
+        with self._request.hold_writes():
+            if not self._request.start_directly(writer, 200, self._list_headers()):
+                return False
+            writer.write([*self._opening, *first])
+        self.started = self.is_open = True
+        self._direct = writer.write
+        self._finish_sending()
+        return True
 
     def push_end(self, frames: list[bytes]) -> None:
         """Send the last frames with the end of the stream."""
@@ -105,14 +122,13 @@ class Stream:
 
     async def finish(self) -> None:
         """Send the last frames and the end; if this was interrupted, it can be called again."""
-        direct = self._direct
+        writer = self._request.direct_writer
         with self._request.collect_writes():
-            if self._last and direct is not None and direct(self._last):
-                self._last.clear()
-            while self._last:
-                await self._write(self._last[0])
-                del self._last[0]
-            await self._write(b"", more=False)
+            if writer is None or not writer.end(self._last):
+                while self._last:
+                    await self._write(self._last[0])
+                    del self._last[0]
+                await self._write(b"", more=False)
         self._has_ended = True
 
     async def _write_frames(self, frames: list[bytes], direct: DirectWrite | None) -> None:

@@ -52,6 +52,7 @@ from dragoman.models.name_index import (
 )
 from dragoman.models.pull import DEFAULT_ALIASES, DEFAULT_FILE
 from dragoman.options import suggest
+from dragoman.types.computed_once import ComputedOnce
 
 log = logging.getLogger("dragoman.catalog")
 
@@ -62,7 +63,7 @@ UPSTREAM_RETRY = 15.0  # seconds until a server that could not be used is asked 
 FileStamp = tuple[str, int, int]
 
 
-class ModelSource(Struct, frozen=True, kw_only=True):
+class ModelSource(Struct, frozen=True, kw_only=True, dict=True):
     """A model: where it is, what its header contains, and the options to run it with."""
 
     id: str
@@ -84,7 +85,7 @@ class ModelSource(Struct, frozen=True, kw_only=True):
     real_path: str = ""  # with links resolved
     stamp: FileStamp = ("", 0, 0)  # changes when the file does
 
-    @property
+    @ComputedOnce
     def key(self) -> str:
         """Sources with the same key are one model in memory."""
         return f"{self.real_path or self.path}\0{msgspec.json.encode(self.options).decode()}"

@@ -191,8 +191,10 @@ class Residency:
 
     def get_keep_alive(self, loaded: LoadedModel) -> float:
         """Return how many seconds a model stays loaded when it is idle."""
-        choices = (loaded.keep_alive, loaded.slot.source.options.keep_alive)
-        return next((choice for choice in choices if choice is not None), self.keep_alive)
+        if loaded.keep_alive is not None:
+            return loaded.keep_alive
+        own = loaded.slot.source.options.keep_alive
+        return self.keep_alive if own is None else own
 
     def start_idle_timer(self, loaded: LoadedModel) -> None:
         """Start the timer that unloads an idle model."""

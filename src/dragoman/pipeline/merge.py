@@ -91,7 +91,7 @@ class JobRunner:
         # One more than there are slots, so that the next job waits for its turn while others run.
         self._lanes = min(len(choices), (ticket.slots or len(choices)) + 1)
         # the remaining choices of such a job must be known before the next acquires slots
-        has_parts = any(job.n > 1 for job in jobs)
+        has_parts = len(choices) > len(jobs)
         self._acquiring = asyncio.Semaphore(1 if has_parts else self._lanes)
         self._first: RunningPart | None = None
 

@@ -36,7 +36,7 @@ from dragoman.pipeline.plan import (
     warn_about_cache,
     warn_about_trace,
 )
-from dragoman.pipeline.reader import ChatReader, Reader, ReaderOptions, release_at_end
+from dragoman.pipeline.reader import ChatReader, Reader, ReaderOptions, ReleaseAtEnd
 from dragoman.pipeline.reading.token_ids import TokenIdReader
 from dragoman.pipeline.reasoning_budget import extend_prompt, generate_within_budget
 from dragoman.pipeline.relay.delta_reader import RelayReader
@@ -74,8 +74,8 @@ from dragoman.telemetry.raw_output import RawOutputs, collect_steps, format_prom
 from dragoman.telemetry.record import RequestRecord, get_record
 from dragoman.types import Chat, Job, Prompt, Request, Step
 from dragoman.types.cache_scope import set_cache_scope
+from dragoman.types.limits import get_priority
 from dragoman.types.loop_share import LoopShare
-from dragoman.types.request_priority import get_priority
 from dragoman.types.worker_threads import run_in_worker
 
 PLAIN_TEXT = OutputFormat()
@@ -115,7 +115,8 @@ async def prepare(request: Request, services: Services, already_admitted: bool =
         raise
     plan = Plan(request, lease, [], [], ticket, services.replay)
     try:
-        await share.yield_if_due()
+        if share.is_used_up:
+            await share.yield_if_due()
         await ticket.wait_until_open()
         plan.request = await load_request_media(request, model, services)
         try:
@@ -126,13 +127,8 @@ async def prepare(request: Request, services: Services, already_admitted: bool =
             await ticket.wait_until_open()
             plan.jobs, plan.prompts = [], []
             await prepare_jobs(plan, sent, services)
-        plan.reservation = services.limiter.reserve_tokens(
-            request.owner,
-            plan.estimated_prompt_tokens,
-            plan.max_answer_tokens,
-            choices=sum(job.n for job in plan.jobs),
-            already_admitted=already_admitted,
-        )
+        if request.owner:  # without keys there are no limits
+            plan.reserve_tokens(services.limiter, already_admitted=already_admitted)
     except BaseException:
         plan.close()
         raise
@@ -144,7 +140,8 @@ async def prepare_jobs(plan: Plan, sent: Request, services: Services) -> None:
     request, model, record = plan.request, plan.model, get_record()
     total, share = 0, LoopShare()
     for prompt in request.prompts:
-        await share.yield_if_due()
+        if share.is_used_up:
+            await share.yield_if_due()
         prepared = await render_prompt(prompt, model, request, services)
         param = "messages" if isinstance(prompt, Chat) else "prompt"
         tokens_left = check_context_length(prepared.tokens, model, param)
@@ -255,12 +252,13 @@ async def generate(plan: Plan, deliver: Deliver) -> None:
     """Run the jobs and deliver the answer. Cancelling this cancels the engine at once."""
     request = plan.request
     with EngineRefusals(request):
-        completion = Completion()
         if request.prefill_only:
+            completion = Completion()
             await run_jobs(plan, completion.add)
             usage = replace(completion.usage, completion=0, reasoning=0)
             await await_delivery(deliver(Delta(finish="length", usage=usage)))
         elif (request.best_of or 0) > request.n:
+            completion = Completion()
             await run_jobs(plan, completion.add)
             with_logprobs = request.logprobs is not None
             for delta in select_best(completion, plan.jobs[0].n, request.n, with_logprobs):
@@ -279,7 +277,7 @@ async def run_jobs(plan: Plan, deliver: Deliver) -> None:
     readers = await make_readers(plan)
     runner = JobRunner(plan.model.engine, plan.jobs, plan.ticket, readers)
     record = get_record()
-    with plan.ticket, release_at_end(readers):
+    with plan.ticket, ReleaseAtEnd(readers):
         with record.measure("queue"):
             await runner.acquire_first()
         plan.count_used_tokens = lambda: sum(
@@ -343,7 +341,8 @@ async def make_readers(plan: Plan) -> list[Reader]:
     readers: list[Reader] = []
     share = LoopShare()
     for job, prepared in zip(plan.jobs, plan.prompts, strict=True):
-        await share.yield_if_due()
+        if share.is_used_up:
+            await share.yield_if_due()
         for choice in range(job.n):
             readers.append(make_reader(plan, job, prepared, len(readers), first=choice == 0))
     return readers

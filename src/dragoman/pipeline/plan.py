@@ -9,7 +9,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from dragoman.grammar.grammar_spec import CompiledGrammar
-from dragoman.keys.rate_limits import NO_RESERVATION, TokenReservation
+from dragoman.keys.rate_limits import NO_RESERVATION, RateLimiter, TokenReservation
 from dragoman.models.model import Model
 from dragoman.models.output_format import AnswerStart, OutputFormat
 from dragoman.models.residency import Lease
@@ -130,6 +130,16 @@ class Plan(Struct):
         for job in self.jobs:
             tokens += job.n * (job.sampling.max_tokens or 0)
         return tokens
+
+    def reserve_tokens(self, limiter: RateLimiter, *, already_admitted: bool) -> None:
+        """Reserve the tokens that the request may use, or raise `Overloaded`."""
+        self.reservation = limiter.reserve_tokens(
+            self.request.owner,
+            self.estimated_prompt_tokens,
+            self.max_answer_tokens,
+            choices=sum(job.n for job in self.jobs),
+            already_admitted=already_admitted,
+        )
 
     def close(self) -> None:
         self.reservation.settle(self.count_used_tokens())

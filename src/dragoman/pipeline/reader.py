@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from itertools import groupby
 
 import msgspec
@@ -156,8 +155,14 @@ class Reader:
 
     def _make_usage(self, last: Step) -> Usage:
         prompt, (drafted, accepted) = self.prompt_tokens, last.drafts or (0, 0)
-        usage = Usage(completion=self.completion_tokens, drafted=drafted, accepted=accepted)
-        return replace(usage, prompt=prompt, cached=min(self._cached_tokens, prompt))
+        cached = min(self._cached_tokens, prompt)
+        return Usage(
+            prompt=prompt,
+            cached=cached,
+            completion=self.completion_tokens,
+            drafted=drafted,
+            accepted=accepted,
+        )
 
 
 class ReaderOptions(Struct, frozen=True):
@@ -365,13 +370,18 @@ class ChatReader(Reader):
             self.ids = prompt[len(self._prompt) :]
 
 
-@contextmanager
-def release_at_end(readers: Sequence[Reader]) -> Iterator[None]:
-    """Release readers, also those whose choice was cut short."""
-    try:
-        yield
-    finally:
-        for reader in readers:
+class ReleaseAtEnd:
+    """Releases readers at the end of its block, also those whose choice was cut short."""
+
+    __slots__ = ("_readers",)
+
+    def __init__(self, readers: Sequence[Reader]) -> None:
+        self._readers = readers
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None:
+        for reader in self._readers:
             reader.release()
 
 

@@ -6,7 +6,7 @@ Engines in child processes are watched where they are supervised, see `engines.s
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from typing import TypeAlias
 
 from dragoman.engines.in_process_watch import GeneratedSteps
@@ -23,14 +23,14 @@ DeliverSteps: TypeAlias = Callable[[Job, StepConsumer], Awaitable[None]]
 StartJobs: TypeAlias = Callable[[], AsyncGenerator[Step, None]]
 
 
-def watch_call(model: Model, kind: CallKind, size: int) -> AbstractAsyncContextManager[None]:
+def watch_call(model: Model, kind: CallKind, size: int) -> AbstractContextManager[None]:
     """Watch a call inside this block; `size` is how many tokens it must process."""
     return nullcontext() if model.watch is None else model.watch.watch(kind, size)
 
 
 async def admit(job: Job, model: Model) -> None:
     """Ask the engine whether it accepts a job; raise its error if not."""
-    async with watch_call(model, "admit", count_tokens(job.prompt)):
+    with watch_call(model, "admit", count_tokens(job.prompt)):
         await model.engine.admit(job)
 
 
@@ -40,7 +40,7 @@ async def deliver_steps(deliver: DeliverSteps, job: Job, plan: Plan, answer: Ans
     if watch is None:
         await deliver(job, answer)
         return
-    async with watch.watch("generate", count_work(plan), job, answer):
+    with watch.watch("generate", count_work(plan), job, answer):
         await deliver(job, answer)
 
 
@@ -58,7 +58,7 @@ async def open_steps(
             yield source
             return
         generated = GeneratedSteps(source, plan.count_used_tokens)
-        async with watch.watch("generate", count_work(plan), plan.jobs[0], generated):
+        with watch.watch("generate", count_work(plan), plan.jobs[0], generated):
             yield source
 
 

@@ -302,9 +302,9 @@ def _insert_fillers(
     turns: list[Turn], capabilities: TemplateCapabilities, has_tools: bool
 ) -> Iterator[Turn]:
     """Insert empty messages where the template requires one."""
-    needs_user = all(turn.role != "user" for turn in turns) and (
-        not capabilities.without_user or (has_tools and capabilities.tools_need_user)
-    )
+    needs_user = not capabilities.without_user or (has_tools and capabilities.tools_need_user)
+    if needs_user:
+        needs_user = all(turn.role != "user" for turn in turns)
     previous = speaker = "system"  # `speaker` skips tool results and calls
     for turn in turns:
         starts = previous == "system" and turn.role not in ("system", "user")

@@ -265,7 +265,7 @@ class PromptRenderer:
 
     async def _run(self, work: Callable[[Chat, RenderLimits], T], chat: Chat) -> T:
         """Work on a chat on the event loop if that is quick, else in a thread."""
-        if sum(map(estimate_cost, chat.messages)) <= MAX_INLINE_CHARACTERS:
+        if estimate_cost(chat) <= MAX_INLINE_CHARACTERS:
             try:
                 return work(chat, self._quick_limits)
             except TemplateTooCostly:

@@ -17,7 +17,6 @@ from msgspec.structs import replace
 
 from dragoman.models.model import Model
 from dragoman.prompt.renderer import PromptRenderer, RenderedPrompt
-from dragoman.prompt.tokens.limit import count_characters
 from dragoman.replay.cache import ReplayCache, ReplayStore
 from dragoman.replay.digest import (
     ReplayEntry,
@@ -150,7 +149,7 @@ class ReplayService:
     async def find_turns(self, chat: Chat, scope: ReplayScope) -> FoundTurns:
         """Attach the stored tokens to the turns of a chat that the model wrote."""
         scope_key, messages = self.get_scope_key(scope), list(chat.messages)
-        size = sum(map(count_characters, messages[:MAX_INLINE_MESSAGES]))
+        size = sum(message.count_characters() for message in messages[:MAX_INLINE_MESSAGES])
         if len(messages) > MAX_INLINE_MESSAGES or size > MAX_INLINE_CHARACTERS:
             prefixes, turns = await run_in_worker(digest_turns, messages, scope_key)
         else:

@@ -60,11 +60,13 @@ class ModelMetrics:
 
     def add(self, record: RequestRecord) -> None:
         """Add a request that has ended."""
-        queued, prefill = record.get_seconds("queue"), record.get_seconds("prefill")
+        stages = record.sum_stages()
+        queued, prefill = stages.get("queue"), stages.get("prefill")
         speed = record.tokens_per_second
         self.cancelled_tokens += record.unfinished_tokens
         self.warnings += len(record.warnings)
-        self.tool_calls += len(record.call_names)
+        for choice in record.choices:
+            self.tool_calls += len(choice.call_names)
         for reason in record.finishes:
             self.finishes[reason] += 1
         if queued is not None:

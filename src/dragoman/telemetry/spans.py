@@ -60,8 +60,8 @@ class Tracing:
 
     def start(self, record: RequestRecord, headers: Mapping[str, str]) -> None:
         """Start the span of a request, below the span that its headers name."""
-        incoming = headers.get("traceparent", "")
-        if _TRACEPARENT.fullmatch(incoming):
+        incoming = headers.get("traceparent")
+        if incoming is not None and _TRACEPARENT.fullmatch(incoming):
             record.traceparent = incoming
         if self._tracer is None or not (self._has_provider or self._is_configured()):
             return
@@ -107,10 +107,13 @@ def _get_tracer(provider: object | None) -> Tracer | None:
 def _make_configured_check() -> Callable[[], bool]:
     """Return whether the program has configured a provider; it may do so at any time."""
     try:
-        from opentelemetry.trace import ProxyTracerProvider, get_tracer_provider
+        from opentelemetry import trace
     except ImportError:
         return lambda: False
-    return lambda: not isinstance(get_tracer_provider(), ProxyTracerProvider)
+    trace.get_tracer_provider()  # sets the one that the environment names
+    if hasattr(trace, "_TRACER_PROVIDER"):  # the function above looks at the environment again
+        return lambda: trace._TRACER_PROVIDER is not None
+    return lambda: not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
 
 
 def make_provider(endpoint: str) -> object:

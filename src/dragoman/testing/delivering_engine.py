@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dragoman.engines.step_queue import StepConsumer, StepQueue
+from dragoman.testing.replies import Reply
 from dragoman.testing.scripted import ScriptedEngine
 from dragoman.types import Job
 
@@ -18,7 +19,7 @@ class DeliveringEngine(ScriptedEngine):
     """Plays a script like `ScriptedEngine`; replies with faults are yielded as there."""
 
     async def deliver_steps(self, job: Job, consumer: StepConsumer) -> None:
-        _, reply = self._select_reply(job)
+        index, reply = self._select_reply(job)
         if reply.has_faults or self.is_closed:
             async for step in self.generate(job):
                 wait = consumer.consume([step])
@@ -28,13 +29,14 @@ class DeliveringEngine(ScriptedEngine):
                     return
             return
         queue = StepQueue()
-        make_step = self._make_stepper(job, queue)
+        make_step = self._make_stepper(job, index, reply, queue)
         with self._run_job(job, reply, make_step):
             await queue.deliver(consumer)
 
-    def _make_stepper(self, job: Job, queue: StepQueue) -> Callable[[], None]:
+    def _make_stepper(
+        self, job: Job, index: int, reply: Reply, queue: StepQueue
+    ) -> Callable[[], None]:
         """Return a function that puts the next step of every choice into a queue."""
-        index, reply = self._select_reply(job)
         prepared = self._prepare_steps(job, index) if self._is_plain(job, reply) else None
         steps = iter(prepared or self._iter_steps(job, index, reply))
 

@@ -20,8 +20,7 @@ import math
 import os
 import zlib
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -32,7 +31,7 @@ from dragoman.testing.byte_tokenizer import ByteTokenizer
 from dragoman.testing.choice_script import ChoiceScript, cut_ids, make_token_logprob, make_vector
 from dragoman.testing.grammars import check_script
 from dragoman.testing.replies import Reply, ReplySelector, Script, cut_text
-from dragoman.testing.step_clock import ConditionWaiters, PacedStream, StepClock
+from dragoman.testing.step_clock import ConditionWaiters, OpenStream, PacedStream, StepClock
 from dragoman.types import Adapter, Capabilities, Job, Json, Logprob, Step
 from dragoman.types.text_pair import TextPair
 
@@ -98,6 +97,25 @@ class ScriptedSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             tokenize=True,
             modalities=self.modalities,
         )
+
+
+class RunningJob:
+    """A job that is on the clock and counted inside its block."""
+
+    __slots__ = ("_engine", "_job", "_stream")
+
+    def __init__(self, engine: ScriptedEngine, job: Job, stream: OpenStream) -> None:
+        self._engine = engine
+        self._job = job
+        self._stream = stream
+
+    def __enter__(self) -> PacedStream:
+        self._engine.start_job(self._job)
+        return self._stream.__enter__()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._stream.__exit__()
+        self._engine.end_job(kind)
 
 
 class ScriptedEngine:
@@ -188,30 +206,30 @@ class ScriptedEngine:
         self.steps += 1
         self._waiters.notify()
 
-    @contextmanager
     def _run_job(
         self, job: Job, reply: Reply, make_step: Callable[[], None] | None = None
-    ) -> Generator[PacedStream, None, None]:
+    ) -> RunningJob:
         """Put a job on the clock, and count it from its start to its end."""
+        return RunningJob(self, job, self._get_clock(reply).open_stream(make_step))
+
+    def start_job(self, job: Job) -> None:
+        """Count a job that starts."""
         self.jobs.append(job)
         self.started += 1
         self.active += 1
         self.peak = max(self.peak, self.active)
         self._waiters.notify()
-        finished = failed = False
-        try:
-            with self._get_clock(reply).open_stream(make_step) as stream:
-                yield stream
-            finished = True
-        except Exception:
-            failed = True
-            raise
-        finally:
-            self.active -= 1
-            self.finished += finished
-            self.failed += failed
-            self.cancelled += not (finished or failed)
-            self._waiters.notify()
+
+    def end_job(self, kind: type[BaseException] | None) -> None:
+        """Count a job that has ended, with this kind of exception if it failed."""
+        self.active -= 1
+        if kind is None:
+            self.finished += 1
+        elif issubclass(kind, Exception):
+            self.failed += 1
+        else:
+            self.cancelled += 1
+        self._waiters.notify()
 
     # selecting and cutting the reply
 

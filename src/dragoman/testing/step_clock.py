@@ -8,8 +8,7 @@ need one timer, not two thousand.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -56,6 +55,25 @@ class CalledStream(PacedStream):
         self.allow = make_step  # type: ignore[method-assign]
 
 
+class OpenStream:
+    """A stream that is on a clock inside its block, unless it needs none."""
+
+    __slots__ = ("_clock", "_stream")
+
+    def __init__(self, clock: StepClock, stream: PacedStream) -> None:
+        self._clock = clock
+        self._stream = stream
+
+    def __enter__(self) -> PacedStream:
+        if not isinstance(self._stream, UnpacedStream):
+            self._clock.add(self._stream)
+        return self._stream
+
+    def __exit__(self, *_: object) -> None:
+        if not isinstance(self._stream, UnpacedStream):
+            self._clock.remove(self._stream)
+
+
 class StepClock:
     """Allows every open stream a step each `pace` seconds; if `pace` is None, only on `allow`."""
 
@@ -64,26 +82,23 @@ class StepClock:
         self._streams: dict[PacedStream, None] = {}
         self._timer: asyncio.Handle | None = None
 
-    @contextmanager
-    def open_stream(
-        self, make_step: Callable[[], None] | None = None
-    ) -> Generator[PacedStream, None, None]:
+    def open_stream(self, make_step: Callable[[], None] | None = None) -> OpenStream:
         """Put a stream on the clock. With `make_step`, each tick calls that for its next step."""
-        if self._pace == 0 and make_step is None:
-            yield UnpacedStream()
-            return
-        stream = PacedStream() if make_step is None else CalledStream(make_step)
+        if make_step is not None:
+            return OpenStream(self, CalledStream(make_step))
+        return OpenStream(self, UnpacedStream() if self._pace == 0 else PacedStream())
+
+    def add(self, stream: PacedStream) -> None:
         self._streams[stream] = None
         if self._pace is not None and self._timer is None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_at(loop.time() + self._pace, self._tick, loop, loop.time())
-        try:
-            yield stream
-        finally:
-            del self._streams[stream]
-            if not self._streams and self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
+
+    def remove(self, stream: PacedStream) -> None:
+        del self._streams[stream]
+        if not self._streams and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def allow(self) -> None:
         for stream in self._streams:

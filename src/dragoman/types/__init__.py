@@ -8,14 +8,17 @@ cross a process boundary unchanged.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from functools import cached_property
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
 from msgspec import Struct
 
+from dragoman.types.computed_once import ComputedOnce
 from dragoman.types.limits import KeyLimits as KeyLimits
 from dragoman.types.limits import Priority as Priority
 from dragoman.types.media import MediaItem as MediaItem
+from dragoman.types.report_options import NO_REPORT as NO_REPORT
+from dragoman.types.report_options import ReportOptions as ReportOptions
+from dragoman.types.report_options import TraceLevel as TraceLevel
 from dragoman.types.sampling import DEFAULT_SAMPLING as DEFAULT_SAMPLING
 from dragoman.types.sampling import BannedString as BannedString
 from dragoman.types.sampling import Sampling as Sampling
@@ -23,7 +26,6 @@ from dragoman.types.sampling import Sampling as Sampling
 Json: TypeAlias = Any
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool", "function"]
 StepFinish: TypeAlias = Literal["stop", "length"]
-TraceLevel: TypeAlias = Literal["brick", "step", "layer"]  # the finer, the more an engine reports
 
 
 class ReplayedTurn(Struct, frozen=True):
@@ -101,6 +103,16 @@ class Message(Struct, frozen=True, kw_only=True):
     tool_call_id: str | None = None
     replay: ReplayedTurn | None = None  # the tokens of an assistant turn, if known
 
+    def count_characters(self) -> int:
+        """Count the characters of all texts in this message."""
+        count = len(self.reasoning or "")
+        for part in self.content:
+            if isinstance(part, TextPart):
+                count += len(part.text)
+        for call in self.tool_calls:
+            count += len(call.arguments)
+        return count
+
 
 class Constraint(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the content of an answer must look like."""
@@ -161,15 +173,22 @@ class Chat(Struct, frozen=True, kw_only=True, tag="chat", dict=True):
     client_field_names: dict[str, str] = {}  # our field -> the client's name for it
     optional_fields: tuple[str, ...] = ()  # dropped with a warning if the model has no support
 
-    @cached_property
+    @ComputedOnce
     def media(self) -> tuple[tuple[Message, MediaPart], ...]:
         """All parts that are not text, with their messages; several stages look for some."""
         return tuple(
-            (message, part)
-            for message in self.messages
-            for part in message.content
-            if not isinstance(part, TextPart)
+            [
+                (message, part)
+                for message in self.messages
+                for part in message.content
+                if not isinstance(part, TextPart)
+            ]
         )
+
+    @ComputedOnce
+    def characters(self) -> int:
+        """The characters of all texts; several stages look whether they are too many."""
+        return sum([message.count_characters() for message in self.messages])
 
     @property
     def callable_tools(self) -> tuple[Tool, ...]:
@@ -209,28 +228,6 @@ class Prompt(Struct, frozen=True, kw_only=True, tag="prompt"):
     add_special_tokens: bool = True
     parse_special: bool = True  # texts of special tokens are read as these
     infill: Infill | None = None
-
-
-class ReportOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a client wants to know about its request, besides the answer."""
-
-    timings: bool = False  # tokens and milliseconds of prompt and answer
-    timings_per_token: bool = False  # in every chunk of a stream, too
-    trace: TraceLevel | None = None  # how long each stage took
-    prompt: bool = False  # the rendered prompt
-    prompt_ids: bool = False
-    output: bool = False  # the text that the model generated, before it is parsed
-
-    def __or__(self, other: ReportOptions) -> ReportOptions:
-        """Return what either of them asks for."""
-        if other == NO_REPORT:
-            return self
-        return ReportOptions(
-            **{name: getattr(self, name) or getattr(other, name) for name in self.__struct_fields__}
-        )
-
-
-NO_REPORT = ReportOptions()
 
 
 class Request(Struct, frozen=True, kw_only=True):

@@ -1,8 +1,12 @@
-"""What one owner may use. An owner is who sent a request: the holder of an API key."""
+"""What one owner may use, and the priority of what it sends.
+
+An owner is who sent a request: the holder of an API key.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Literal, TypeAlias, get_args
 
 from msgspec import Struct
@@ -46,3 +50,18 @@ FindLimits: TypeAlias = Callable[[str], KeyLimits]  # takes the owner of a reque
 def find_no_limits(_owner: str) -> KeyLimits:
     """Return the limits where keys have none of their own."""
     return NO_LIMITS
+
+
+# Of everything that the current task does: the lines of a batch have the lowest priority, whatever
+# they choose (`service_tier`).
+_highest: ContextVar[Priority] = ContextVar("highest_priority", default=PRIORITIES[0])
+
+
+def limit_priority(highest: Priority) -> None:
+    """Limit the priority of everything that this task does from now on."""
+    _highest.set(highest)
+
+
+def get_priority(wanted: Priority = PRIORITIES[0]) -> Priority:
+    """Return the wanted priority, or the limit of the current task if that is lower."""
+    return max(wanted, _highest.get(), key=PRIORITIES.index)

@@ -45,9 +45,14 @@ class LoopShare:
     def __init__(self) -> None:
         self._since = time.perf_counter()
 
+    @property
+    def is_used_up(self) -> bool:
+        """Whether this request has kept the event loop busy for long enough."""
+        return time.perf_counter() - self._since > MAX_SECONDS
+
     async def yield_if_due(self) -> None:
         """Yield to the event loop if this request has kept it busy for long enough."""
-        if time.perf_counter() - self._since > MAX_SECONDS:
+        if self.is_used_up:
             await asyncio.sleep(0)
             self._since = time.perf_counter()
 

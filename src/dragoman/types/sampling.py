@@ -7,11 +7,12 @@ engine. Import the types from `dragoman.types`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 from typing import Any
 
 import msgspec
 from msgspec import Struct
+
+from dragoman.types.computed_once import ComputedOnce
 
 FORBIDDING_BIAS = -100.0  # a bias of this or less forbids the token
 MIN_LOGPROB = -9999.0  # what the wire APIs send for a token of probability 0
@@ -110,7 +111,7 @@ class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True)
             return defaults
         return msgspec.structs.replace(defaults, **self.set_fields)
 
-    @cached_property
+    @ComputedOnce
     def set_fields(self) -> Mapping[str, Any]:
         """The fields that are set, in the order of their declaration."""
         if self == NO_SAMPLING:

@@ -14,8 +14,6 @@ API keys there are no owners.
 
 from __future__ import annotations
 
-from collections import Counter
-
 from dragoman.errors import OutOfMemory
 
 MAXIMUM = 1 << 30  # bytes
@@ -27,14 +25,14 @@ class BodyBudget:
 
     def __init__(self, memory: int) -> None:
         self.left = min(MAXIMUM, memory // SHARE)  # bytes
-        self._taken: Counter[str] = Counter()  # by owner
+        self._taken: dict[str, int] = {}  # by owner
 
     def open_hold(self, owner: str = "") -> BodyHold:
         return BodyHold(self, owner)
 
     def take(self, size: int, owner: str = "") -> None:
         left = self.left - size
-        if left < 0 or (owner and self._taken[owner] + size > left):
+        if left < 0 or (owner and self._taken.get(owner, 0) + size > left):
             raise OutOfMemory(
                 "The server is receiving too many large requests at once.", retry_after=1
             )
@@ -45,9 +43,9 @@ class BodyBudget:
 
     def _change(self, owner: str, size: int) -> None:
         self.left -= size
-        self._taken[owner] += size
-        if not self._taken[owner]:
-            del self._taken[owner]
+        taken = self._taken.pop(owner, 0) + size
+        if taken:
+            self._taken[owner] = taken
 
 
 UNLIMITED = BodyBudget(MAXIMUM * SHARE)

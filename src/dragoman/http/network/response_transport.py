@@ -7,10 +7,14 @@ cycle through a `DirectWriter`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import (
+    HEADER_VALUE_RE,
+    STATUS_LINE,
+    RequestResponseCycle,
+)
 
 STATUS_LINE_START = b"HTTP/1.1 "
 CHUNK_SIZE_START = b"0"
@@ -42,7 +46,7 @@ def end_with_connection(cycle: RequestResponseCycle) -> None:
 
 
 class DirectWriter:
-    """Writes chunks of a started response, with chunked encoding, straight to the transport.
+    """Writes a response of any length, with chunked encoding, straight to the transport.
 
     This saves most of the cost of a token on its way through `send`. It never waits: where it
     refuses, use `send`, which does.
@@ -57,8 +61,39 @@ class DirectWriter:
         # one call less for each chunk
         self._write: Callable[[bytes], object] = transport.inner.write
 
+    def start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+        """Write the headers of a response that has a body; False if that is left to `send`."""
+        cycle = self._cycle
+        is_ready = not (self._flow.write_paused or cycle.disconnected or cycle.response_started)
+        if not is_ready or cycle.chunked_encoding is not None or cycle.access_log:
+            return False
+        headers = (*cycle.default_headers, *headers)
+        if HEADER_VALUE_RE.search(b"".join([value for _, value in headers])):
+            return False  # `send` rejects such values
+        lines = [b"%b: %b\r\n" % header for header in headers]
+        if not cycle.keep_alive:
+            lines.append(b"connection: close\r\n")
+        head = b"".join(lines)
+        cycle.response_started = cycle.chunked_encoding = True
+        cycle.waiting_for_100_continue = False
+        end = b"transfer-encoding: chunked\r\n\r\n"
+        self._transport.write(STATUS_LINE[status] + head + end)
+        return True
+
+    def end(self, frames: list[bytes]) -> bool:
+        """Write the last frames and the end of the response; False if that is left to `send`."""
+        if not self.write([*frames, b""]):
+            return False
+        cycle = self._cycle
+        cycle.response_complete = True
+        cycle.message_event.set()
+        if not cycle.keep_alive:
+            cycle.transport.close()
+        cycle.on_response()
+        return True
+
     def write(self, frames: list[bytes]) -> bool:
-        """Write each frame as a chunk, all in one system call.
+        """Write each frame as a chunk, all in one system call; an empty one is the end.
 
         Return False if that needs waiting or makes no sense any more.
         """
@@ -76,8 +111,40 @@ class DirectWriter:
         self._write = self._transport.start_collecting()
 
     def __exit__(self, *_: object) -> None:
+        self.write_collected()
+
+    def hold_collected(self) -> None:
+        """Write what was collected with what is sent next, at latest two turns of the loop later.
+
+        A short answer ends in the turn after the one in which it begins, when its reader wakes up.
+        So it takes one system call.
+        """
+        self._write = self._write_with_collected
+        loop = asyncio.get_running_loop()
+        loop.call_soon(loop.call_soon, self.write_collected)
+
+    def _write_with_collected(self, data: bytes) -> None:
+        self._transport.write(data)
+        self.write_collected()
+
+    def write_collected(self) -> None:
         self._write = self._transport.inner.write
         self._transport.write_collected()
+
+
+class HeldWrites:
+    """Collects what is sent inside its block, and then holds it, see `hold_collected`."""
+
+    __slots__ = ("_writer",)
+
+    def __init__(self, writer: DirectWriter) -> None:
+        self._writer = writer
+
+    def __enter__(self) -> None:
+        self._writer.__enter__()
+
+    def __exit__(self, *_: object) -> None:
+        self._writer.hold_collected()
 
 
 class CycleTransport(asyncio.Transport):
@@ -93,7 +160,8 @@ class CycleTransport(asyncio.Transport):
 
     def start_collecting(self) -> Callable[[bytes], object]:
         """Buffer what is written until `write_collected`; return a function that adds to it."""
-        self._collected = []
+        if self._collected is None:
+            self._collected = []
         return self._collected.append
 
     def write_collected(self) -> None:
@@ -114,7 +182,7 @@ class CycleTransport(asyncio.Transport):
 
         There is nothing to send if other bytes are on their way.
         """
-        if self.inner.get_write_buffer_size() or cycle.response_complete:
+        if self._collected or self.inner.get_write_buffer_size() or cycle.response_complete:
             return
         sent = self._sent_early
         if not cycle.response_started and sent < len(STATUS_LINE_START):

@@ -46,7 +46,7 @@ class ChatHandlers:
         body = await self._reader.read(request)
         context = await self._reader.make_context(request)
         decoded = await self._reader.decode(request, body, DIALECT.decode, context)
-        chat = replace(decoded, owner=request.owner)
+        chat = replace(decoded, owner=request.owner) if request.owner else decoded
 
         async def prepare() -> CompletionRun:
             store = await self._open_store() if chat.store else None

@@ -14,7 +14,7 @@ from dragoman.protocols.embeddings import (
     EmbeddingList,
     EmbeddingRequest,
 )
-from dragoman.types.embedding import EmbeddingTask
+from dragoman.types.pooling_tasks import EmbeddingTask
 from dragoman.types.worker_threads import run_in_worker
 
 

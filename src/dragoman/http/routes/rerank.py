@@ -21,7 +21,7 @@ from dragoman.protocols.rerank import (
     encode_rerank,
     encode_scores,
 )
-from dragoman.types.scoring import ScoreTask
+from dragoman.types.pooling_tasks import ScoreTask
 
 COSINE = (
     "This model embeds texts and has no rank head: scores are cosine similarities of embeddings."

@@ -136,7 +136,8 @@ class FairQueue:
         self._shares_compute = shares_compute
         self._accounts: dict[str, OwnerAccount] = {}
         self._virtual_time = 0.0
-        self._wanted_slots = 0  # wanted by waiting claims, and not assigned yet
+        self.wanted_slots = 0  # by waiting claims, and not assigned yet
+        self._claim_count = 0  # that wait or run
         self._lower_slots = 0  # held by claims of lower priorities
         self._turns_since_aged = 0
         self._numbers = itertools.count()
@@ -150,11 +151,6 @@ class FairQueue:
     def list_running(self) -> Iterable[SlotClaim]:
         return (claim for account in self._accounts.values() for claim in account.running)
 
-    @property
-    def wants_slots(self) -> bool:
-        """Whether claims wait for slots."""
-        return self._wanted_slots > 0
-
     def push(self, claim: SlotClaim, weight: float, now: float) -> None:
         """Add a claim at the end of its owner's queue."""
         account = self.get_account(claim.owner)
@@ -164,12 +160,15 @@ class FairQueue:
         claim.arrived, claim.number = now, next(self._numbers)
         self._expect_next(account, claim, now)
         account.waiting[claim.priority][claim] = None
-        self._wanted_slots += claim.wanted
+        self.wanted_slots += claim.wanted
+        self._claim_count += 1
 
     def _find_start_time(self, account: OwnerAccount) -> float:
         """Return the virtual time at which an owner without claims starts."""
+        if self._slots == math.inf:
+            return self._virtual_time
         running = [other for other in self._accounts.values() if other.running]
-        if account in running or not running or self._slots == math.inf:
+        if account in running or not running:
             return self._virtual_time
         return max(self._virtual_time, min(other.compute_used_time() for other in running))
 
@@ -186,7 +185,7 @@ class FairQueue:
         The claim waits on, and may get more slots, until `start`. Some owners have a slot `kept`
         for them besides the free ones.
         """
-        if not self._wanted_slots:
+        if not self.wanted_slots:
             return None
         account, priority = self._find_sole_account(), PRIORITIES[0]
         if account is None:
@@ -197,14 +196,16 @@ class FairQueue:
             account = self._choose_account(priority, now)
             if free <= self._count_reserved(account, now, kept):
                 return None
-        claim = next(claim for claim in account.waiting[priority] if claim.slots < claim.wanted)
+        claim = _find_next(account, priority)
+        if claim is None:
+            return None
         self._virtual_time = max(self._virtual_time, account.virtual_time)
         expected = min(claim.max_tokens, account.expected_tokens)
         prompt = 0 if claim.slots else PROMPT_TOKEN_COST * claim.prompt_tokens
         account.charge(claim, expected + prompt)
         claim.slots += 1
         account.slots += 1
-        self._wanted_slots -= 1
+        self.wanted_slots -= 1
         self._lower_slots += priority != PRIORITIES[0]
         return claim
 
@@ -212,7 +213,7 @@ class FairQueue:
         """Let a claim run with the slots that it was assigned."""
         account = self._accounts[claim.owner]
         del account.waiting[claim.priority][claim]
-        self._wanted_slots -= claim.wanted - claim.slots
+        self.wanted_slots -= claim.wanted - claim.slots
         account.running[claim] = None
 
     def remove(self, claim: SlotClaim, now: float) -> None:
@@ -220,15 +221,20 @@ class FairQueue:
         account = self._accounts.get(claim.owner)
         if account is None:
             return
-        if account.running.pop(claim, claim) is None:
+        if claim in account.running:
+            del account.running[claim]
             self._settle(account, claim)
             self._expect_next(account, claim, now)
-        if account.waiting[claim.priority].pop(claim, claim) is None:
-            self._wanted_slots -= claim.wanted - claim.slots
+        elif claim in account.waiting[claim.priority]:
+            del account.waiting[claim.priority][claim]
+            self.wanted_slots -= claim.wanted - claim.slots
+        else:
+            return
+        self._claim_count -= 1
         account.slots -= claim.slots
         self._lower_slots -= claim.slots * (claim.priority != PRIORITIES[0])
         claim.slots = 0
-        if not any(other.has_work for other in self._accounts.values()):
+        if not self._claim_count:
             self._accounts, self._virtual_time = {}, 0.0  # no owner has credit or debt
 
     def goes_first(self, owner: str) -> bool:

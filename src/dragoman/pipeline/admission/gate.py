@@ -23,8 +23,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Self
 
 from dragoman.errors import EngineDown, Overloaded
@@ -50,7 +49,7 @@ class Ticket:
         self._gate = gate
         self.owner = owner
         self.priority: Priority = priority
-        self.claims: dict[SlotClaim, asyncio.Future[None]] = {}
+        self.claims: dict[SlotClaim, asyncio.Future[None] | None] = {}  # a future: it waits
 
     @property
     def slots(self) -> int | None:
@@ -72,12 +71,15 @@ class Ticket:
         claim = SlotClaim(self.owner, self.priority, wanted, prompt_tokens)
         if max_tokens is not None:
             claim.max_tokens = max_tokens
-        self.claims[claim] = asyncio.get_running_loop().create_future()
-        if after is not None and self.claims.pop(after, None) is not None:
+        if after in self.claims:
+            del self.claims[after]
             self._gate.free(after, keeps_order=True)
-        self._gate.push(self, claim)
+        self.claims[claim] = None
         try:
-            await self.claims[claim]
+            self._gate.push(self, claim)
+            if not claim.slots:
+                future = self.claims[claim] = asyncio.get_running_loop().create_future()
+                await future
         except BaseException:
             self.free(claim)
             raise
@@ -85,15 +87,16 @@ class Ticket:
 
     def free(self, claim: SlotClaim) -> None:
         """Return the slots of a job. Doing so twice is harmless."""
-        future = self.claims.pop(claim, None)
-        if future is not None:
-            if future.done() and not future.cancelled():
-                future.exception()  # retrieve it, or asyncio logs that it never was
-            self._gate.free(claim)
+        if claim not in self.claims:
+            return
+        future = self.claims.pop(claim)
+        if future is not None and future.done() and not future.cancelled():
+            future.exception()  # retrieve it, or asyncio logs that it never was
+        self._gate.free(claim)
 
-    async def wait_until_open(self) -> None:
+    def wait_until_open(self) -> Awaitable[None]:
         """Wait while the engine restarts; `EngineDown` if that takes too long."""
-        await self._gate.wait_until_open()
+        return self._gate.wait_until_open()
 
     @property
     def others_were_running(self) -> bool:
@@ -130,7 +133,7 @@ class Gate:
         self._busy_slots = 0
         self._running: set[Ticket] = set()
         self._waiting: dict[Ticket, None] = {}
-        self._waiting_counts: Counter[tuple[str, Priority]] = Counter()
+        self._waiting_counts: dict[tuple[str, Priority], int] = {}
         self._tickets: dict[SlotClaim, Ticket] = {}
         self._kept: dict[str, asyncio.TimerHandle] = {}  # slots kept for owners
         self._assign_timer: asyncio.TimerHandle | None = None
@@ -184,38 +187,42 @@ class Gate:
             )
         ticket = Ticket(self, owner, priority)
         self._waiting[ticket] = None
-        self._waiting_counts[owner, priority] += 1
+        self._waiting_counts[owner, priority] = self._count_waiting_of(owner, priority) + 1
         return ticket
 
     def _has_place(self, owner: str, priority: Priority) -> bool:
         free = self._places + self._count_free_slots() - len(self._waiting)
         if not owner and priority == PRIORITIES[0]:
             return free > 0
-        return self._waiting_counts[owner, priority] < self._get_weight(owner) * max(0.0, free)
+        waiting = self._count_waiting_of(owner, priority)
+        return waiting < self._get_weight(owner) * max(0.0, free)
+
+    def _count_waiting_of(self, owner: str, priority: Priority) -> int:
+        return self._waiting_counts.get((owner, priority), 0)
 
     def _get_weight(self, owner: str) -> float:
         return self._find_limits(owner).queue_share
 
     def leave(self, ticket: Ticket) -> None:
         """Give up a place, and all slots. Doing so twice is harmless."""
-        self._forget_waiting(ticket)
+        if ticket in self._waiting:
+            self._forget_waiting(ticket)
         self._running.discard(ticket)
-        for claim in list(ticket.claims):
+        for claim in [*ticket.claims]:
             ticket.free(claim)
 
     def _forget_waiting(self, ticket: Ticket) -> None:
-        if ticket in self._waiting:
-            del self._waiting[ticket]
-            key = ticket.owner, ticket.priority
-            self._waiting_counts[key] -= 1
-            if not self._waiting_counts[key]:
-                del self._waiting_counts[key]
+        del self._waiting[ticket]
+        key = ticket.owner, ticket.priority
+        left = self._waiting_counts.pop(key) - 1
+        if left:
+            self._waiting_counts[key] = left
 
     def estimate_wait(self, owner: str = "") -> float:
         """Estimate in how many seconds an owner's next request runs, from how long jobs took."""
         weight = self._get_weight(owner)
         slots = max(1, self.slots or 1) * self._queue.compute_share(owner, weight)
-        ahead = sum(self._waiting_counts[owner, priority] for priority in PRIORITIES)
+        ahead = sum(self._count_waiting_of(owner, priority) for priority in PRIORITIES)
         seconds = (ahead + 1) * self._mean_seconds / slots
         return float(min(MAX_RETRY_AFTER, max(1, math.ceil(seconds))))
 
@@ -229,9 +236,8 @@ class Gate:
         kept = self._kept.pop(claim.owner, None)
         if kept is not None:
             kept.cancel()
-        if self._problem is not None:
-            ticket.claims[claim].set_exception(make_down_error(self._problem))
         self._tickets[claim] = ticket
+        self._check_problem()
         self._queue.push(claim, self._get_weight(claim.owner), self._clock())
         self._assign_slots()
 
@@ -241,20 +247,18 @@ class Gate:
         With `keeps_order` nothing starts yet: another job of the same request is about to wait.
         """
         del self._tickets[claim]
-        slots = claim.slots
-        self._queue.remove(claim, self._clock())
+        slots, now = claim.slots, self._clock()
+        self._queue.remove(claim, now)
         if slots:
             self._busy_slots -= slots
-            seconds = self._clock() - claim.started
-            self._mean_seconds += SMOOTHING * (seconds - self._mean_seconds)
-            if self._should_keep_slot(claim) and not keeps_order:
+            self._mean_seconds += SMOOTHING * (now - claim.started - self._mean_seconds)
+            if self.slots is not None and not keeps_order and self._should_keep_slot(claim):
                 self._keep_slot(claim.owner)
-        if not keeps_order:
+        if self._queue.wanted_slots and not keeps_order:
             self._assign_slots()
 
     def _should_keep_slot(self, claim: SlotClaim) -> bool:
-        is_live = claim.priority == PRIORITIES[0]
-        return self.slots is not None and is_live and self._queue.goes_first(claim.owner)
+        return claim.priority == PRIORITIES[0] and self._queue.goes_first(claim.owner)
 
     def _keep_slot(self, owner: str) -> None:
         seconds = min(MAX_KEEP_SECONDS, KEEP_FRACTION * self._mean_seconds)
@@ -269,7 +273,7 @@ class Gate:
         """Let the jobs whose turn it is run."""
         ready: dict[SlotClaim, None] = {}
         is_open = self._is_open.is_set() and self._problem is None
-        while is_open and self._queue.wants_slots:
+        while is_open and self._queue.wanted_slots:
             free = self._count_free_slots() - len(self._kept)
             claim = self._queue.take_turn(self._clock(), free, self._kept) if free > 0 else None
             if claim is None:
@@ -281,10 +285,11 @@ class Gate:
         for claim in ready:
             ticket, claim.started = self._tickets[claim], self._clock()
             self._queue.start(claim)
-            self._forget_waiting(ticket)
+            if ticket in self._waiting:
+                self._forget_waiting(ticket)
             self._running.add(ticket)
             future = ticket.claims[claim]
-            if not future.done():
+            if future is not None and not future.done():
                 future.set_result(None)
 
     def _assign_later(self) -> None:
@@ -322,7 +327,7 @@ class Gate:
         self._is_open.set()  # wakes those who wait for it
         for claim, ticket in list(self._tickets.items()):
             future = ticket.claims[claim]
-            if not claim.slots and not future.done():
+            if not claim.slots and future is not None and not future.done():
                 future.set_exception(make_down_error(problem))
 
     def _stop_timer(self) -> None:
@@ -332,7 +337,11 @@ class Gate:
 
     async def wait_until_open(self) -> None:
         """Wait while the engine restarts; `EngineDown` if that takes too long."""
-        await self._is_open.wait()
+        if not self._is_open.is_set():
+            await self._is_open.wait()
+        self._check_problem()
+
+    def _check_problem(self) -> None:
         if self._problem is not None:
             raise make_down_error(self._problem)
 

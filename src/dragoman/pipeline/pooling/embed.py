@@ -26,8 +26,8 @@ from dragoman.prompt.text_pairs import get_text_format
 from dragoman.prompt.tokens.limit import PromptLimit
 from dragoman.telemetry.record import get_record
 from dragoman.types import Embedder, Prompt
-from dragoman.types.embedding import EmbeddingTask
 from dragoman.types.loop_share import LoopShare
+from dragoman.types.pooling_tasks import EmbeddingTask
 
 EncodedInput: TypeAlias = list[int] | str
 InputKey: TypeAlias = tuple[int, ...] | str
@@ -99,7 +99,7 @@ async def encode_first_tokens(
 
 async def embed_slice(inputs: list[EncodedInput], model: Model) -> list[list[float]]:
     """Return the vectors of inputs."""
-    async with watch_call(model, "embed", count_tokens(inputs)):
+    with watch_call(model, "embed", count_tokens(inputs)):
         vectors = await cast(Embedder, model.engine).embed(inputs)
     if len(vectors) != len(inputs):
         raise EngineFailed("The engine returned another number of vectors than of inputs.")

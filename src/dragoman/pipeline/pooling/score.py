@@ -32,7 +32,7 @@ from dragoman.prompt.text_pairs import PairTemplate, get_text_format, join_texts
 from dragoman.prompt.tokens.limit import PromptLimit
 from dragoman.telemetry.record import get_record
 from dragoman.types.loop_share import LoopShare
-from dragoman.types.scoring import NamedText, ScoreTask
+from dragoman.types.pooling_tasks import NamedText, ScoreTask
 from dragoman.types.text_pair import PairScorer, TextPair
 
 
@@ -227,7 +227,7 @@ class ScoreList:
 
     async def add_pairs(self, pairs: list[TextPair]) -> None:
         """Score pairs with the rank head of the model."""
-        async with watch_call(self._model, "embed", sum(map(measure_pair, pairs))):
+        with watch_call(self._model, "embed", sum(map(measure_pair, pairs))):
             self._scores += await cast(PairScorer, self._model.engine).score(pairs)
 
     async def add_vectors(self, texts: list[EmbeddedText]) -> None:

@@ -14,7 +14,7 @@ from dragoman.models.residency import Lease
 from dragoman.pipeline.admission import SlotClaim, Ticket
 from dragoman.pipeline.services import Services
 from dragoman.telemetry.record import get_record
-from dragoman.types.request_priority import get_priority
+from dragoman.types.limits import get_priority
 
 T = TypeVar("T")
 SLICE_INPUTS, SLICE_TOKENS = 32, 4096  # the most that one slice has

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dragoman.errors import BadRequest
-from dragoman.prompt.tokens.limit import count_characters
-from dragoman.types import Chat, Message
+from dragoman.types import Chat
 
 ITEM_COST = 100  # characters that a part of a message or a call counts for besides its text
 
 
-def estimate_cost(message: Message) -> int:
-    """Return about how much work a message is, in characters."""
-    items = max(1, len(message.content)) + len(message.tool_calls)
-    return ITEM_COST * items + count_characters(message)
+def estimate_cost(chat: Chat) -> int:
+    """Return about how much work it is to render a chat, in characters."""
+    items = 0
+    for message in chat.messages:
+        items += max(1, len(message.content)) + len(message.tool_calls)
+    return ITEM_COST * items + chat.characters
 
 
 def check_messages(chat: Chat) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from dragoman.errors import BadRequest, DragomanError
-from dragoman.types import Chat, Message, TextPart
+from dragoman.types import Chat
 
 DEFAULT_TOKENS = 1 << 18  # where nothing else is known
 MAX_CHARACTERS = 4 << 20  # texts up to this length are limited by the longest token alone
@@ -45,7 +45,7 @@ class PromptLimit(Struct, frozen=True, kw_only=True):
         """Reject a chat that is too long to be rendered."""
         if len(chat.messages) > self.tokens:  # each of them has a token at least
             raise self.make_error(f"at least {len(chat.messages)} tokens")
-        self.check_characters(sum(map(count_characters, chat.messages)))
+        self.check_characters(chat.characters)
 
     def check_tokens(self, count: int, *, is_whole: bool = False) -> None:
         """Reject a prompt that has too many tokens; all of them, or the first ones alone."""
@@ -69,17 +69,6 @@ def make_limit(
 DEFAULT_LIMIT = make_limit(
     DEFAULT_TOKENS, None, lambda length: BadRequest(f"The text is too long: it has {length}.")
 )
-
-
-def count_characters(message: Message) -> int:
-    """Count the characters of all texts in a message."""
-    count = len(message.reasoning or "")
-    for part in message.content:
-        if isinstance(part, TextPart):
-            count += len(part.text)
-    for call in message.tool_calls:
-        count += len(call.arguments)
-    return count
 
 
 def measure_longest_token(pieces: Sequence[bytes]) -> int:

@@ -1,9 +1,10 @@
 """Chat completions: OpenAI's `/v1/chat/completions`.
 
-decode    the request body, into a `Request`
-tools     its tools, and which of them may be called
-encode    the response: a stream of chunks, or one completion
-stored    completions that are stored: updates, lists and messages
+decode             the request body, into a `Request`
+repeated_fields    what the fields of earlier requests came to
+tools              its tools, and which of them may be called
+encode             the response: a stream of chunks, or one completion
+stored             completions that are stored: updates, lists and messages
 """
 
 from __future__ import annotations

@@ -6,8 +6,10 @@ from operator import attrgetter
 from typing import Annotated, TypeVar, cast, get_args
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from dragoman.errors import BadRequest, Unsupported
+from dragoman.protocols.chat.repeated_fields import RepeatedFields
 from dragoman.protocols.chat.tools import (
     ChatFunctionCall,
     ChatToolChoice,
@@ -99,8 +101,29 @@ get_unsupported = attrgetter(*UNSUPPORTED_FIELDS)
 UNSET = (None,) * len(UNSUPPORTED_FIELDS)
 
 
+# requests by all their fields but the messages
+REPEATED: RepeatedFields[list[ChatMessage], tuple[Request, Chat]] = RepeatedFields(
+    ChatRequest, "messages"
+)
+
+
 def decode_request(body: bytes, strict: bool = False) -> Request:
+    split = REPEATED.split(body, strict)
+    repeated = None if split is None else REPEATED.find(split)
+    if repeated is not None:
+        sent, (request, chat) = repeated
+        messages = _decode_messages(sent)
+        chat = replace(chat, messages=messages, result_params=_name_results(messages))
+        return replace(request, prompts=(chat,))
     fields = decode_body(body, ChatRequest, strict)
+    request, chat = _decode_fields(fields, strict)
+    if split is not None and not _get_prefix(fields):  # a prefix is one more message
+        REPEATED.add(split, (request, chat))
+    return request
+
+
+def _decode_fields(fields: ChatRequest, strict: bool) -> tuple[Request, Chat]:
+    """Decode all fields; the conversation is a part of the request."""
     _reject_unsupported(fields)
     max_tokens = fields.max_completion_tokens
     chat = decode_chat(fields)
@@ -108,7 +131,7 @@ def decode_request(body: bytes, strict: bool = False) -> Request:
         fields, requires_call=chat.tool_choice == "required"
     )
     priority, tier_warnings = openai.decode_service_tier(fields.service_tier)
-    return make_request(
+    request = make_request(
         fields,
         strict,
         fields.max_tokens if max_tokens is None else max_tokens,
@@ -120,6 +143,7 @@ def decode_request(body: bytes, strict: bool = False) -> Request:
         include_reasoning=_includes_reasoning(fields),
         store=bool(fields.store),
     )
+    return request, chat
 
 
 def _warn_about_ignored(fields: ChatRequest) -> list[str]:
@@ -144,18 +168,16 @@ def decode_chat(fields: ChatRequest) -> Chat:
     if prefix := _get_prefix(fields):
         names["continue_final_message"] = "response_prefix"
     variables, variable_names = openai.decode_template_variables(fields)
-    messages = _decode_messages(fields)
+    messages = _decode_messages(fields.messages)
+    if prefix:
+        messages = (*messages, Message(role="assistant", content=make_text_content(prefix)))
     return Chat(
         messages=messages,
         tools=tools,
         tool_choice=choice.mode,
         allowed_tools=choice.allowed_tools,
         parallel_tool_calls=parallel,
-        result_params={
-            i: f"messages[{i}].tool_call_id"
-            for i, message in enumerate(messages)
-            if message.role == "tool"
-        },
+        result_params=_name_results(messages),
         forces_named_tool=choice.forces_named_tool,
         response_format=response_format.to_template_format(fields.response_format),
         template_kwargs=variables,
@@ -248,18 +270,23 @@ def _get_prefix(fields: ChatRequest) -> str:
     return "" if fields.add_generation_prompt is False else fields.response_prefix or ""
 
 
-def _decode_messages(fields: ChatRequest) -> tuple[Message, ...]:
-    if not fields.messages:
+def _decode_messages(sent: list[ChatMessage]) -> tuple[Message, ...]:
+    if not sent:
         raise BadRequest("`messages` must not be empty.", param="messages")
-    messages = tuple(
-        _decode_message(message, f"messages[{i}]") for i, message in enumerate(fields.messages)
-    )
-    if prefix := _get_prefix(fields):
-        messages = (*messages, Message(role="assistant", content=make_text_content(prefix)))
-    return messages
+    return tuple([_decode_message(message, i) for i, message in enumerate(sent)])
 
 
-def _decode_message(message: ChatMessage, path: str) -> Message:
+def _name_results(messages: tuple[Message, ...]) -> dict[int, str]:
+    """Return the paths of the ids of tool results, by the index of their message."""
+    return {
+        i: f"messages[{i}].tool_call_id"
+        for i, message in enumerate(messages)
+        if message.role == "tool"
+    }
+
+
+def _decode_message(message: ChatMessage, index: int) -> Message:
+    path = f"messages[{index}]"
     if message.role not in ROLES:
         known = ", ".join(f"`{role}`" for role in ROLES)
         raise BadRequest(f"`{path}.role` must be one of {known}.", param=f"{path}.role")

@@ -20,7 +20,7 @@ from dragoman.protocols.ollama.options import OllamaOptions
 from dragoman.protocols.shared import openai
 from dragoman.protocols.shared.openai import encode
 from dragoman.protocols.shared.vectors import check_vector, normalize_vector
-from dragoman.types.embedding import EmbeddingTask
+from dragoman.types.pooling_tasks import EmbeddingTask
 
 MAX_INPUTS = 2048
 Texts: TypeAlias = Annotated[list[str], Meta(max_length=MAX_INPUTS)]

@@ -11,7 +11,7 @@ from dragoman.protocols.shared import openai
 from dragoman.protocols.shared.json_body import decode_body, make_missing_field_error
 from dragoman.protocols.shared.prompts import MAX_PROMPTS
 from dragoman.types import Json
-from dragoman.types.scoring import NamedText
+from dragoman.types.pooling_tasks import NamedText
 
 COHERE_DOCUMENT_TOKENS = 4096  # of a document, where a request to Cohere's API does not say it
 MAX_TOKENS = 1 << 20

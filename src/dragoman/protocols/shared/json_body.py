@@ -136,14 +136,18 @@ def _report_unknown_fields(fields: RawFields, kind: type[Struct], strict: bool) 
             warnings.append(f"`{path}` is unknown and has no effect.{suggestion}")
 
 
+def has_unknown_fields(fields: RawFields, kind: type[Struct]) -> bool:
+    return bool(_find_unknown_fields(fields, kind))
+
+
 def _find_unknown_fields(fields: RawFields, kind: type[Struct]) -> list[tuple[str, str]]:
     """Return the paths of unknown fields, each with a question that suggests another name."""
     unknown = _compare_names(fields, _list_fields(kind))
-    for name, known in _list_object_fields(kind).items():
-        value = fields.get(name)
-        if value is not None and bytes(memoryview(value)[:1]) == b"{":
+    objects = _list_object_fields(kind)
+    for name, value in fields.items():
+        if name in objects and bytes(memoryview(value)[:1]) == b"{":
             names = msgspec.json.decode(value, type=RawFields)
-            unknown += _compare_names(names, known, f"{name}.")
+            unknown += _compare_names(names, objects[name], f"{name}.")
     return unknown
 
 

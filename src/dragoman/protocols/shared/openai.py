@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Mapping, Sequence
+from os import urandom
 from typing import Annotated, Protocol, TypeAlias
 
 import msgspec
@@ -322,4 +323,4 @@ def make_envelope(
 
 
 def make_id(prefix: str) -> str:
-    return f"{prefix}-{secrets.token_hex(16)}"
+    return f"{prefix}-{urandom(16).hex()}"

@@ -19,8 +19,7 @@ from dragoman.http.middleware import NO_RETRY, RequestMiddleware, get_request
 from dragoman.keys import KeyStore, RateLimiter
 from dragoman.protocols.batches import LineAnswer
 from dragoman.types.cache_scope import set_cache_scope
-from dragoman.types.limits import RateLimit
-from dragoman.types.request_priority import limit_priority
+from dragoman.types.limits import RateLimit, limit_priority
 
 OWNER = "dragoman.owner"  # scope key: the owner of the batch
 SPARE_SHARE = 10  # one tenth of each limit per minute stays free

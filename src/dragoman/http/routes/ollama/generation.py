@@ -36,7 +36,7 @@ from dragoman.protocols.shared.openai import encode
 from dragoman.responses.run import CompletionRun
 from dragoman.telemetry.record import get_record
 from dragoman.types import Request
-from dragoman.types.embedding import EmbeddingTask
+from dragoman.types.pooling_tasks import EmbeddingTask
 from dragoman.types.worker_threads import run_in_worker
 
 T = TypeVar("T", Request, EmbeddingTask, ModelLoad)
