@@ -49,6 +49,7 @@ class TextBuffer:
         "_held",
         "_held_from",
         "_held_start",
+        "_is_finished",
         "_stop_markers",
         "base",
         "has_ended",
@@ -69,6 +70,7 @@ class TextBuffer:
         self._held: list[str] | None = None
         self._held_from = 0
         self._held_start = 0
+        self._is_finished = False  # whether no more text arrives
         self._stop_markers: MarkerSet | None = None
         self._after_stop = ""
         self.is_stopped = False  # whether `text` ends here for now because a stop marker follows
@@ -104,13 +106,13 @@ class TextBuffer:
 
     def resume(self) -> None:
         """Continue past the stop marker."""
-        self.has_ended = self.has_ended and not self.is_stopped
+        self.has_ended = self._is_finished
         self.text += self._after_stop
         self._stop_markers, self._after_stop, self.is_stopped = None, "", False
 
     def finish(self, *, truncated: bool = False) -> None:
         """Signal that no more text arrives."""
-        self.has_ended = True
+        self._is_finished = self.has_ended = True
         self.is_truncated = truncated
         if self._stop_markers is not None and not self.is_stopped:
             self.text += self._after_stop
