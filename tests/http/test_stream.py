@@ -18,6 +18,7 @@ from dragoman.testing import Reply, ScriptedEngine
 from tests.support.serving import make_chat, make_scripted_app
 
 LATE = b"The request was not finished within"
+DEADLINE, READS_AGAIN = 0.03, 0.3  # seconds
 # by path: the fields of a request for a stream, and what only the last frame of each contains
 STREAMS: dict[str, tuple[dict[str, Any], str]] = {
     "/v1/chat/completions": (make_chat(stream=True), r"data: \[DONE\]"),
@@ -32,13 +33,15 @@ STREAMS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 async def stream(app: App, path: str, blocked: int | None = None) -> list[Any]:
-    """Return the messages of a stream to a client that reads again when its deadline has passed.
+    """Return the messages of a stream to a client that reads again after its deadline.
 
-    `blocked` is the message that is not sent before the deadline; it is never an error status.
+    `blocked` is the message that is not sent before that; it is never an error status. On a busy
+    machine the deadline may pass before this message is reached.
     """
     incoming = [{"type": "http.request", "body": json.dumps(STREAMS[path][0]).encode()}]
     sent: list[Any] = []
     never, calls = asyncio.Event(), 0
+    reads_again = time.monotonic() + READS_AGAIN
 
     async def receive() -> Any:
         return incoming.pop() if incoming else await never.wait()
@@ -47,10 +50,10 @@ async def stream(app: App, path: str, blocked: int | None = None) -> list[Any]:
         nonlocal calls
         calls += 1
         if calls - 1 == blocked and message.get("status", 200) == 200:
-            await never.wait()
+            await asyncio.sleep(reads_again - time.monotonic())
         sent.append(message)
 
-    headers = [] if blocked is None else [(b"x-request-timeout", b"0.03")]
+    headers = [] if blocked is None else [(b"x-request-timeout", b"%g" % DEADLINE)]
     await app({"type": "http", "method": "POST", "path": path, "headers": headers}, receive, send)
     return sent
 
