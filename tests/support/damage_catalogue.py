@@ -216,7 +216,9 @@ def add_comment(call: WrittenCall, tool_format: ToolFormat, random: Random) -> s
 
 def open_list(call: WrittenCall, tool_format: ToolFormat, random: Random) -> str:
     """Open a list before the arguments; without any marker, such text is no call."""
-    if tool_format.unmarked_at_start:
+    if tool_format.unmarked_at_start or (
+        tool_format.unmarked_starts and not tool_format.section.close
+    ):
         return call.text
     return edit_json(lambda text, _: f"[{text}")(call, tool_format, random)
 
