@@ -21,7 +21,7 @@ from dragoman.output.arguments.schemas.parameter_types import (
     read_parameter_schema,
 )
 from dragoman.output.span import Span
-from dragoman.output.text_buffer import TextBuffer
+from dragoman.output.text_buffer import ReadSteps, TextBuffer
 from dragoman.types import Json
 
 MAX_REJECTIONS, MAX_NAME = 16, 64  # possible calls that are noted, characters of their names
@@ -113,6 +113,7 @@ class CallRecorder:
         "names_may_precede",
         "preceding_name",
         "rejections",
+        "run_apart",
         "tools",
     )
 
@@ -122,8 +123,10 @@ class CallRecorder:
         spans: list[Span],
         tools: DeclaredTools,
         emit_held: Callable[[], None],
+        run_apart: Callable[[ReadSteps[None]], ReadSteps[None]],
     ) -> None:
         self.tools = tools
+        self.run_apart = run_apart  # runs a reader that is resumed without its callers
         self.has_rejected_call = False  # whether a call of the draft was rejected
         self.is_leading = False  # whether the attempt is not a draft and has no text before it
         self.count = 0  # calls that were started

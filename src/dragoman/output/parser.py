@@ -24,7 +24,7 @@ class Parser(ParserMachine):
         if not text or self._closed:
             return []
         self._buffer.push(text)
-        next(self._loop)
+        self._readers.resume()
         if self._calls.is_undeclared:
             self._calls.emit_undeclared()
         if not self._spans:
@@ -43,8 +43,7 @@ class Parser(ParserMachine):
         self._closed = True
         self._truncated = truncated
         self._buffer.finish(truncated=truncated)
-        for _ in self._loop:
-            pass
+        self._readers.finish()
         self.release()
         if self._only_text:
             self._text.extend(self._leading_space)
@@ -57,7 +56,7 @@ class Parser(ParserMachine):
     def release(self) -> None:
         """Parse no further. Breaks reference cycles, which would keep what the parser holds."""
         self._closed = True
-        self._loop.close()
+        self._readers.close()
         self._calls.detach()
 
     def _repeat_as_text(self, last: list[Span]) -> list[Span]:

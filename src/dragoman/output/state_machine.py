@@ -21,6 +21,7 @@ from dragoman.output.calls import CallRecorder, DeclaredTools
 from dragoman.output.channels import read_channel
 from dragoman.output.headers import HEADER_WORDS, is_header_start, starts_inside_header
 from dragoman.output.marker_filter import MarkerFilter
+from dragoman.output.reader_stack import ReaderStack
 from dragoman.output.rules import (
     DEFAULT_POLICY,
     FormatRules,
@@ -64,7 +65,10 @@ class ParserMachine:
         self._buffer = TextBuffer()
         self._spans: list[Span] = []
         self._text: list[Span] = [] if policy.only_calls else self._spans  # where text is emitted
-        self._calls = CallRecorder(self._buffer, self._spans, tools, self._emit_held)
+        self._readers = ReaderStack()
+        self._calls = CallRecorder(
+            self._buffer, self._spans, tools, self._emit_held, self._readers.run_apart
+        )
         tool_format, buffer = rules.tools, self._buffer
         self._sections = SectionReader(buffer, self._calls, tool_format) if tool_format else None
         self._starts_in_reasoning = rules.reasoning.starts_inside if inside is None else inside
@@ -77,8 +81,7 @@ class ParserMachine:
         self._filter = MarkerFilter(policy.hidden) if policy.hidden else None
         self._emitted: list[Span] = []  # all spans so far, if the policy may repeat them
         self._in_wrapper = self._truncated = self._closed = False
-        self._loop = self._run()
-        next(self._loop)
+        self._readers.start(self._run())
 
     # states
 

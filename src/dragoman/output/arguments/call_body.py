@@ -88,7 +88,7 @@ def read_arguments_value(
         value.ends = make_end_markers(calls.ends.join(fence), calls.ends.call_opens)
     calls.get_missing_end, calls.get_held_arguments = value.get_missing_end, value.get_held_text
     calls.hold_arguments(lambda: value.stack[-1:] == ['"'])
-    yield from value.read()
+    yield from calls.run_apart(value.read())
 
 
 # bodies of type `JsonObjects`
