@@ -13,33 +13,34 @@ class Parser(ParserMachine):
 
     def feed(self, text: str) -> list[Span]:
         """Take a piece of text and return the spans that are certain now."""
+        if len(text) > MAX_PIECE:
+            pieces = (text[start : start + MAX_PIECE] for start in range(0, len(text), MAX_PIECE))
+            return [span for piece in pieces for span in self.feed(piece)]
         if self._filter is not None:
             text = self._filter.feed(text)
-        if len(text) <= MAX_PIECE:
-            return self._feed(text)
-        pieces = (text[start : start + MAX_PIECE] for start in range(0, len(text), MAX_PIECE))
-        return [span for piece in pieces for span in self._feed(piece)]
-
-    def _feed(self, text: str) -> list[Span]:
         if not text or self._closed:
             return []
         self._buffer.push(text)
         self._readers.resume()
         if self._calls.is_undeclared:
             self._calls.emit_undeclared()
-        if not self._spans:
+        spans = self._spans
+        if not spans:
             return []
-        spans = self._spans[:]
-        self._spans.clear()
-        if self._policy.unclosed_reasoning == "repeat":
-            self._emitted += spans
-        return spans
+        taken = spans[:]
+        spans.clear()
+        if self._may_repeat:
+            self._emitted += taken
+        return taken
 
     def close(self, truncated: bool = False) -> list[Span]:
         """Return everything held back. `truncated`: the model did not end the answer itself."""
         if self._closed:
             return []
-        rest = [] if self._filter is None else self._feed(self._filter.close())
+        rest: list[Span] = []
+        if self._filter is not None:
+            held, self._filter = self._filter.close(), None
+            rest = self.feed(held)
         self._closed = True
         self._truncated = truncated
         self._buffer.finish(truncated=truncated)
@@ -49,7 +50,7 @@ class Parser(ParserMachine):
             self._text.extend(self._leading_space)
         if self._policy.only_calls and not truncated:
             self._spans.extend(self._text)
-        if self._policy.unclosed_reasoning == "repeat" and not truncated:
+        if self._may_repeat and not truncated:
             self._spans.extend(self._repeat_as_text(rest + self._spans))
         return rest + self._spans
 

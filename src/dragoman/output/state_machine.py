@@ -79,6 +79,7 @@ class ParserMachine:
         self._only_text = True  # whether the answer so far is only text
         self._no_text = True  # whether the answer so far has no text
         self._filter = MarkerFilter(policy.hidden) if policy.hidden else None
+        self._may_repeat = policy.unclosed_reasoning == "repeat"
         self._emitted: list[Span] = []  # all spans so far, if the policy may repeat them
         self._in_wrapper = self._truncated = self._closed = False
         self._readers.start(self._run())

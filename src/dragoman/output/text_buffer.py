@@ -82,13 +82,14 @@ class TextBuffer:
                 self._after_stop += piece
                 return
             piece, self._after_stop = self._after_stop + piece, ""
-        pos = self.pos
+        pos, text = self.pos, self.text
         if self._held is not None:
-            self._held.append(self.text[self._held_from : pos])
+            self._held.append(text[self._held_from : pos])
             self._held_from = 0
-        self.base += pos
-        self.text = self.text[pos:] + piece if pos < len(self.text) else piece
-        self.pos = 0
+        if pos:
+            self.base += pos
+            self.pos = 0
+        self.text = text[pos:] + piece if pos < len(text) else piece
         if self._stop_markers is not None:
             self._apply_stop()
 
@@ -189,17 +190,18 @@ class MarkerSet:
 
     def search(self, buffer: TextBuffer) -> tuple[int, int, int]:
         """Return start, end and index of the next marker; index -1 for a tail or no marker."""
-        return self._describe_match(
-            self._search[buffer.has_ended](buffer.text, buffer.pos), len(buffer.text), buffer
-        )
+        match = self._search[buffer.has_ended](buffer.text, buffer.pos)
+        if match is None:
+            size = len(buffer.text)
+            return size, size, -1
+        return self._describe_match(match, buffer)
 
     def match(self, buffer: TextBuffer) -> tuple[int, int, int]:
         """Like `search`, for a marker at the current position; start -1 means there is none."""
         if buffer.pos >= len(buffer.text):
             return buffer.pos, buffer.pos, -1
-        return self._describe_match(
-            self._match[buffer.has_ended](buffer.text, buffer.pos), -1, buffer
-        )
+        match = self._match[buffer.has_ended](buffer.text, buffer.pos)
+        return (-1, -1, -1) if match is None else self._describe_match(match, buffer)
 
     def check_cut(self, buffer: TextBuffer) -> None:
         """Raise `UnexpectedEnd` if the token limit cut one of the markers of a call here."""
@@ -241,11 +243,7 @@ class MarkerSet:
         finally:
             buffer.pos = pos
 
-    def _describe_match(
-        self, match: re.Match[str] | None, missing: int, buffer: TextBuffer
-    ) -> tuple[int, int, int]:
-        if match is None:
-            return missing, missing, -1
+    def _describe_match(self, match: re.Match[str], buffer: TextBuffer) -> tuple[int, int, int]:
         text = match.group()
         start, end = match.span()
         if self._has_lines and "\r" in text:

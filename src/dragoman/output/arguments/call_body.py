@@ -7,7 +7,7 @@ returns after the last character of the body. It raises `Mismatch` if the text i
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from dragoman.output.arguments.cast import cast, load_value
 from dragoman.output.arguments.damage import (
@@ -72,7 +72,7 @@ def read_arguments_value(
     quotes = get_markers(*body.string_markers) if body is not None and body.string_markers else None
     unquoted = body is not None and body.unquoted_values
     types = ArgumentTypes(
-        parameters=calls.tools.get_parameter_types(calls.name),
+        list_parameters=partial(calls.tools.get_parameter_types, calls.name),
         find=calls.get_parameter_types,
         cast=cast,
         casts_words=body is not None and body.types_from_schema,

@@ -85,11 +85,16 @@ def _read_number(text: str) -> str | None:
 
 
 def _read_object(text: str) -> str | None:
-    return to_json(text) if text.startswith("{") and isinstance(load_value(text), dict) else None
+    return _read_container(text, dict) if text.startswith("{") else None
 
 
 def _read_array(text: str) -> str | None:
-    return to_json(text) if text[:1] in ("[", "(") and isinstance(load_value(text), list) else None
+    return _read_container(text, list) if text.startswith(("[", "(")) else None
+
+
+def _read_container(text: str, container: type) -> str | None:
+    parsed = _parse(text)
+    return parsed[0] if parsed is not None and isinstance(parsed[1], container) else None
 
 
 _READERS = {
@@ -104,18 +109,24 @@ _READERS = {
 
 def to_json(text: str) -> str | None:
     """Return a JSON value or Python literal as JSON, or None if the text is neither."""
-    stripped = text.strip()
-    try:
-        _load_strict(stripped)
-    except (ValueError, RecursionError):
-        return _repair(stripped)
-    return stripped
+    parsed = _parse(text)
+    return None if parsed is None else parsed[0]
 
 
 def load_value(text: str) -> Json:
     """Return the value of a JSON text or Python literal, or None."""
-    encoded = to_json(text)
-    return None if encoded is None else _load_strict(encoded)
+    parsed = _parse(text)
+    return None if parsed is None else parsed[1]
+
+
+def _parse(text: str) -> tuple[str, Json] | None:
+    """Return a JSON value or Python literal as JSON, and the value."""
+    stripped = text.strip()
+    try:
+        return stripped, _load_strict(stripped)
+    except (ValueError, RecursionError):
+        repaired = _repair(stripped)
+    return None if repaired is None else (repaired, _load_strict(repaired))
 
 
 def _load_strict(text: str) -> Json:

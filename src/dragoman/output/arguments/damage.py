@@ -59,7 +59,10 @@ UNQUOTED = (  # words and a closing quote, or several words up to the end of the
     re.compile(rf"{_HALF}(?:\Z|[\"']\s{{0,16}}\Z)|{_WORDS}{{0,8}}\s{{0,16}}\Z"),
 )
 # a value that is certainly neither, or all of it so far
-PLAIN = re.compile(r"(?:-?\d{1,32}(?:\.\d{1,32})?|true|false|null)(?:[,}\]]|(?P<part>\Z))")
+_PLAIN = r"-?\d{1,32}(?:\.\d{1,32})?|true|false|null|True|False|None"
+PLAIN = re.compile(rf"(?P<word>{_PLAIN})(?:(?=[,}}\]])|(?P<part>\Z))")
+PLAIN_KEY = re.compile(r"([A-Za-z_]\w{0,63})(?=:)|[A-Za-z_]\w{0,63}\Z")
+QUOTED_KEY = {quote: re.compile(rf"(\w{{1,64}}){quote}|\w{{0,64}}\Z") for quote in "\"'"}
 HALF_WORDS = re.compile(r"[\s\"']\Z")  # more words may follow, or the end of the value
 CURLY_QUOTED = re.compile(r"[\u201c\u2018](.*)[\u201d\u2019]", re.DOTALL)
 KEY_AFTER_QUOTE = (  # the rest of a key and a colon, in an object whose last string is not closed
@@ -141,6 +144,18 @@ def is_at_key(buffer: TextBuffer) -> ReadSteps[bool]:
     return False
 
 
+def read_plain_key(buffer: TextBuffer, pattern: re.Pattern[str]) -> ReadSteps[str]:
+    """Read a key of letters and digits and what ends it; empty if it is something else."""
+    while (match := pattern.match(buffer.text, buffer.pos)) is not None:
+        if match[1] is not None:
+            buffer.pos = match.end()
+            return match[1]
+        if buffer.has_ended:
+            break
+        yield
+    return ""
+
+
 def skip_comment(buffer: TextBuffer) -> ReadSteps[bool]:
     """Skip a comment, which JSON does not have and models write; False if there is none."""
     if not (yield from is_before(buffer, COMMENT)):
@@ -178,6 +193,8 @@ def read_bare_word(
 
 def read_bare_key(buffer: TextBuffer, ends: EndMarkers) -> ReadSteps[str]:
     """Read a key without quotes, or with a closing quote alone; a colon follows several words."""
+    if not ends.may_be_word and (key := (yield from read_plain_key(buffer, PLAIN_KEY))):
+        return key
     key = yield from read_word(buffer, ends, ends.word)
     if LETTER.search(key) is None:
         raise Mismatch
@@ -191,12 +208,20 @@ def read_bare_key(buffer: TextBuffer, ends: EndMarkers) -> ReadSteps[str]:
     return strip_quotes(key)
 
 
+def read_plain_word(buffer: TextBuffer) -> ReadSteps[str]:
+    """Read a number or a constant before the end of a value; empty if it is something else."""
+    while (match := PLAIN.match(buffer.text, buffer.pos)) is not None:
+        if match["part"] is None:
+            buffer.pos = match.end("word")
+            return match["word"]
+        if buffer.has_ended:
+            break
+        yield
+    return ""
+
+
 def read_unquoted(buffer: TextBuffer) -> ReadSteps[str]:
     """Read a string that has one quote or none, and return it as JSON; empty if it is one word."""
-    while (match := PLAIN.match(buffer.text, buffer.pos)) is not None:
-        if match["part"] is None or buffer.has_ended:
-            return ""
-        yield
     if not (yield from is_before(buffer, UNQUOTED)):
         part = UNQUOTED[1].match(buffer.text, buffer.pos) if buffer.is_truncated else None
         words = "" if part is None else part[0].strip()
@@ -225,9 +250,10 @@ def strip_quotes(word: str, markers: MarkerSet | None = None) -> str:
     return word
 
 
-def read_string(buffer: TextBuffer, ends: EndMarkers, quote: str, out: Output) -> ReadSteps[None]:
-    """Read a string up to its closing quote; quotes that words follow are part of it."""
-    yield from read_quoted(buffer, ends, quote, out)
+def read_more_string(
+    buffer: TextBuffer, ends: EndMarkers, quote: str, out: Output
+) -> ReadSteps[None]:
+    """Read on after a quote that words follow: it is part of the string."""
     while buffer.text[buffer.pos : buffer.pos + 1] not in CLOSERS and (
         yield from _is_inside_string(buffer)
     ):
@@ -248,9 +274,13 @@ def _is_inside_string(buffer: TextBuffer) -> ReadSteps[bool]:
     return not (yield from is_before(buffer, KEY_AFTER_QUOTE))
 
 
-def choose_reader(
-    buffer: TextBuffer, quote: str, read: StringReader = read_quoted
-) -> ReadSteps[StringReader]:
+def is_before_other(buffer: TextBuffer, char: str) -> bool:
+    """Whether another character than this one follows, and has arrived."""
+    pos = buffer.pos
+    return pos < len(buffer.text) and buffer.text[pos] != char
+
+
+def choose_reader(buffer: TextBuffer, quote: str) -> ReadSteps[StringReader]:
     """Skip quotes after the first one of a string; return its reader: three quotes have their own.
 
     A second quote is doubled if text follows it, so that the string is not empty.
@@ -258,7 +288,7 @@ def choose_reader(
     while True:
         text = buffer.text[buffer.pos : buffer.pos + 3]
         if text and text[0] != quote:
-            return read
+            return read_quoted
         quotes = len(text) - len(text.lstrip(quote))
         if quotes < len(text) or len(text) == 3 or buffer.has_ended:
             break
@@ -268,7 +298,7 @@ def choose_reader(
     if quotes == 1 and text[1:2].isalnum():
         buffer.pos += 1
     if quotes < 2 or not text[2:] or text[2] in ",}])":
-        return read
+        return read_quoted
     buffer.pos += 2
     return read_triple_quoted
 

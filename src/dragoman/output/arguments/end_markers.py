@@ -49,6 +49,7 @@ class EndMarkers:
         self.first_chars = frozenset() if markers is None else markers.first_chars
         # of what may end a call inside a string
         self.string_chars = self.first_chars | ({"{"} if call_start is not None else set())
+        self.may_be_word = any(char.isalnum() or char == "_" for char in self.first_chars)
         stops = re.escape("".join(sorted(self.first_chars)))
         self.word = re.compile(rf"[^\s,;:=<\[\]{{}}()\"'{stops}]+")
         self.unquoted = re.compile(rf"[^,\]}}{stops}]+")

@@ -10,21 +10,28 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 from dragoman.output.arguments.damage import (
+    CLOSERS,
     COLONS,
     COMMAS,
     LIST_END,
     MEMBER,
     ODD_SPACES,
+    QUOTED_KEY,
     ElementText,
+    StringReader,
     choose_reader,
     find_next_key,
     is_at_key,
     is_before,
+    is_before_other,
     read_bare_key,
     read_bare_word,
-    read_string,
+    read_more_string,
+    read_plain_key,
+    read_plain_word,
     read_unquoted,
     skip_doubled_closing,
     skip_odd_space,
@@ -34,6 +41,7 @@ from dragoman.output.arguments.damage import (
 from dragoman.output.arguments.end_markers import (
     CLOSING_QUOTES,
     NO_ENDS,
+    EndMarkers,
     ends_string,
     is_at_end,
     is_next_call,
@@ -43,7 +51,7 @@ from dragoman.output.arguments.end_markers import (
 from dragoman.output.arguments.json_strings import escape, quote, word_to_json
 from dragoman.output.arguments.schemas.argument_types import ANY_ARGUMENTS, ArgumentTypes
 from dragoman.output.arguments.schemas.parameter_types import STRING
-from dragoman.output.arguments.strings import Output, read_until_marker
+from dragoman.output.arguments.strings import Output, read_quoted, read_until_marker
 from dragoman.output.text_buffer import (
     MarkerSet,
     Mismatch,
@@ -55,7 +63,14 @@ from dragoman.output.text_buffer import (
 )
 
 _SPACES = re.compile(r"[ \t\r\n]*")
+_PRINTABLE = frozenset(map(chr, range(0x21, 0x7F)))
 MAX_DEPTH, MAX_LEAD = 128, 4096  # characters of white space and key held back before a value
+
+
+@lru_cache(maxsize=256)
+def find_plain_chars(marker_starts: frozenset[str]) -> frozenset[str]:
+    """Return the characters of ASCII that start no marker, no comment and no other white space."""
+    return _PRINTABLE - marker_starts - ODD_SPACES
 
 
 class ValueReader:
@@ -65,17 +80,18 @@ class ValueReader:
         "_bare_key",
         "_buffer",
         "_current_key",
+        "_ends",
         "_out",
         "_pending",
         "_pending_braces",
         "_pending_depth",
+        "_plain_chars",
         "_plain_lists",
         "_set_depths",
         "_string_markers",
         "_unquoted",
         "_value_end",
         "colon_optional",
-        "ends",
         "glued_key",
         "keys",
         "must_be_object",
@@ -107,8 +123,18 @@ class ValueReader:
         self._plain_lists: set[int] = set()  # depths of lists with an element that is not a call
         self.keys: Sequence[str] = ()  # names that may follow a bare word without a separator
         self.glued_key = ""  # the name that did
-        self.ends = NO_ENDS  # markers that end the value, whatever is open
+        self.ends = NO_ENDS
         self.must_be_object = self.colon_optional = False  # the colon after a key
+
+    @property
+    def ends(self) -> EndMarkers:
+        """The markers that end the value, whatever is open."""
+        return self._ends
+
+    @ends.setter
+    def ends(self, ends: EndMarkers) -> None:
+        self._ends = ends
+        self._plain_chars = find_plain_chars(ends.string_chars)
 
     def get_missing_end(self) -> str:
         """Return the text that completes the value emitted so far."""
@@ -120,13 +146,16 @@ class ValueReader:
 
     def read(self) -> ReadSteps[None]:
         """Read the value to its end."""
+        buffer = self._buffer
         yield from self._read_value()
         while self.stack:
-            char = yield from self._next_char()
+            while buffer.pos == len(buffer.text) and not buffer.has_ended:
+                yield  # here, since most tokens end here: a reader of its own takes longer
+            char = self._peek_plain() or (yield from self._next_char())
             if char in "}])":
                 yield from self._close_container(char)
             elif char in COMMAS:
-                self._buffer.pos += 1
+                buffer.pos += 1
                 self._pending = ","
             elif self.stack[-1] == "}":
                 yield from self._read_member()
@@ -137,6 +166,20 @@ class ValueReader:
 
     # between values
 
+    def _peek_plain(self) -> str:
+        """Return the next character if it has arrived and starts no marker; else nothing."""
+        buffer = self._buffer
+        text, pos = buffer.text, buffer.pos
+        if pos < len(text):
+            char = text[pos]
+            if char == " " and pos + 1 < len(text) and len(self._pending) < MAX_LEAD:
+                self._pending += " "
+                buffer.pos = pos + 1
+                char = text[pos + 1]
+            if char in self._plain_chars:
+                return char
+        return ""
+
     def _next_char(self) -> ReadSteps[str]:
         """Return the next character that is not white space; hold the white space back."""
         buffer = self._buffer
@@ -144,6 +187,8 @@ class ValueReader:
             if buffer.pos < len(buffer.text):
                 char = buffer.text[buffer.pos]
                 if char not in " \t\r\n":
+                    if self._is_at_string_marker(char):
+                        return char
                     if char in self.ends.string_chars and (yield from self._is_over(char)):
                         raise Mismatch
                     if char in ODD_SPACES and (yield from skip_odd_space(buffer, self.stack)):
@@ -157,6 +202,14 @@ class ValueReader:
             if buffer.has_ended:
                 raise UnexpectedEnd
             yield
+
+    def _is_at_string_marker(self, char: str) -> bool:
+        markers = self._string_markers
+        return (
+            markers is not None
+            and char in markers.first_chars
+            and markers.match(self._buffer)[2] >= 0
+        )
 
     def _is_over(self, char: str) -> ReadSteps[bool]:
         """Whether a marker or the next call ends the value here, whatever is open."""
@@ -205,7 +258,7 @@ class ValueReader:
 
     def _read_value(self) -> ReadSteps[None]:
         buffer = self._buffer
-        char = yield from self._next_char()
+        char = self._peek_plain() or (yield from self._next_char())
         if char in "\"'":
             buffer.pos += 1
             yield from self._read_string(char)
@@ -214,8 +267,14 @@ class ValueReader:
                 raise Mismatch
             buffer.pos += 1
             yield from self._read_container(char)
-        elif self._string_markers is not None and (yield from self._read_marked_string()):
+        elif (
+            self._string_markers is not None
+            and char in self._string_markers.first_chars
+            and (yield from self._read_marked_string())
+        ):
             return
+        elif word := (yield from read_plain_word(buffer)):
+            self._emit_word(word)
         elif not self._unquoted and (text := (yield from read_unquoted(buffer))):
             self._emit(text)
         else:
@@ -226,17 +285,17 @@ class ValueReader:
         if char != "{":
             self._emit("[")
             self.stack.append("]")
-            following = yield from self._next_char()
+            following = self._peek_plain() or (yield from self._next_char())
             if following not in "}])":
                 yield from self._read_element(following)
             return
         self._pending, self._pending_braces = "", self._pending_braces + self._pending + "{"
         self._pending_depth += 1
         self.stack.append("}")
-        following = yield from self._next_char()
+        following = self._peek_plain() or (yield from self._next_char())
         if following in "{,":  # no key starts with it: the brace is doubled, or a key is missing
             self._buffer.pos += 1
-            following = yield from self._next_char()
+            following = self._peek_plain() or (yield from self._next_char())
         if following not in "}])":
             yield from self._read_member()
 
@@ -250,7 +309,11 @@ class ValueReader:
             yield from self._read_value()
             return
         self._buffer.pos += 1
-        read = yield from choose_reader(self._buffer, char)
+        while self._buffer.pos == len(self._buffer.text) and not self._buffer.has_ended:
+            yield
+        read: StringReader = read_quoted
+        if not is_before_other(self._buffer, char):
+            read = yield from choose_reader(self._buffer, char)
         element = ElementText(self._start_string, self._out)
         try:
             yield from read(self._buffer, self.ends, char, element.add)
@@ -263,8 +326,9 @@ class ValueReader:
             return
         lead, self._pending = self._pending, ""
         try:
-            yield from skip_doubled_closing(self._buffer, char)
-            following = yield from self._next_char()
+            if not is_before_other(self._buffer, char):
+                yield from skip_doubled_closing(self._buffer, char)
+            following = self._peek_plain() or (yield from self._next_char())
         except (UnexpectedEnd, Mismatch):
             self._pending = lead
             self._emit(element.quoted)
@@ -289,24 +353,29 @@ class ValueReader:
 
     def _read_member(self) -> ReadSteps[None]:
         """Read a key and its value, or one element of a Python set."""
-        is_first = bool(self._pending_braces)
+        buffer, is_first = self._buffer, bool(self._pending_braces)
         lead = self._pending.replace(",", "") if is_first else self._pending
         if not is_first and "," not in lead:
             lead = "," + (lead or " ")
         self._pending = self._bare_key = ""
         key = yield from self._read_key()
-        char = yield from self._next_char()
-        may_lack_colon = self.colon_optional or not is_first
+        char = self._peek_plain() or (yield from self._next_char())
+        is_colon = char in COLONS
+        may_lack_colon = not is_colon and (self.colon_optional or not is_first)
         may_lack_colon &= not (self._bare_key and char.isalnum())  # which are only words
-        if may_lack_colon and char in "\"'" and (yield from is_at_key(self._buffer)):
+        if may_lack_colon and char in "\"'" and (yield from is_at_key(buffer)):
             return  # a key without a value is left out
-        if char in COLONS or (may_lack_colon and char not in ",}"):
-            self._buffer.pos += char in COLONS
+        if is_colon or (may_lack_colon and char not in ",}"):
+            buffer.pos += is_colon
             self._pending = f"{lead}{key}:"
-            following = (yield from self._next_char()) if char in COLONS else ""
+            following = ""
+            if is_colon:
+                while buffer.pos == len(buffer.text) and not buffer.has_ended:
+                    yield
+                following = self._peek_plain() or (yield from self._next_char())
             if following == char or char + following == "=>":
-                self._buffer.pos += 1  # it is doubled, or an arrow
-                following = yield from self._next_char()
+                buffer.pos += 1  # it is doubled, or an arrow
+                following = self._peek_plain() or (yield from self._next_char())
             if following and following in ",}])":
                 self._pending = ""  # a key without a value is left out
                 return
@@ -331,10 +400,18 @@ class ValueReader:
             char == "'" and not (self.must_be_object and (yield from skip_other_quote(buffer)))
         ):
             buffer.pos += 1
-            read = yield from choose_reader(buffer, char)
-            yield from read(buffer, self.ends, char, parts.append)
-            yield from skip_doubled_closing(buffer, char)
-        elif markers is not None and (yield from read_marker(buffer, markers)) >= 0:
+            if key := (yield from read_plain_key(buffer, QUOTED_KEY[char])):
+                parts.append(key)
+            else:
+                read = yield from choose_reader(buffer, char)
+                yield from read(buffer, self.ends, char, parts.append)
+            if not is_before_other(buffer, char):
+                yield from skip_doubled_closing(buffer, char)
+        elif (
+            markers is not None
+            and char in markers.first_chars
+            and (yield from read_marker(buffer, markers)) >= 0
+        ):
             yield from read_until_marker(buffer, self.ends, markers, parts.append)
         else:
             self._bare_key = yield from read_bare_key(buffer, self.ends)
@@ -343,16 +420,23 @@ class ValueReader:
 
     def _read_string(self, quote: str) -> ReadSteps[None]:
         buffer = self._buffer
-        read = yield from choose_reader(buffer, quote, read_string)
+        while buffer.pos == len(buffer.text) and not buffer.has_ended:
+            yield
+        read: StringReader = read_quoted
+        if not is_before_other(buffer, quote):
+            read = yield from choose_reader(buffer, quote)
         if (yield from peek_char(buffer)) in self.ends.string_chars and (
             yield from ends_string(buffer, self.ends, CLOSING_QUOTES[quote])
         ):
             raise Mismatch  # a key without a value is left out
         self._start_string()
         yield from read(buffer, self.ends, quote, self._out)
+        if read is read_quoted and buffer.text[buffer.pos : buffer.pos + 1] not in CLOSERS:
+            yield from read_more_string(buffer, self.ends, quote, self._out)
         self.stack.pop()
         self._out('"')
-        yield from skip_doubled_closing(self._buffer, quote)
+        if not is_before_other(buffer, quote):
+            yield from skip_doubled_closing(buffer, quote)
 
     def _read_marked_string(self) -> ReadSteps[bool]:
         """Read a string between the format's own markers; it contains no escapes."""
@@ -396,5 +480,8 @@ class ValueReader:
             glued = (key for key in self.keys if word.endswith(key) and word != key)
             self.glued_key = next(glued, "")
             word = word.removesuffix(self.glued_key)
+        self._emit_word(word)
+
+    def _emit_word(self, word: str) -> None:
         types = self.types.get_expected(self._get_key()) if self.types.casts_words else None
         self._emit(self.types.cast(word, types) if types else word_to_json(word))

@@ -212,6 +212,10 @@ class PendingValue:
         if not self._checked and not text.lstrip().startswith(("[", "{")):
             return False
         self._checked = len(parts)
+        if self._quote != "'" and "'" not in text and "\\" not in text:  # counting is faster
+            if text.count('"') % 2:
+                self._quote = "" if self._quote else '"'
+            return self._quote == '"'
         for char in QUOTES.findall(ESCAPED.sub("", text)):
             if not self._quote or self._quote == char:
                 self._quote = "" if self._quote else char

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from dragoman.output.arguments.json_strings import word_to_json
 from dragoman.output.arguments.schemas.parameter_types import ANY_TYPE, OBJECT_TYPES, Types
@@ -13,7 +13,8 @@ from dragoman.output.arguments.schemas.parameter_types import ANY_TYPE, OBJECT_T
 class ArgumentTypes:
     """The types of arguments by their keys; without a schema, any type is allowed."""
 
-    parameters: Mapping[str, Types] = field(default_factory=dict)  # those that the schema names
+    # returns those that the schema names; only damaged calls and a few formats need it
+    list_parameters: Callable[[], Mapping[str, Types]] = dict
     find: Callable[[str], Types] = lambda _: ANY_TYPE  # for any key, also by patterns
     # converts a word to one of the types
     cast: Callable[[str, Types], str] = lambda word, _: word_to_json(word)
@@ -24,7 +25,7 @@ class ArgumentTypes:
 
     def get_expected(self, key: str | None) -> Types | None:
         """Return the types that the schema gives the value of a key."""
-        return self.parameters.get(key) if self.casts_words and key is not None else None
+        return self.list_parameters().get(key) if self.casts_words and key is not None else None
 
     def may_be_object(self, key: str | None) -> bool:
         """Whether the schema allows an object as the value of a key, or says nothing about it."""
@@ -33,7 +34,7 @@ class ArgumentTypes:
 
     def is_parameter(self, key: str) -> bool:
         """Whether only the arguments can have this key, not the object that contains them."""
-        return key in self.parameters and key not in self.call_keys
+        return bool(key) and key in self.list_parameters() and key not in self.call_keys
 
 
 ANY_ARGUMENTS = ArgumentTypes()
