@@ -269,6 +269,12 @@ def test_unclosed_reasoning_can_be_repeated_as_text(
     assert (result["text"], result["reasoning"].startswith("Hello.")) == (repeated, True)
 
 
+def test_text_that_the_filter_held_back_is_repeated_once() -> None:
+    policy = ParserPolicy(unclosed_reasoning="repeat", hidden=("<eos>",))
+    result = parse_all_ways("Hello.<eo", None, "think", inside=True, policy=policy)
+    assert (result["reasoning"], result["text"]) == ("Hello.<eo", "Hello.<eo")
+
+
 def test_a_closed_parser_returns_nothing() -> None:
     parser = OutputParser("hermes_json")
     assert [span.text for span in parser.feed("a") + parser.close()] == ["a"]

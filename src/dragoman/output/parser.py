@@ -29,7 +29,7 @@ class Parser(ParserMachine):
             return []
         taken = spans[:]
         spans.clear()
-        if self._may_repeat:
+        if self._emitted is not None:
             self._emitted += taken
         return taken
 
@@ -50,8 +50,8 @@ class Parser(ParserMachine):
             self._text.extend(self._leading_space)
         if self._policy.only_calls and not truncated:
             self._spans.extend(self._text)
-        if self._may_repeat and not truncated:
-            self._spans.extend(self._repeat_as_text(rest + self._spans))
+        if self._emitted is not None and not truncated:
+            self._spans.extend(self._repeat_as_text(self._emitted + self._spans))
         return rest + self._spans
 
     def release(self) -> None:
@@ -60,12 +60,11 @@ class Parser(ParserMachine):
         self._readers.close()
         self._calls.detach()
 
-    def _repeat_as_text(self, last: list[Span]) -> list[Span]:
+    def _repeat_as_text(self, spans: list[Span]) -> list[Span]:
         """Return unclosed reasoning as text, if the answer contains nothing else."""
-        self._emitted += last
-        if not self.in_reasoning or any(span.channel != "reasoning" for span in self._emitted):
+        if not self.in_reasoning or any(span.channel != "reasoning" for span in spans):
             return []
-        return [span._replace(channel="text") for span in self._emitted]
+        return [span._replace(channel="text") for span in spans]
 
     @property
     def in_reasoning(self) -> bool:

@@ -277,8 +277,7 @@ class SectionReader:
         )
         if is_fenced:
             char = yield from next_char(self._buffer)
-        body = yield from self._choose_body(char)
-        yield from self._calls.run_apart(self._read_body(body))
+        yield from self._calls.run_apart(self._read_body((yield from self._choose_body(char))))
         if is_fenced:
             yield from skip_space(self._buffer)
             yield from read_marker(self._buffer, get_markers(*FENCES))

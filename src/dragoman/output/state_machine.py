@@ -62,15 +62,12 @@ class ParserMachine:
         self._rules = rules
         self._policy = policy
         self._starts_in_header = header
-        self._buffer = TextBuffer()
+        self._buffer = buffer = TextBuffer()
         self._spans: list[Span] = []
         self._text: list[Span] = [] if policy.only_calls else self._spans  # where text is emitted
-        self._readers = ReaderStack()
-        self._calls = CallRecorder(
-            self._buffer, self._spans, tools, self._emit_held, self._readers.run_apart
-        )
-        tool_format, buffer = rules.tools, self._buffer
-        self._sections = SectionReader(buffer, self._calls, tool_format) if tool_format else None
+        self._readers = readers = ReaderStack()
+        self._calls = CallRecorder(buffer, self._spans, tools, self._emit_held, readers.run_apart)
+        self._sections = SectionReader(buffer, self._calls, rules.tools) if rules.tools else None
         self._starts_in_reasoning = rules.reasoning.starts_inside if inside is None else inside
         self._state = self._reasoning_state() if self._starts_in_reasoning else rules.in_text
         self._text_state = rules.in_text  # the state that reasoning returns to when it is closed
@@ -79,10 +76,9 @@ class ParserMachine:
         self._only_text = True  # whether the answer so far is only text
         self._no_text = True  # whether the answer so far has no text
         self._filter = MarkerFilter(policy.hidden) if policy.hidden else None
-        self._may_repeat = policy.unclosed_reasoning == "repeat"
-        self._emitted: list[Span] = []  # all spans so far, if the policy may repeat them
+        self._emitted = list[Span]() if policy.unclosed_reasoning == "repeat" else None
         self._in_wrapper = self._truncated = self._closed = False
-        self._readers.start(self._run())
+        readers.start(self._run())
 
     # states
 

@@ -14,7 +14,6 @@ from dragoman.output.arguments.damage import (
     COLONS,
     COMMAS,
     ODD_SPACES,
-    read_bare_key,
     skip_odd_space,
     skip_stray_quote,
 )
@@ -22,9 +21,10 @@ from dragoman.output.arguments.end_markers import is_at_end, make_end_markers
 from dragoman.output.arguments.free_text import read_free_text
 from dragoman.output.arguments.held_values import collect_arguments, collect_value
 from dragoman.output.arguments.json_strings import LONE_SURROGATE
-from dragoman.output.arguments.literal import ValueReader
 from dragoman.output.arguments.schemas.argument_types import ArgumentTypes
 from dragoman.output.arguments.stray_markup import FENCES, skip_end_of_turn, skip_fence
+from dragoman.output.arguments.values.reader import ValueReader
+from dragoman.output.arguments.values.words import read_bare_key
 from dragoman.output.calls import CallRecorder
 from dragoman.output.spec import JsonObjects, NamedObject
 from dragoman.output.text_buffer import (

@@ -15,8 +15,8 @@ import re
 from typing import NoReturn
 
 from dragoman.output.arguments.json_strings import JSON_NUMBER, MAX_NUMBER, dump_json, quote
-from dragoman.output.arguments.literal import ValueReader
 from dragoman.output.arguments.schemas.parameter_types import STRING, Types
+from dragoman.output.arguments.values.reader import ValueReader
 from dragoman.output.text_buffer import Mismatch, TextBuffer, UnexpectedEnd
 from dragoman.types import Json
 

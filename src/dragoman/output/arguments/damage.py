@@ -11,13 +11,12 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from dragoman.output.arguments.end_markers import MAX_LOOKAHEAD, EndMarkers, MarkerFinder
-from dragoman.output.arguments.json_strings import escape, quote
-from dragoman.output.arguments.strings import Output, read_quoted, read_word
+from dragoman.output.arguments.json_strings import escape
+from dragoman.output.arguments.strings import Output, read_quoted
 from dragoman.output.rules import ENDS_OF_TURN
 from dragoman.output.text_buffer import (
     INVISIBLE,
     MarkerSet,
-    Mismatch,
     ReadSteps,
     TextBuffer,
     UnexpectedEnd,
@@ -49,41 +48,19 @@ KEY_WITH_OTHER_QUOTE = (  # the rest of a key whose opening quote is a single on
     re.compile(r"'[\w.\-]{1,64}\"\s{0,16}:"),
     re.compile(r"'(?:\Z|[\w.\-]{1,64}(?:\Z|\"\s{0,16}\Z))"),
 )
-_WORD = r"[^\s\"',;:<>\[\]{}()\\#]"  # a character of a word; comments are not words
-_WORDS = rf"{_WORD}{{1,32}}(?: {{1,4}}(?!/[/*]){_WORD}{{1,32}})"
-_HALF = r"[^\s\"',:<>\[\]{}()\\][^\"',:<>\[\]{}()\\\n]{0,256}"
-UNQUOTED = (  # words and a closing quote, or several words up to the end of the value or the call
-    re.compile(
-        rf"(?P<half>{_HALF})[\"']\s{{0,16}}[,}}\])]|(?P<words>{_WORDS}{{1,8}})\s{{0,16}}[,;}}\]<]"
-    ),
-    re.compile(rf"{_HALF}(?:\Z|[\"']\s{{0,16}}\Z)|{_WORDS}{{0,8}}\s{{0,16}}\Z"),
-)
-# a value that is certainly neither, or all of it so far
-_PLAIN = r"-?\d{1,32}(?:\.\d{1,32})?|true|false|null|True|False|None"
-PLAIN = re.compile(rf"(?P<word>{_PLAIN})(?:(?=[,}}\]])|(?P<part>\Z))")
-PLAIN_KEY = re.compile(r"([A-Za-z_]\w{0,63})(?=:)|[A-Za-z_]\w{0,63}\Z")
-QUOTED_KEY = {quote: re.compile(rf"(\w{{1,64}}){quote}|\w{{0,64}}\Z") for quote in "\"'"}
-HALF_WORDS = re.compile(r"[\s\"']\Z")  # more words may follow, or the end of the value
-CURLY_QUOTED = re.compile(r"[\u201c\u2018](.*)[\u201d\u2019]", re.DOTALL)
 KEY_AFTER_QUOTE = (  # the rest of a key and a colon, in an object whose last string is not closed
     re.compile(r"\s{0,16}[\w.\- ]{1,64}[\"']\s{0,16}:"),
     re.compile(r"\s{0,16}(?:\Z|[\w.\- ]{1,64}(?:\Z|[\"']\s{0,16}\Z))"),
-)
-MORE_KEY = (  # more words of a key without quotes
-    re.compile(r"(?P<words> {1,4}\w[\w.\- ]{0,64}?)[\"']?\s{0,16}:"),
-    re.compile(r" {1,4}(?:\Z|\w[\w.\- ]{0,64}(?:\Z|[\"']?\s{0,16}\Z))"),
 )
 OBJECT_IN_QUOTES = (  # a quote, and an object whose quotes are not escaped
     re.compile(r"([\"'])\s{0,16}\{\s{0,16}\1\w"),
     re.compile(r"([\"'])\s{0,16}(?:\Z|\{\s{0,16}(?:\Z|\1\Z))"),
 )
-WORD_AFTER_COLON = (re.compile(r":[\w/]"), re.compile(r":?\Z"))
 LIST_END = (re.compile(r"\s{0,16}\]"), re.compile(r"\s{0,16}\Z"))
 COMMENT = (  # up to the end of the line, or between its markers
     re.compile(r"(?://|# )[^\n<]{0,256}\n|/\*[^*<]{0,256}\*/"),
     re.compile(r"(?:/|/?/[^\n<]{0,256}|#|# [^\n<]{0,256}|/\*[^*<]{0,256}\*?)\Z"),
 )
-LETTER = re.compile(r"\w")
 COMMENT_STARTS = frozenset("/#")
 ATTRIBUTES = re.compile(r"""(?<=["'])(?:\s+[\w:.\-]+\s*=\s*(?:"[^"<>]*"|'[^'<>]*'))+\Z""")
 MAX_BETWEEN = 256  # characters of text between two arguments
@@ -144,18 +121,6 @@ def is_at_key(buffer: TextBuffer) -> ReadSteps[bool]:
     return False
 
 
-def read_plain_key(buffer: TextBuffer, pattern: re.Pattern[str]) -> ReadSteps[str]:
-    """Read a key of letters and digits and what ends it; empty if it is something else."""
-    while (match := pattern.match(buffer.text, buffer.pos)) is not None:
-        if match[1] is not None:
-            buffer.pos = match.end()
-            return match[1]
-        if buffer.has_ended:
-            break
-        yield
-    return ""
-
-
 def skip_comment(buffer: TextBuffer) -> ReadSteps[bool]:
     """Skip a comment, which JSON does not have and models write; False if there is none."""
     if not (yield from is_before(buffer, COMMENT)):
@@ -176,78 +141,6 @@ def skip_odd_space(buffer: TextBuffer, stack: Sequence[str]) -> ReadSteps[bool]:
         return bool(stack) and (yield from read_marker(buffer, TURN_ENDS)) >= 0
     buffer.pos += 1
     return True
-
-
-def read_bare_word(
-    buffer: TextBuffer, ends: EndMarkers, pattern: re.Pattern[str]
-) -> ReadSteps[str]:
-    """Read a word without quotes; a colon may be part of it, as in `12:30` and `http://`."""
-    word = yield from read_word(buffer, ends, pattern)
-    while word and buffer.text.startswith(":", buffer.pos):
-        if not (yield from is_before(buffer, WORD_AFTER_COLON)):
-            break
-        buffer.pos += 1
-        word += ":" + (yield from read_word(buffer, ends, pattern))
-    return word.strip()
-
-
-def read_bare_key(buffer: TextBuffer, ends: EndMarkers) -> ReadSteps[str]:
-    """Read a key without quotes, or with a closing quote alone; a colon follows several words."""
-    if not ends.may_be_word and (key := (yield from read_plain_key(buffer, PLAIN_KEY))):
-        return key
-    key = yield from read_word(buffer, ends, ends.word)
-    if LETTER.search(key) is None:
-        raise Mismatch
-    if buffer.text[buffer.pos : buffer.pos + 1] == " " and (yield from is_before(buffer, MORE_KEY)):
-        match = MORE_KEY[0].match(buffer.text, buffer.pos)
-        assert match is not None  # noqa: S101
-        key += match["words"]
-        buffer.pos = match.end("words")
-    if buffer.has_more and buffer.text[buffer.pos] in "\"'":
-        buffer.pos += 1
-    return strip_quotes(key)
-
-
-def read_plain_word(buffer: TextBuffer) -> ReadSteps[str]:
-    """Read a number or a constant before the end of a value; empty if it is something else."""
-    while (match := PLAIN.match(buffer.text, buffer.pos)) is not None:
-        if match["part"] is None:
-            buffer.pos = match.end("word")
-            return match["word"]
-        if buffer.has_ended:
-            break
-        yield
-    return ""
-
-
-def read_unquoted(buffer: TextBuffer) -> ReadSteps[str]:
-    """Read a string that has one quote or none, and return it as JSON; empty if it is one word."""
-    if not (yield from is_before(buffer, UNQUOTED)):
-        part = UNQUOTED[1].match(buffer.text, buffer.pos) if buffer.is_truncated else None
-        words = "" if part is None else part[0].strip()
-        is_half = part is not None and (" " in words or HALF_WORDS.search(part[0]) is not None)
-        if is_half and PLAIN.match(f"{words},") is None:
-            raise UnexpectedEnd  # half of the words is another value
-        return ""
-    match = UNQUOTED[0].match(buffer.text, buffer.pos)
-    assert match is not None  # noqa: S101
-    if match["half"] is not None:
-        buffer.pos = match.end("half") + 1
-        return quote(match["half"])
-    buffer.pos = match.end("words")
-    return quote(strip_quotes(match["words"]))
-
-
-def strip_quotes(word: str, markers: MarkerSet | None = None) -> str:
-    """Remove curly quotes, and the quote or marker of a string whose opening one is missing."""
-    if word[-1:].isalnum():
-        return word
-    if (match := CURLY_QUOTED.fullmatch(word)) is not None:
-        return match[1]
-    for close in ('"', "'") if markers is None else markers.markers:
-        if word.endswith(close) and word.count(close) == 1:
-            return word.removesuffix(close)
-    return word
 
 
 def read_more_string(

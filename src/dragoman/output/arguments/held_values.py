@@ -6,8 +6,8 @@ from functools import lru_cache
 
 from dragoman.output.arguments.cast import load_arguments
 from dragoman.output.arguments.end_markers import make_end_markers
-from dragoman.output.arguments.literal import ValueReader
 from dragoman.output.arguments.schemas.argument_types import ArgumentTypes
+from dragoman.output.arguments.values.reader import ValueReader
 from dragoman.output.calls import CallRecorder
 from dragoman.output.text_buffer import (
     MarkerSet,

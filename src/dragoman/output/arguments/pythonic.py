@@ -22,13 +22,13 @@ from dragoman.output.arguments.damage import (
     choose_reader,
     read_triple_quoted,
     skip_odd_space,
-    strip_quotes,
 )
 from dragoman.output.arguments.end_markers import CLOSING_QUOTES, ends_string, is_at_end
 from dragoman.output.arguments.json_strings import escape, quote, read_escape
-from dragoman.output.arguments.literal import ValueReader
 from dragoman.output.arguments.schemas.parameter_types import STRING
 from dragoman.output.arguments.strings import Output
+from dragoman.output.arguments.values.reader import ValueReader
+from dragoman.output.arguments.values.words import strip_quotes
 from dragoman.output.calls import CallRecorder
 from dragoman.output.spec import GAP, JsonObjects, PythonCalls
 from dragoman.output.text_buffer import (

@@ -7,10 +7,7 @@ and `ValueReader.get_missing_end` are valid JSON, since a key is held back until
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Sequence
-from functools import lru_cache
 
 from dragoman.output.arguments.damage import (
     CLOSERS,
@@ -18,8 +15,6 @@ from dragoman.output.arguments.damage import (
     COMMAS,
     LIST_END,
     MEMBER,
-    ODD_SPACES,
-    QUOTED_KEY,
     ElementText,
     StringReader,
     choose_reader,
@@ -27,31 +22,29 @@ from dragoman.output.arguments.damage import (
     is_at_key,
     is_before,
     is_before_other,
-    read_bare_key,
-    read_bare_word,
     read_more_string,
-    read_plain_key,
-    read_plain_word,
-    read_unquoted,
     skip_doubled_closing,
-    skip_odd_space,
     skip_other_quote,
-    strip_quotes,
 )
 from dragoman.output.arguments.end_markers import (
     CLOSING_QUOTES,
-    NO_ENDS,
-    EndMarkers,
     ends_string,
-    is_at_end,
-    is_next_call,
     is_plain_object,
-    starts_call,
 )
 from dragoman.output.arguments.json_strings import escape, quote, word_to_json
 from dragoman.output.arguments.schemas.argument_types import ANY_ARGUMENTS, ArgumentTypes
 from dragoman.output.arguments.schemas.parameter_types import STRING
 from dragoman.output.arguments.strings import Output, read_quoted, read_until_marker
+from dragoman.output.arguments.values.state import ValueState
+from dragoman.output.arguments.values.words import (
+    QUOTED_KEY,
+    read_bare_key,
+    read_bare_word,
+    read_plain_key,
+    read_plain_word,
+    read_unquoted,
+    strip_quotes,
+)
 from dragoman.output.text_buffer import (
     MarkerSet,
     Mismatch,
@@ -62,41 +55,20 @@ from dragoman.output.text_buffer import (
     read_marker,
 )
 
-_SPACES = re.compile(r"[ \t\r\n]*")
-_PRINTABLE = frozenset(map(chr, range(0x21, 0x7F)))
-MAX_DEPTH, MAX_LEAD = 128, 4096  # characters of white space and key held back before a value
+MAX_DEPTH = 128  # containers in containers
 
 
-@lru_cache(maxsize=256)
-def find_plain_chars(marker_starts: frozenset[str]) -> frozenset[str]:
-    """Return the characters of ASCII that start no marker, no comment and no other white space."""
-    return _PRINTABLE - marker_starts - ODD_SPACES
-
-
-class ValueReader:
+class ValueReader(ValueState):
     """Reads one value and emits it as JSON."""
 
     __slots__ = (
         "_bare_key",
-        "_buffer",
-        "_current_key",
-        "_ends",
-        "_out",
-        "_pending",
-        "_pending_braces",
-        "_pending_depth",
-        "_plain_chars",
-        "_plain_lists",
         "_set_depths",
-        "_string_markers",
         "_unquoted",
-        "_value_end",
         "colon_optional",
         "glued_key",
         "keys",
         "must_be_object",
-        "stack",
-        "types",
     )
 
     def __init__(
@@ -107,42 +79,13 @@ class ValueReader:
         unquoted: bool = False,
         types: ArgumentTypes = ANY_ARGUMENTS,
     ) -> None:
-        self._buffer = buffer
-        self._out = out
-        self._string_markers = string_markers
+        super().__init__(buffer, out, string_markers, types)
         self._unquoted = unquoted
-        self.types = types
-        self._pending = ""  # the text before the next value, held back until the value starts
-        self._pending_braces = ""  # braces that may open an object or a set, with text between
-        self._pending_depth = 0  # how many such braces there are
         self._bare_key = ""  # a key without quotes
-        self._current_key: str | None = None  # the key of the value being read
-        self.stack: list[str] = []  # the characters that close what is open
         self._set_depths: set[int] = set()  # depths of sets of Python, which braces close
-        self._value_end = 0  # the position up to which an object is known to be a value
-        self._plain_lists: set[int] = set()  # depths of lists with an element that is not a call
         self.keys: Sequence[str] = ()  # names that may follow a bare word without a separator
         self.glued_key = ""  # the name that did
-        self.ends = NO_ENDS
         self.must_be_object = self.colon_optional = False  # the colon after a key
-
-    @property
-    def ends(self) -> EndMarkers:
-        """The markers that end the value, whatever is open."""
-        return self._ends
-
-    @ends.setter
-    def ends(self, ends: EndMarkers) -> None:
-        self._ends = ends
-        self._plain_chars = find_plain_chars(ends.string_chars)
-
-    def get_missing_end(self) -> str:
-        """Return the text that completes the value emitted so far."""
-        return "".join(reversed(self.stack[: len(self.stack) - self._pending_depth]))
-
-    def get_held_text(self) -> str:
-        """Return the text that was read but not emitted yet."""
-        return self._pending_braces + (self._pending if self._pending.strip() else "")
 
     def read(self) -> ReadSteps[None]:
         """Read the value to its end."""
@@ -151,7 +94,7 @@ class ValueReader:
         while self.stack:
             while buffer.pos == len(buffer.text) and not buffer.has_ended:
                 yield  # here, since most tokens end here: a reader of its own takes longer
-            char = self._peek_plain() or (yield from self._next_char())
+            char = self.peek_plain() or (yield from self.next_char())
             if char in "}])":
                 yield from self._close_container(char)
             elif char in COMMAS:
@@ -163,73 +106,6 @@ class ValueReader:
                 if "," not in self._pending:  # the comma is missing
                     self._pending = "," + (self._pending or " ")
                 yield from self._read_element(char)
-
-    # between values
-
-    def _peek_plain(self) -> str:
-        """Return the next character if it has arrived and starts no marker; else nothing."""
-        buffer = self._buffer
-        text, pos = buffer.text, buffer.pos
-        if pos < len(text):
-            char = text[pos]
-            if char == " " and pos + 1 < len(text) and len(self._pending) < MAX_LEAD:
-                self._pending += " "
-                buffer.pos = pos + 1
-                char = text[pos + 1]
-            if char in self._plain_chars:
-                return char
-        return ""
-
-    def _next_char(self) -> ReadSteps[str]:
-        """Return the next character that is not white space; hold the white space back."""
-        buffer = self._buffer
-        while True:
-            if buffer.pos < len(buffer.text):
-                char = buffer.text[buffer.pos]
-                if char not in " \t\r\n":
-                    if self._is_at_string_marker(char):
-                        return char
-                    if char in self.ends.string_chars and (yield from self._is_over(char)):
-                        raise Mismatch
-                    if char in ODD_SPACES and (yield from skip_odd_space(buffer, self.stack)):
-                        continue
-                    return char
-                match = _SPACES.match(buffer.text, buffer.pos)
-                assert match is not None  # noqa: S101
-                buffer.pos = match.end()
-                self._pending += match.group()[: max(0, MAX_LEAD - len(self._pending))]
-                continue
-            if buffer.has_ended:
-                raise UnexpectedEnd
-            yield
-
-    def _is_at_string_marker(self, char: str) -> bool:
-        markers = self._string_markers
-        return (
-            markers is not None
-            and char in markers.first_chars
-            and markers.match(self._buffer)[2] >= 0
-        )
-
-    def _is_over(self, char: str) -> ReadSteps[bool]:
-        """Whether a marker or the next call ends the value here, whatever is open."""
-        ends, names = self.ends, self.types.tools
-        if char != "{" or not self.types.may_be_object(self._get_key()):
-            return (yield from is_at_end(self._buffer, ends))
-        if not self.stack or self._buffer.base + self._buffer.pos < self._value_end:
-            return False
-        if len(self.stack) in self._plain_lists:
-            return (yield from starts_call(self._buffer, ends, names))
-        starts_line = "\n" in self._pending.rpartition(":")[2]
-        is_call, length = yield from is_next_call(self._buffer, ends, names, starts_line)
-        self._value_end = self._buffer.base + self._buffer.pos + length
-        return is_call
-
-    def _emit(self, text: str) -> None:
-        """Emit the start of a value, preceded by everything held back for it."""
-        lead, self._pending = self._pending_braces + self._pending, ""
-        self._pending_braces, self._pending_depth = "", 0
-        self._out(lead + text)
 
     def _close_container(self, char: str) -> ReadSteps[None]:
         """Close what a bracket closes. A bracket that closes nothing is skipped."""
@@ -258,7 +134,7 @@ class ValueReader:
 
     def _read_value(self) -> ReadSteps[None]:
         buffer = self._buffer
-        char = self._peek_plain() or (yield from self._next_char())
+        char = self.peek_plain() or (yield from self.next_char())
         if char in "\"'":
             buffer.pos += 1
             yield from self._read_string(char)
@@ -285,17 +161,17 @@ class ValueReader:
         if char != "{":
             self._emit("[")
             self.stack.append("]")
-            following = self._peek_plain() or (yield from self._next_char())
+            following = self.peek_plain() or (yield from self.next_char())
             if following not in "}])":
                 yield from self._read_element(following)
             return
         self._pending, self._pending_braces = "", self._pending_braces + self._pending + "{"
         self._pending_depth += 1
         self.stack.append("}")
-        following = self._peek_plain() or (yield from self._next_char())
+        following = self.peek_plain() or (yield from self.next_char())
         if following in "{,":  # no key starts with it: the brace is doubled, or a key is missing
             self._buffer.pos += 1
-            following = self._peek_plain() or (yield from self._next_char())
+            following = self.peek_plain() or (yield from self.next_char())
         if following not in "}])":
             yield from self._read_member()
 
@@ -328,7 +204,7 @@ class ValueReader:
         try:
             if not is_before_other(self._buffer, char):
                 yield from skip_doubled_closing(self._buffer, char)
-            following = self._peek_plain() or (yield from self._next_char())
+            following = self.peek_plain() or (yield from self.next_char())
         except (UnexpectedEnd, Mismatch):
             self._pending = lead
             self._emit(element.quoted)
@@ -359,7 +235,7 @@ class ValueReader:
             lead = "," + (lead or " ")
         self._pending = self._bare_key = ""
         key = yield from self._read_key()
-        char = self._peek_plain() or (yield from self._next_char())
+        char = self.peek_plain() or (yield from self.next_char())
         is_colon = char in COLONS
         may_lack_colon = not is_colon and (self.colon_optional or not is_first)
         may_lack_colon &= not (self._bare_key and char.isalnum())  # which are only words
@@ -372,10 +248,10 @@ class ValueReader:
             if is_colon:
                 while buffer.pos == len(buffer.text) and not buffer.has_ended:
                     yield
-                following = self._peek_plain() or (yield from self._next_char())
+                following = self.peek_plain() or (yield from self.next_char())
             if following == char or char + following == "=>":
                 buffer.pos += 1  # it is doubled, or an arrow
-                following = self._peek_plain() or (yield from self._next_char())
+                following = self.peek_plain() or (yield from self.next_char())
             if following and following in ",}])":
                 self._pending = ""  # a key without a value is left out
                 return
@@ -460,10 +336,6 @@ class ValueReader:
         self.stack.pop()
         self._out('"')
         return True
-
-    def _get_key(self) -> str | None:
-        """Return the key of the value being read, without quotes; None for inner values."""
-        return None if self._current_key is None else json.loads(self._current_key)
 
     def _read_bare_word(self) -> ReadSteps[None]:
         pattern = self.ends.unquoted if self._unquoted else self.ends.word

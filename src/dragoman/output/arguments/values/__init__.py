@@ -1,0 +1,1 @@
+"""Reads values of JSON, and what resembles them, while they arrive."""
