@@ -88,6 +88,10 @@ FLAGS = [
     ("safetensors", "which vLLM runs. Install vLLM with: dragoman engine install vllm"),
     ("good --engine vllm", "The engine vllm runs directories of safetensors; this model needs"),
     ("good --engine tgi", "Unknown engine 'tgi'. Engines: auto, llamacpp, vllm."),
+    (
+        "good --engine no.such:create",
+        "There is no module `no`, which the engine `no.such:create` needs.",
+    ),
     ("good --engine-arg dtype", "--engine-arg takes NAME=VALUE, not 'dtype'."),
     ("good --format warp", "'warp'"),
     ("empty", "There is no GGUF file in the directory 'empty'"),

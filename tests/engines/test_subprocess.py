@@ -263,7 +263,12 @@ def test_a_failed_restart_is_tried_again(tmp_path: Path) -> None:
             "On Debian and Ubuntu: apt install libgomp1.",
         ),
         (f"{FAULTY}:abort_process", {}, "The engine stopped while it loaded the model."),
-        ("no.such.module:create", {}, "The engine could not be started."),
+        (
+            "no.such.module:create",
+            {},
+            "There is no module `no`, which the engine `no.such.module:create` needs.",
+        ),
+        ("json:missing", {}, "The module `json` has no function `missing`."),
         (SCRIPTED, {"nosuch": 1}, "The engine could not be started."),
     ],
 )

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
 import inspect
 import logging
 import os
@@ -26,6 +25,7 @@ from functools import partial
 from typing import NoReturn, Protocol, TypeAlias
 
 from dragoman.engines import EngineDied, get_capabilities
+from dragoman.engines.factory_import import import_factory
 from dragoman.engines.step_queue import MERGE_THRESHOLD, merge_steps
 from dragoman.engines.subprocess import messages
 from dragoman.errors import (
@@ -255,10 +255,8 @@ def _log_and_serialize(error: Exception, where: str) -> SerializedError:
 
 async def create_engine(message: messages.LoadEngine) -> Engine:
     """Call `module:function` with the settings; the function may be async."""
-    module, _, function = message.factory.partition(":")
-    created = getattr(importlib.import_module(module), function)(**message.settings)
-    engine: Engine = await created if inspect.isawaitable(created) else created
-    return engine
+    created = import_factory(message.factory)(**message.settings)
+    return await created if inspect.isawaitable(created) else created
 
 
 async def serve(connection: socket.socket) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from dragoman.engines import get_factory, is_import_string
+from dragoman.engines.factory_import import check_factory
 from dragoman.engines.vllm.installation import INSTALL_COMMAND, find_interpreter
 from dragoman.errors import ModelBroken
 from dragoman.models.catalog import ModelSource
@@ -53,9 +54,12 @@ async def load(source: ModelSource, settings: LoadSettings | None = None) -> Mod
 
 def check_engine(source: ModelSource, engines: Path) -> None:
     """Raise `ModelBroken` if there is no engine for a model."""
-    is_remote = source.kind == "remote"
-    needs_installation = not is_remote and choose_engine(source) == safetensors.ENGINE
-    if needs_installation and find_interpreter(engines) is None:
+    if source.kind == "remote":
+        return
+    engine = choose_engine(source)
+    if is_import_string(engine):
+        check_factory(engine)
+    elif engine == safetensors.ENGINE and find_interpreter(engines) is None:
         raise make_missing_error()
 
 
