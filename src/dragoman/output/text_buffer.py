@@ -90,17 +90,18 @@ class TextBuffer:
             self.base += pos
             self.pos = 0
         self.text = text[pos:] + piece if pos < len(text) else piece
-        if self._stop_markers is not None:
-            self._apply_stop()
+        if self._stop_markers is not None:  # no marker starts before the piece: see `_apply_stop`
+            self._apply_stop(len(self.text) - len(piece))
 
     def stop_before(self, markers: MarkerSet) -> None:
         """Treat the text as ended before the first of the markers, until `resume`."""
         self._stop_markers = markers
-        self._apply_stop()
+        self._apply_stop(self.pos)
 
-    def _apply_stop(self) -> None:
+    def _apply_stop(self, position: int) -> None:
+        """Keep back what follows a marker from this position on, or may become a marker."""
         assert self._stop_markers is not None  # noqa: S101
-        start, _, index = self._stop_markers.search(self)
+        start, _, index = self._stop_markers.search_from(self, position)
         self.text, self._after_stop = self.text[:start], self.text[start:]
         self.is_stopped = index >= 0
         self.has_ended = self.has_ended or self.is_stopped
