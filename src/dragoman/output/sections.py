@@ -9,18 +9,12 @@ import re
 from functools import partial
 from typing import TypeGuard
 
-from dragoman.output.arguments.call_body import (
-    get_markers,
-    next_char,
-    read_named_arguments,
-    read_named_call,
-    read_objects,
-)
-from dragoman.output.arguments.elements import read_nested_call
+from dragoman.output.arguments.bodies import can_start, read_body
+from dragoman.output.arguments.call_body import get_markers, next_char, read_named_arguments
 from dragoman.output.arguments.end_markers import make_end_markers
-from dragoman.output.arguments.pythonic import OBJECTS, read_python_calls
+from dragoman.output.arguments.pythonic import OBJECTS
 from dragoman.output.arguments.stray_markup import FENCES
-from dragoman.output.arguments.tags import read_all_arguments, read_tagged_call
+from dragoman.output.arguments.tags import read_all_arguments
 from dragoman.output.calls import STRAY, CallRecorder
 from dragoman.output.rules import ENDS_OF_TURN
 from dragoman.output.spec import (
@@ -33,6 +27,7 @@ from dragoman.output.spec import (
     ToolFormat,
 )
 from dragoman.output.text_buffer import (
+    SPACE,
     MarkerSet,
     Mismatch,
     ReadSteps,
@@ -147,15 +142,20 @@ class SectionReader:
         buffer.pos = end
         calls.commit()
 
-    def read_unopened_calls(self) -> ReadSteps[bool]:
+    def skip_early_close(self) -> ReadSteps[bool]:
+        """Skip the closing marker of a section in whose list it stands too early."""
+        return (yield from read_marker(self._buffer, get_markers(*self._tools.section.close))) >= 0
+
+    def read_unopened_calls(self, *, after_damage: bool) -> ReadSteps[bool]:
         """Read calls after others whose opening marker is missing; the closing one must follow.
 
+        `after_damage`: brackets and separators that the calls before them left may come first.
         Calls that repeat the ones before are dropped. Return whether there were calls.
         """
         tools, buffer, calls = self._tools, self._buffer, self._calls
         yield from peek_char(buffer)
         buffer.hold()
-        yield from skip_space(buffer)
+        yield from skip_space(buffer, STRAY if after_damage else SPACE)
         char = yield from peek_char(buffer)
         if not (char and tools.section.close and self._starts_with_bracket(char)):
             return False
@@ -166,7 +166,10 @@ class SectionReader:
         is_closed = False
         try:
             yield from self._read_body_and_close()
-            yield from skip_space(buffer)
+            yield from skip_space(buffer, STRAY)
+            while after_damage and self._starts_with_bracket((yield from peek_char(buffer))):
+                yield from self._read_body_and_close()  # the rest of the list
+                yield from skip_space(buffer, STRAY)
             buffer.in_call = True
             is_closed = (yield from read_marker(buffer, get_markers(*tools.section.close))) >= 0
         except Mismatch:
@@ -186,7 +189,7 @@ class SectionReader:
     def _starts_with_bracket(self, char: str) -> bool:
         """Whether calls are lists or objects, and one starts with this character."""
         return char in ("{", "[") and any(
-            isinstance(body, JsonObjects | PythonCalls) and _can_start(body, char)
+            isinstance(body, JsonObjects | PythonCalls) and can_start(body, char)
             for body in self._tools.bodies
         )
 
@@ -277,7 +280,9 @@ class SectionReader:
         )
         if is_fenced:
             char = yield from next_char(self._buffer)
-        yield from self._calls.run_apart(self._read_body((yield from self._choose_body(char))))
+        body = yield from self._choose_body(char)
+        after = (*self._tools.call.close, *self._tools.section.close)
+        yield from self._calls.run_apart(read_body(self._buffer, body, self._calls, after))
         if is_fenced:
             yield from skip_space(self._buffer)
             yield from read_marker(self._buffer, get_markers(*FENCES))
@@ -294,7 +299,7 @@ class SectionReader:
             if (yield from self._is_at_arguments(candidate)):
                 return candidate
         for body in bodies:
-            if len(bodies) == 1 or _can_start(body, char):
+            if len(bodies) == 1 or can_start(body, char):
                 return body
         raise Mismatch
 
@@ -311,7 +316,7 @@ class SectionReader:
         if match is None or buffer.text[match.end() : match.end() + 1] != match[1]:
             return False
         names = calls.tools.get_parameter_types(calls.preceding_name)
-        return match[2] in names and match[2] not in _list_call_keys(self._tools)
+        return match[2] in names and match[2] not in self._tools.list_call_keys()
 
     def _confirm_call(self) -> ReadSteps[None]:
         """Confirm a call without arguments, unless its closing marker is missing before text."""
@@ -354,30 +359,9 @@ class SectionReader:
         ):
             self._calls.commit()
 
-    def _read_body(self, body: CallBody) -> ReadSteps[None]:
-        buffer, calls, tools = self._buffer, self._calls, self._tools
-        after = (*tools.call.close, *tools.section.close)
-        match body:
-            case JsonObjects():
-                yield from read_objects(buffer, body, calls)
-            case NamedObject():
-                yield from read_named_call(buffer, body, calls, after)
-            case TaggedArguments():
-                yield from read_tagged_call(buffer, body, calls, after)
-            case NestedElements():
-                yield from read_nested_call(buffer, body, calls, after)
-            case PythonCalls():
-                yield from read_python_calls(buffer, body, calls)
-
 
 def _may_follow_name(body: CallBody) -> TypeGuard[NamedObject]:
     return isinstance(body, NamedObject) and body.name_may_precede
-
-
-def _list_call_keys(tools: ToolFormat) -> list[str]:
-    """Return the keys of an object that is a whole call."""
-    bodies = [body for body in tools.bodies if isinstance(body, JsonObjects)]
-    return [key for body in bodies for key in (*body.name, *body.arguments, *body.id)]
 
 
 def _find_end_markers(tools: ToolFormat) -> MarkerSet | None:
@@ -388,13 +372,3 @@ def _find_end_markers(tools: ToolFormat) -> MarkerSet | None:
     if tools.header is not None:
         markers += (*tools.header.open, *tools.header.close)
     return get_markers(*markers) if markers else None
-
-
-def _can_start(body: CallBody, char: str) -> bool:
-    """Whether a body can start with this character."""
-    match body:
-        case JsonObjects():
-            return char in ("{", "[")
-        case PythonCalls():
-            return char == "[" or char.isalpha()
-    return char not in ("{", "[")

@@ -153,6 +153,11 @@ class ToolFormat:
     evidence: Evidence = "tested"
     sources: str = ""  # where the format was found, unless the tests of other projects cover it
 
+    def list_call_keys(self) -> list[str]:
+        """Return the keys of an object that is a whole call."""
+        bodies = [body for body in self.bodies if isinstance(body, JsonObjects)]
+        return [key for body in bodies for key in (*body.name, *body.arguments, *body.id)]
+
 
 @dataclass(frozen=True, kw_only=True)
 class ReasoningFormat:

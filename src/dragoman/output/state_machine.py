@@ -378,8 +378,8 @@ class ParserMachine:
             self._enter(self._rules.after_call, leading=not calls.is_undeclared)
         self._emit_held()
         calls.end_attempt(mismatched=rejected)
-        if has_calls and not draft and not rejected:
-            while (yield from sections.read_unopened_calls()):
+        if has_calls and not draft and (not rejected or (yield from sections.skip_early_close())):
+            while (yield from sections.read_unopened_calls(after_damage=rejected)):
                 pass
             self._emit_held()
         return rejected and not has_calls
