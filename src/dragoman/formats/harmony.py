@@ -8,7 +8,10 @@ HEADER = MessageHeader(
     close=("<|end|>", "<|return|>", "<|call|>"),
     answer_starts=("to=", "assistant to=", "assistant<|channel|>"),
     routes=(
-        (r"to=(?:functions\.)?(?P<name>(?!assistant\b)[\w.-]+)", "call"),
+        (
+            r"to(?:=\s?|[:\s]\s?(?=functions\.))(?:functions\.)?(?P<name>(?!assistant\b)[\w.-]+)",
+            "call",
+        ),
         (r"analysis", "reasoning"),
         (r"", "text"),
     ),
