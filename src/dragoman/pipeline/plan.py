@@ -17,7 +17,7 @@ from dragoman.pipeline.admission import Ticket
 from dragoman.pipeline.constrain import UNCONSTRAINED
 from dragoman.pipeline.sampling import add_stop_tokens
 from dragoman.replay import PromptReuse, ReplayService
-from dragoman.telemetry.record import RequestRecord, get_record
+from dragoman.telemetry.record import RequestRecord
 from dragoman.types import DEFAULT_SAMPLING, Chat, Job, MediaItem, Request, Sampling
 from dragoman.types.cache_scope import make_cache_scope
 
@@ -62,16 +62,13 @@ class Plan(Struct):
 
     request: Request
     lease: Lease
+    model: Model  # that of the lease
     jobs: list[Job]
     prompts: list[PreparedPrompt]
     ticket: Ticket
     replay: ReplayService | None = None
     reservation: TokenReservation = NO_RESERVATION  # of the tokens that the request may use
     count_used_tokens: Callable[[], int] = int  # of prompts and answers; 0 until it runs
-
-    @property
-    def model(self) -> Model:
-        return self.lease.model
 
     @property
     def model_name(self) -> str:
@@ -191,6 +188,7 @@ def make_job(
     prepared: PreparedPrompt,
     model: Model,
     tokens_left: int | None,
+    record: RequestRecord,
 ) -> Job:
     """Make the engine's job. Sampling comes from the request, else the model, else our defaults.
 
@@ -209,7 +207,7 @@ def make_job(
         sampling = Sampling(max_tokens=1).with_defaults(sampling)
     sampling = add_stop_tokens(sampling, prepared.stop, model)
     n = count_choices(request)
-    trace = get_record().options.trace
+    trace = record.options.trace
     cache_prompt = request.cache_prompt
     owner = "" if model.shares_cache else request.owner
     scope = make_cache_scope(owner, request.cache_salt)
