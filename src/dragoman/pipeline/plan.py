@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman.grammar.grammar_spec import CompiledGrammar
 from dragoman.keys.rate_limits import NO_RESERVATION, RateLimiter, TokenReservation
@@ -18,7 +19,7 @@ from dragoman.pipeline.constrain import UNCONSTRAINED
 from dragoman.pipeline.sampling import add_stop_tokens
 from dragoman.replay import PromptReuse, ReplayService
 from dragoman.telemetry.record import RequestRecord
-from dragoman.types import DEFAULT_SAMPLING, Chat, Job, MediaItem, Request, Sampling
+from dragoman.types import DEFAULT_SAMPLING, Chat, Job, MediaItem, Request
 from dragoman.types.cache_scope import make_cache_scope
 
 log = logging.getLogger("dragoman.pipeline")
@@ -198,13 +199,11 @@ def make_job(
     if model.capabilities.sampling_defaults:
         defaults = defaults.with_defaults(DEFAULT_SAMPLING)
     sampling = request.sampling.with_defaults(defaults)
-    if tokens_left is not None:
-        max_tokens = (
-            tokens_left if sampling.max_tokens is None else min(sampling.max_tokens, tokens_left)
-        )
-        sampling = Sampling(max_tokens=max_tokens).with_defaults(sampling)
+    max_tokens = sampling.max_tokens
+    if tokens_left is not None and (max_tokens is None or max_tokens > tokens_left):
+        sampling = replace(sampling, max_tokens=tokens_left)
     if request.prefill_only:
-        sampling = Sampling(max_tokens=1).with_defaults(sampling)
+        sampling = replace(sampling, max_tokens=1)
     sampling = add_stop_tokens(sampling, prepared.stop, model)
     n = count_choices(request)
     trace = record.options.trace
