@@ -177,6 +177,15 @@ def test_body_over_the_limit_gets_413() -> None:
             assert check_error_body(large)["code"] == "request_too_large"
 
 
+def test_chunked_body_over_the_limit_gets_413() -> None:
+    chunk = b" " * 200
+    body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(chunk), chunk)
+    with serve_scripted(ScriptedEngine("x"), body_limit=100) as server:
+        head = POST + b"transfer-encoding: chunked\r\n\r\n"
+        for parts in ([head + body], [head, body], [head + body[:50], body[50:]]):
+            check_rejection(exchange_raw(server, *parts), 413)
+
+
 def test_headers_over_the_limit_get_431(server: RunningServer) -> None:
     head = b"GET /health/live HTTP/1.1\r\nhost: localhost\r\n"
     long = exchange_raw(server, head + b"x: " + b"y" * 70_000 + b"\r\n\r\n")

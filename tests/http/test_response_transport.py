@@ -26,6 +26,16 @@ class RecordingTransport:
         self.calls.append(b"".join(data))
 
 
+class FakeConnection:
+    is_closing = False
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
+
+    def close(self) -> None: ...
+
+
 def make_writer(**fields: Any) -> tuple[DirectWriter, RecordingTransport, SimpleNamespace]:
     inner = RecordingTransport()
     cycle = SimpleNamespace(
@@ -42,7 +52,7 @@ def make_writer(**fields: Any) -> tuple[DirectWriter, RecordingTransport, Simple
         on_response=lambda: None,
     )
     vars(cycle).update(fields)
-    transport = CycleTransport(inner, SimpleNamespace())  # type: ignore[arg-type]
+    transport = CycleTransport(inner, FakeConnection())  # type: ignore[arg-type]
     return DirectWriter(cycle, transport), inner, cycle  # type: ignore[arg-type]
 
 

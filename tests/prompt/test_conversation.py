@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from dragoman.errors import TemplateRejected
 from dragoman.output.library import parse_tool_call_complete
-from dragoman.prompt import generic_tools
+from dragoman.prompt import conversation, generic_tools
 from dragoman.prompt.conversation import (
     flatten_content,
     parse_arguments,
@@ -282,6 +283,22 @@ def test_conversations_change_as_the_template_requires(name: str) -> None:
     before = msgspec.msgpack.encode(messages)
     assert summarize(prepare_messages(messages, capable(**changes))) == expected
     assert msgspec.msgpack.encode(messages) == before
+
+
+@pytest.mark.parametrize("name", CAPABILITIES)
+def test_chats_that_need_no_changes_are_recognised(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Arranging them, too, would change nothing."""
+    capabilities = capable(**CAPABILITIES[name])
+    roles: tuple[Role, ...] = ("system", "developer", "user", "assistant", "function")
+    for size in range(1, 5):
+        for sequence in itertools.product(roles, repeat=size):
+            messages = [message(role, str(i)) for i, role in enumerate(sequence)]
+            quick = prepare_messages(messages, capabilities)
+            with monkeypatch.context() as patch:
+                patch.setattr(conversation, "is_alternating", lambda *_, **__: False)
+                assert prepare_messages(messages, capabilities) == quick
 
 
 def test_arguments_arrive_as_dicts_and_unparsable_ones_as_text() -> None:

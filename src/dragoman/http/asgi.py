@@ -135,7 +135,8 @@ class RequestContext:
         ids = [(name, request_id) for name in self.dialect.request_id_headers]
         status = self.get_rate_limits()
         limits = [] if status is None else self.dialect.encode_rate_limits(status)
-        return [*ids, *limits, *make_warning_headers(self.warnings), *self.extra_headers]
+        warnings = make_warning_headers(self.warnings) if self.warnings else []
+        return [*ids, *limits, *warnings, *self.extra_headers]
 
     def update_record(self) -> None:
         """Copy what is known about the request so far to its record."""
@@ -173,6 +174,11 @@ class RequestContext:
         except ValueError:
             raise BadRequest("The query string is malformed.") from None
 
+    def take_body(self, limit: int) -> bytes | None:
+        """Return the body if all of it has arrived already and it is no larger than the limit."""
+        direct: DirectRequest | None = self.scope.get(DIRECT_REQUEST)
+        return None if direct is None else direct.take_body(limit)
+
     async def read_body(
         self,
         limit: int,
@@ -185,13 +191,12 @@ class RequestContext:
         The explanation is a sentence about the limit. `take_memory` is called with the size of
         what arrives, and raises an error if there is no room for it.
         """
-        direct: DirectRequest | None = self.scope.get(DIRECT_REQUEST)
-        body = None if direct is None else direct.take_body()
-        if body is not None and len(body) <= limit:
+        body = self.take_body(limit)
+        if body is not None:
             take_memory(len(body))
-        elif body is None and not self._announces_more_than(limit):
+        elif not self._announces_more_than(limit):
             body = await self._receive_body(limit, timeout, take_memory)
-        if body is None or len(body) > limit:
+        if body is None:
             message = f"The request body is larger than the {limit:,} bytes allowed. {explanation}"
             raise TooLarge(message.rstrip())
         return body

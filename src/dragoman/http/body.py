@@ -45,6 +45,11 @@ class BodyLimit:
         self._list_models = list_models
         self.budget = budget  # of all bodies together
 
+    @property
+    def minimum(self) -> int:
+        """Bytes that are allowed whatever models are loaded."""
+        return self._settings.body_limit or MINIMUM
+
     def get(self) -> int:
         """Return the limit in bytes."""
         return self._settings.body_limit or max(
@@ -88,8 +93,12 @@ class BodyReader:
             hold = self._limit.budget.open_hold(request.owner)
             if not release_with_charge(hold.release):
                 request.on_end.append(hold.release)
-            limit, timeout = self._limit.get(), self._settings.receive_timeout
-            body = await request.read_body(limit, timeout, self._limit.explain(), hold.grow)
+            body = request.take_body(self._limit.minimum)
+            if body is None:
+                limit, timeout = self._limit.get(), self._settings.receive_timeout
+                body = await request.read_body(limit, timeout, self._limit.explain(), hold.grow)
+            else:
+                hold.grow(len(body))
             await self._starts.wait_turn()
         return body
 

@@ -83,7 +83,8 @@ class StallTimer:
 
     def restart(self) -> None:
         """Start measuring from now on, whatever was unread before."""
-        self.stop()
+        if self._timer is not None:
+            self.stop()
         self._unread = self._transport.get_write_buffer_size()
         if self._unread:
             loop = asyncio.get_running_loop()

@@ -15,7 +15,7 @@ was written for too long is dropped.
 from __future__ import annotations
 
 import asyncio
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal
 from urllib.parse import unquote
 
 import httptools
@@ -28,11 +28,12 @@ from dragoman.http.body import BodyLimit
 from dragoman.http.closing import LingeringClose, StallTimer, encode_rejection
 from dragoman.http.network.direct_request import DirectRequest
 from dragoman.http.network.half_close import HalfClose
-from dragoman.http.network.request_target import convert_target
+from dragoman.http.network.request_target import convert_target, set_target
 from dragoman.http.network.response_transport import (
     CycleTransport,
     DirectWriter,
     end_with_connection,
+    make_cycle,
 )
 from dragoman.http.router import Router
 from dragoman.http.websocket_connection import WebSocketConnection, parse_handshake
@@ -210,7 +211,8 @@ class Connection(HttpToolsProtocol):
         self._phase = "headers"
         self._header_bytes = self._field_bytes = 0
         # a timer is started only if the request does not arrive completely with its beginning
-        self._stop_deadline()
+        if self._deadline is not None:
+            self._stop_deadline()
         self._late_at = self.loop.time() + self.settings.receive_timeout
         super().on_message_begin()
         if self.health_only:
@@ -218,7 +220,7 @@ class Connection(HttpToolsProtocol):
 
     def on_url(self, url: bytes) -> None:
         if not self._pipelined:
-            super().on_url(url)
+            self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._pipelined:
@@ -238,22 +240,24 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         if self._pipelined:
             return
-        self.url = convert_target(self.url, self.headers, self.parser.get_http_version())
+        version = self.parser.get_http_version()
+        self.url = convert_target(self.url, self.headers, version)
         if self.parser.should_upgrade():
             return
         self._phase = "body"
         self._upgrade_declined = False
-        super().on_headers_complete()
-        cycle = self.cycle
-        cycle.transport = transport = CycleTransport(self.transport, self)
+        scope: Scope = self.scope  # type: ignore[assignment]
+        scope["method"], scope["http_version"] = self.parser.get_method().decode("ascii"), version
+        set_target(scope, self.url, self.root_path)
+        transport = CycleTransport(self.transport, self)
+        cycle = self.cycle = make_cycle(self, transport)
         self._direct = DirectRequest(cycle)
-        scope = cast(Scope, self.scope)
         scope[DIRECT_REQUEST] = self._direct
         scope[DIRECT_WRITER] = DirectWriter(cycle, transport)
-        # a response that does not wait for the whole body ends the connection
-        self._wants_keep_alive, cycle.keep_alive = cycle.keep_alive, False
-        if self.scope["http_version"] == "1.0":
+        self._wants_keep_alive = version != "1.0" and self.parser.should_keep_alive()
+        if version == "1.0":
             end_with_connection(cycle)
+        self._start_asgi_task(cycle, self.app)
 
     def on_body(self, body: bytes) -> None:
         if self._pipelined:
@@ -267,7 +271,8 @@ class Connection(HttpToolsProtocol):
         if self._pipelined or self._phase != "body":
             return
         self._phase = "idle"
-        self._stop_deadline()
+        if self._deadline is not None:
+            self._stop_deadline()
         if not (self.cycle.response_started or self.health_only or self._is_retiring):
             self.cycle.keep_alive = self._wants_keep_alive
         super().on_message_complete()

@@ -11,7 +11,7 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import closing, suppress
+from contextlib import suppress
 from types import TracebackType
 
 from dragoman.errors import DragomanError, Draining, InvalidValue, convert_engine_exception
@@ -105,8 +105,11 @@ class Responder:
                     sending = self._send_stream(stream, run, timer)
                 else:
                     sending = self._send_whole(request, run, timer)
-                with closing(run), EngineErrors("request", request.request_id):
-                    await sending
+                try:
+                    with EngineErrors("request", request.request_id):
+                        await sending
+                finally:
+                    run.close()
         except DragomanError as error:
             if stream is None or run is None:
                 raise
@@ -181,7 +184,8 @@ def make_reuse_headers(reuse: PromptReuse | None) -> list[Header]:
 async def push_frames(stream: Stream, run: Run, timer: AnswerTimer) -> None:
     """Generate the answer of a run and push its frames to a stream."""
     await run.stream(Sink(timer.record, stream.push, stream.push_end))
-    await stream.start()
+    if not stream.is_open:
+        await stream.start()
     await stream.finish()
 
 

@@ -39,7 +39,6 @@ class Stream:
         self._opening = opening
         self._last: list[bytes] = []  # sent with the end
         self._direct: DirectWrite | None = None  # once the stream is open
-        self._loop = asyncio.get_running_loop()
         self._starting: asyncio.Task[None] | None = None  # the clock's
         self._keep_alive: asyncio.Task[None] | None = None
         self._sending = False
@@ -162,9 +161,9 @@ class Stream:
         if not self.started:
             if silence >= headers_after:
                 self.started = True
-                self._starting = self._loop.create_task(self._open_quietly())
+                self._starting = asyncio.create_task(self._open_quietly())
         elif silence >= keep_alive_after and self._request.dialect.keep_alive_frame:
-            self._keep_alive = self._loop.create_task(self.send_keep_alive())
+            self._keep_alive = asyncio.create_task(self.send_keep_alive())
 
     async def _open_quietly(self) -> None:
         with suppress(Disconnected, RuntimeError):

@@ -131,18 +131,16 @@ class Charge:
     def __init__(self, usage: OwnerUsage | None) -> None:
         self.on_release: list[Callable[[], None]] = []  # called once nobody holds it any more
         self._usage = usage
-        self._holders = 0
-        self._hold()
-
-    def _hold(self) -> None:
-        if self._holders == 0 and self._usage is not None:
-            self._usage.running += 1
-        self._holders += 1
+        self._holders = 1
+        if usage is not None:
+            usage.running += 1
 
     @contextmanager
     def share(self) -> Iterator[None]:
         """Hold the charge for work that may outlive the request."""
-        self._hold()
+        if self._holders == 0 and self._usage is not None:
+            self._usage.running += 1
+        self._holders += 1
         try:
             yield
         finally:

@@ -59,7 +59,9 @@ class OutputFormat(Struct, frozen=True):
 
     def for_chat(self, chat: Chat) -> OutputFormat:
         """Return the formats to parse an answer with: calls only if the request allows them."""
-        return self if chat.callable_tools else OutputFormat(None, self.reasoning)
+        if self.tools is None or chat.callable_tools:
+            return self
+        return OutputFormat(None, self.reasoning)
 
     def __bool__(self) -> bool:
         return self.tools is not None or self.reasoning is not None

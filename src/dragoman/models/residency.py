@@ -178,15 +178,18 @@ class Residency:
         loaded.users += 1
         if keep_alive is not None:
             loaded.keep_alive = keep_alive
-        loaded.stop_timer()
+        if loaded.timer is not None:
+            loaded.stop_timer()
         self._touch(loaded)
 
     def remove_user(self, loaded: LoadedModel) -> None:
         loaded.users -= 1
         self._touch(loaded)
+        if loaded.users:
+            return
         if loaded.is_serving:
             self.start_idle_timer(loaded)
-        elif not loaded.users:
+        else:
             self._schedule_close(loaded)
 
     def get_keep_alive(self, loaded: LoadedModel) -> float:
@@ -198,9 +201,8 @@ class Residency:
 
     def start_idle_timer(self, loaded: LoadedModel) -> None:
         """Start the timer that unloads an idle model."""
-        seconds = self.get_keep_alive(loaded)
         loaded.stop_timer()
-        if seconds >= 0 and loaded.is_evictable:
+        if loaded.is_evictable and (seconds := self.get_keep_alive(loaded)) >= 0:
             loaded.timer = asyncio.get_running_loop().call_later(seconds, self._expire, loaded)
             loaded.expires_at = time.time() + seconds
 

@@ -145,8 +145,10 @@ def build_requirement(
         if constraint is None:
             return None
         return Requirement(GrammarSpec(constraint=constraint), constraint.param)
-    output_format = model.output_format.for_chat(chat)
     tools = chat.callable_tools if constraint is None or constraint.allows_tool_calls else ()
+    if constraint is None and not tools:
+        return None
+    output_format = model.output_format.for_chat(chat)
     if tools and output_format.tools is None:
         if chat.tool_choice == "required":
             raise Unsupported("This model does not support tool calls.", param="tool_choice")

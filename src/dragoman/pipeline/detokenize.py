@@ -36,6 +36,7 @@ class ReleasedText(Struct, frozen=True, gc=False):
 
 NO_TEXT = ReleasedText("")
 make_decoder = codecs.getincrementaldecoder("utf-8")
+NO_DECODER = make_decoder("replace")  # it is only given empty bytes
 
 
 def _clamp_logprob(logprob: float | None) -> float | None:
@@ -106,7 +107,8 @@ class Detokenizer:
     ) -> None:
         self._pieces = pieces
         self._hidden = hidden
-        self._decoder = make_decoder("replace")
+        # without a tokenizer there is nothing to decode
+        self._decoder = NO_DECODER if pieces is None else make_decoder("replace")
         self._stops = StopMatcher(stops) if any(stops) else None
         self._logprobs = logprobs
         self._decoded = 0  # characters

@@ -92,7 +92,8 @@ class JobRunner:
         self._lanes = min(len(choices), (ticket.slots or len(choices)) + 1)
         # the remaining choices of such a job must be known before the next acquires slots
         has_parts = len(choices) > len(jobs)
-        self._acquiring = asyncio.Semaphore(1 if has_parts else self._lanes)
+        self._max_acquiring = 1 if has_parts else self._lanes
+        self._acquiring: asyncio.Semaphore | None = None
         self._first: RunningPart | None = None
 
     async def acquire_first(self) -> None:
@@ -101,6 +102,8 @@ class JobRunner:
 
     async def _acquire_in_turn(self) -> RunningPart | None:
         """Wait for slots for the next choices, after earlier callers of this method."""
+        if self._acquiring is None:
+            self._acquiring = asyncio.Semaphore(self._max_acquiring)
         async with self._acquiring:
             return await self._acquire_next()
 
@@ -111,8 +114,9 @@ class JobRunner:
         pending = self._pending.popleft()
         job, sampling = pending.job, pending.job.sampling
         tokens = estimate_tokens(job.prompt)
-        claim = await self._ticket.acquire(pending.remaining, tokens, sampling.max_tokens)
-        if claim.slots < pending.remaining:
+        remaining = pending.remaining
+        claim = await self._ticket.acquire(remaining, tokens, sampling.max_tokens)
+        if claim.slots < remaining:
             rest = replace(pending, started=pending.started + claim.slots)
             self._pending.appendleft(rest)
         first = pending.first + pending.started

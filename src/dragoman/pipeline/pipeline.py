@@ -113,11 +113,12 @@ async def prepare(request: Request, services: Services, already_admitted: bool =
     except BaseException:
         lease.release()
         raise
-    plan = Plan(request, lease, [], [], ticket, services.replay)
+    plan = Plan(request, lease, model, [], [], ticket, services.replay)
     try:
         if share.is_used_up:
             await share.yield_if_due()
-        await ticket.wait_until_open()
+        if not gate.is_open:
+            await ticket.wait_until_open()
         plan.request = await load_request_media(request, model, services)
         try:
             await prepare_jobs(plan, sent, services)
@@ -140,17 +141,18 @@ async def prepare_jobs(plan: Plan, sent: Request, services: Services) -> None:
     request, model, record = plan.request, plan.model, get_record()
     total, share = 0, LoopShare()
     for prompt in request.prompts:
-        if share.is_used_up:
+        if plan.jobs and share.is_used_up:
             await share.yield_if_due()
         prepared = await render_prompt(prompt, model, request, services)
         param = "messages" if isinstance(prompt, Chat) else "prompt"
-        tokens_left = check_context_length(prepared.tokens, model, param)
-        total += prepared.tokens or 0
+        total += (tokens := prepared.tokens) or 0
+        tokens_left = check_context_length(tokens, model, param)
         check_total_length(total, model, param)
         check_echo_length(total, model, request)
-        prepared.public_tokens = await count_public_tokens(prepared.content, model)
+        if model.public_prompts:
+            prepared.public_tokens = await count_public_tokens(prepared.content, model)
         job_id = make_job_id(request, len(plan.jobs))
-        job = make_job(job_id, request, prepared, model, tokens_left)
+        job = make_job(job_id, request, prepared, model, tokens_left, record)
         with EngineRefusals(request), record.measure("admit"):
             await admit(job, model)
         prepared.warnings += warn_about_unused(sent, job.sampling)
@@ -341,7 +343,7 @@ async def make_readers(plan: Plan) -> list[Reader]:
     readers: list[Reader] = []
     share = LoopShare()
     for job, prepared in zip(plan.jobs, plan.prompts, strict=True):
-        if share.is_used_up:
+        if readers and share.is_used_up:
             await share.yield_if_due()
         for choice in range(job.n):
             readers.append(make_reader(plan, job, prepared, len(readers), first=choice == 0))

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman.grammar.grammar_spec import CompiledGrammar
 from dragoman.keys.rate_limits import NO_RESERVATION, RateLimiter, TokenReservation
@@ -17,8 +18,8 @@ from dragoman.pipeline.admission import Ticket
 from dragoman.pipeline.constrain import UNCONSTRAINED
 from dragoman.pipeline.sampling import add_stop_tokens
 from dragoman.replay import PromptReuse, ReplayService
-from dragoman.telemetry.record import RequestRecord, get_record
-from dragoman.types import DEFAULT_SAMPLING, Chat, Job, MediaItem, Request, Sampling
+from dragoman.telemetry.record import RequestRecord
+from dragoman.types import DEFAULT_SAMPLING, Chat, Job, MediaItem, Request
 from dragoman.types.cache_scope import make_cache_scope
 
 log = logging.getLogger("dragoman.pipeline")
@@ -62,16 +63,13 @@ class Plan(Struct):
 
     request: Request
     lease: Lease
+    model: Model  # that of the lease
     jobs: list[Job]
     prompts: list[PreparedPrompt]
     ticket: Ticket
     replay: ReplayService | None = None
     reservation: TokenReservation = NO_RESERVATION  # of the tokens that the request may use
     count_used_tokens: Callable[[], int] = int  # of prompts and answers; 0 until it runs
-
-    @property
-    def model(self) -> Model:
-        return self.lease.model
 
     @property
     def model_name(self) -> str:
@@ -191,6 +189,7 @@ def make_job(
     prepared: PreparedPrompt,
     model: Model,
     tokens_left: int | None,
+    record: RequestRecord,
 ) -> Job:
     """Make the engine's job. Sampling comes from the request, else the model, else our defaults.
 
@@ -200,16 +199,14 @@ def make_job(
     if model.capabilities.sampling_defaults:
         defaults = defaults.with_defaults(DEFAULT_SAMPLING)
     sampling = request.sampling.with_defaults(defaults)
-    if tokens_left is not None:
-        max_tokens = (
-            tokens_left if sampling.max_tokens is None else min(sampling.max_tokens, tokens_left)
-        )
-        sampling = Sampling(max_tokens=max_tokens).with_defaults(sampling)
+    max_tokens = sampling.max_tokens
+    if tokens_left is not None and (max_tokens is None or max_tokens > tokens_left):
+        sampling = replace(sampling, max_tokens=tokens_left)
     if request.prefill_only:
-        sampling = Sampling(max_tokens=1).with_defaults(sampling)
+        sampling = replace(sampling, max_tokens=1)
     sampling = add_stop_tokens(sampling, prepared.stop, model)
     n = count_choices(request)
-    trace = get_record().options.trace
+    trace = record.options.trace
     cache_prompt = request.cache_prompt
     owner = "" if model.shares_cache else request.owner
     scope = make_cache_scope(owner, request.cache_salt)

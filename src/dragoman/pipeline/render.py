@@ -64,9 +64,9 @@ async def load_media(
 
 async def load_request_media(request: Request, model: Model, services: Services) -> Request:
     """Read the media of all chats of a request."""
-    limit, prompts = model.get_prompt_limit("messages"), list(request.prompts)
-    for index, prompt in enumerate(prompts):
+    for index, prompt in enumerate(request.prompts):
         if isinstance(prompt, Chat) and prompt.media:
+            limit, prompts = model.get_prompt_limit("messages"), [*request.prompts]
             prompts[index] = await load_media(prompt, model, services, request.owner, limit)
             request = replace(request, prompts=tuple(prompts))
     return request
@@ -74,13 +74,18 @@ async def load_request_media(request: Request, model: Model, services: Services)
 
 def adapt_chat(chat: Chat, model: Model) -> tuple[Chat, tuple[str, ...]]:
     """Return the chat adapted to its model, and a warning for each field without effect."""
-    warnings = warn_about_tool_media(chat)
-    chat = _turn_on_reasoning(chat, model)
-    for drop in (_drop_effort, _drop_budget, _drop_unread_variables):
-        chat, dropped = drop(chat, model)
-        warnings += dropped
-    chat, ignored = _apply_preset(chat, model)
-    return chat, (*warnings, *ignored)
+    warnings = warn_about_tool_media(chat) if chat.media else []
+    if chat.prefers_reasoning:
+        chat = _turn_on_reasoning(chat, model)
+    sets_reasoning = chat.reasoning_effort is not None or chat.thinking_budget is not None
+    if sets_reasoning or chat.template_kwargs:
+        for drop in (_drop_effort, _drop_budget, _drop_unread_variables):
+            chat, dropped = drop(chat, model)
+            warnings += dropped
+    if model.preset.changes_chats:
+        chat, ignored = _apply_preset(chat, model)
+        warnings += ignored
+    return chat, tuple(warnings)
 
 
 async def render_unanswered(
@@ -102,7 +107,7 @@ async def render_unanswered(
 def _turn_on_reasoning(chat: Chat, model: Model) -> Chat:
     """Turn reasoning on where the client prefers it and sets no effort of its own."""
     switch = model.renderer.reasoning.switch
-    if not chat.prefers_reasoning or chat.reasoning_effort is not None or switch is None:
+    if chat.reasoning_effort is not None or switch is None:
         return chat
     return replace(chat, template_kwargs={switch[0]: switch[1]} | chat.template_kwargs)
 
@@ -151,8 +156,6 @@ def _drop_unread_variables(chat: Chat, model: Model) -> tuple[Chat, list[str]]:
 def _apply_preset(chat: Chat, model: Model) -> tuple[Chat, list[str]]:
     """Apply the operator's values; an effort that the client chose overrides a default."""
     preset = model.preset
-    if not preset.changes_chats:
-        return chat, []
     effort = model.renderer.get_reasoning_variables(chat)
     defaults = {name: value for name, value in preset.variables.items() if name not in effort}
     adapted, warnings = apply_to_chat(chat, replace(preset, variables=defaults))

@@ -40,12 +40,14 @@ def validate_request(request: Request, model: Model, limits: KeyLimits = NO_LIMI
             model.get_prompt_limit("messages").check_chat(prompt)
             validate_chat(prompt, model, limits)
     capabilities = model.capabilities
-    check_logprobs(request.logprobs, capabilities.logprobs)
+    if request.logprobs is not None:
+        check_logprobs(request.logprobs, capabilities.logprobs)
     if request.echo and request.logprobs is not None and not capabilities.prompt_logprobs:
         raise Unsupported("This model's engine cannot report logprobs of a prompt.", param="echo")
     if request.returns_token_ids and not capabilities.token_prompts:
         raise Unsupported("This model's engine has no token ids.", param="return_token_ids")
-    check_adapters(request.lora or (), capabilities.lora)
+    if request.lora:
+        check_adapters(request.lora, capabilities.lora)
     check_sampling(request, model)
 
 
@@ -69,6 +71,8 @@ def validate_media(chat: Chat, model: Model, limits: KeyLimits = NO_LIMITS) -> N
     Media in tool results passes with a warning: an agent sends its whole history every time and
     could never continue. `flatten_content` writes a sentence in its place.
     """
+    if not chat.media:
+        return
     if limits.media_bytes is not None:
         check_media_size(chat, limits.media_bytes)
     for message, part in find_unsupported_media(chat, model):
@@ -119,6 +123,8 @@ def check_context_length(tokens: int | None, model: Model, param: str) -> int | 
 
 def check_total_length(tokens: int, model: Model, param: str) -> None:
     """Reject a list of prompts that is too long; one prompt may always fill the context."""
+    if tokens <= MAX_REQUEST_TOKENS:
+        return
     limit = max(MAX_REQUEST_TOKENS, model.capabilities.context or 0)
     if tokens > limit:
         raise BadRequest(
@@ -129,8 +135,10 @@ def check_total_length(tokens: int, model: Model, param: str) -> None:
 
 def check_echo_length(tokens: int, model: Model, request: Request) -> None:
     """Reject an answer that would repeat its prompts too often."""
+    if not request.echo:
+        return
     limit = max(MAX_REQUEST_TOKENS, model.capabilities.context or 0)
-    if request.echo and tokens * request.n > limit:
+    if tokens * request.n > limit:
         raise BadRequest(
             f"`echo` would repeat more than {limit} tokens of the prompt, which each of the "
             f"{request.n} choices begins with. Ask for fewer choices (`n`).",

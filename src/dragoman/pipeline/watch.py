@@ -5,7 +5,14 @@ Engines in child processes are watched where they are supervised, see `engines.s
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+)
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from typing import TypeAlias
 
@@ -28,10 +35,46 @@ def watch_call(model: Model, kind: CallKind, size: int) -> AbstractContextManage
     return nullcontext() if model.watch is None else model.watch.watch(kind, size)
 
 
+class StartedCall:
+    """The rest of a call that has started and waits for `pending`."""
+
+    __slots__ = ("_call", "_pending")
+
+    def __init__(self, call: Coroutine[object, object, None], pending: object) -> None:
+        self._call = call
+        self._pending = pending
+
+    def __await__(self) -> Generator[object, object, None]:
+        pending = self._pending
+        while True:
+            try:
+                try:
+                    result = yield pending
+                except GeneratorExit:
+                    self._call.close()
+                    raise
+                except BaseException as error:
+                    pending = self._call.throw(error)
+                else:
+                    pending = self._call.send(result)
+            except StopIteration:
+                return
+
+
+def start_call(call: Coroutine[object, object, None]) -> StartedCall | None:
+    """Start a call; return what is left to await, or None if it has ended without waiting."""
+    try:
+        return StartedCall(call, call.send(None))
+    except StopIteration:
+        return None
+
+
 async def admit(job: Job, model: Model) -> None:
     """Ask the engine whether it accepts a job; raise its error if not."""
-    with watch_call(model, "admit", count_tokens(job.prompt)):
-        await model.engine.admit(job)
+    rest = start_call(model.engine.admit(job))
+    if rest is not None:  # else it has ended, and nothing is left to watch
+        with watch_call(model, "admit", count_tokens(job.prompt)):
+            await rest
 
 
 async def deliver_steps(deliver: DeliverSteps, job: Job, plan: Plan, answer: AnswerReader) -> None:

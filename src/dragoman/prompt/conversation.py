@@ -33,7 +33,7 @@ from dragoman.prompt.template.capabilities import (
 )
 from dragoman.prompt.template.media_markers import make_marker
 from dragoman.prompt.tool_results import match_results
-from dragoman.prompt.turn import Turn
+from dragoman.prompt.turn import Turn, is_alternating
 from dragoman.types import Content, ContentPart, Json, Message, TextPart, Tool, ToolCall
 
 MAX_PARSED = 1 << 20  # characters of arguments; longer ones are passed on as text
@@ -58,7 +58,11 @@ def arrange_messages(
     turns = [_replace_role(_flatten(message), capabilities) for message in messages]
     if capabilities.reasoning_end is not None:
         turns = [_split_off_reasoning(turn, capabilities) for turn in turns]
-    has_calls = any(turn.tool_calls or turn.role == "tool" for turn in turns)
+    has_calls = False
+    for turn in turns:  # not `any`: a generator costs more than the few turns of most chats
+        if turn.tool_calls or turn.role == "tool":
+            has_calls = True
+            break
     if has_calls:
         cannot_call = capabilities.calls_need_tools and not tools
         as_text = text_tools or not capabilities.tool_calls_rendered or cannot_call
@@ -68,6 +72,8 @@ def arrange_messages(
         turns = generic_tools.add_tool_prompt(turns, described)
     if has_calls:
         turns = _separate_turns(turns, capabilities)
+    if not (has_calls or tools) and is_alternating(turns, with_system=capabilities.system):
+        return turns  # every template accepts that
     turns = _place_system_messages(turns, capabilities, bool(tools))
     turns = list(_merge_runs(turns, capabilities))
     return list(_insert_fillers(turns, capabilities, bool(tools)))

@@ -56,6 +56,8 @@ class RenderedPrompt(Struct, frozen=True):
 
 def join_pieces(pieces: Sequence[Piece], token_bytes: Sequence[bytes]) -> str:
     """Return the text of the pieces, for people to read."""
+    if len(pieces) == 1 and isinstance(pieces[0], str):
+        return pieces[0]
     get = token_bytes.__getitem__
     return "".join(
         piece

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
 from dragoman.types import ReplayedTurn, Role, ToolCall
@@ -15,3 +17,16 @@ class Turn(Struct, frozen=True, kw_only=True):
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
     replay: ReplayedTurn | None = None
+
+
+def is_alternating(turns: Sequence[Turn], *, with_system: bool) -> bool:
+    """Whether user and assistant take turns, the user first; a system message may precede them."""
+    expected = "user"
+    for index, turn in enumerate(turns):
+        role = turn.role
+        if role == "system" and index == 0 and with_system:
+            continue
+        if role != expected:
+            return False
+        expected = "assistant" if role == "user" else "user"
+    return bool(turns) and turns[-1].role != "system"

@@ -98,13 +98,14 @@ class CompletionRun:
         request = replace(request, response_id=dialect.make_response_id())
         prepare = prepare_truncated if request.truncates else pipeline.prepare
         plan = await prepare(request, services)
+        record = get_record()
         answer = AnswerInfo(
             plan.model_name,
             plan.choice_count,
             plan.prompt_tokens,
-            report_current_request if get_record().wants_report else None,
+            report_current_request if record.wants_report else None,
             plan.model.get_fingerprint(),
-            get_record().measure_answer,
+            record.measure_answer,
             plan.prompt_ids,
         )
         # The operator may have set another limit than the client's.

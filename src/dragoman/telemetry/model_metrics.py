@@ -60,8 +60,12 @@ class ModelMetrics:
 
     def add(self, record: RequestRecord) -> None:
         """Add a request that has ended."""
-        stages = record.sum_stages()
-        queued, prefill = stages.get("queue"), stages.get("prefill")
+        queued = prefill = None
+        for stage in record.list_stages():
+            if stage.name == "queue":
+                queued = (queued or 0.0) + stage.end - stage.start
+            elif stage.name == "prefill":
+                prefill = (prefill or 0.0) + stage.end - stage.start
         speed = record.tokens_per_second
         self.cancelled_tokens += record.unfinished_tokens
         self.warnings += len(record.warnings)

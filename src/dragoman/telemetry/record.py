@@ -57,7 +57,7 @@ class StageTimer(Struct, eq=False):
     details: str
     start: float = msgspec.field(default_factory=now)
 
-    def __enter__(self) -> None: ...
+    __enter__ = staticmethod(now)  # does nothing, at the lowest cost
 
     def __exit__(self, *_: object) -> None:
         self.stages.append(StageTime(self.name, self.start, now(), self.details))
@@ -172,7 +172,8 @@ class RequestRecord(Struct, eq=False):
         self.request = self.request or request
         self.requested_model = request.model
         self.response_id = request.response_id or ""
-        self.options |= request.report
+        if request.report != NO_REPORT:
+            self.options |= request.report
 
     def set_error(self, error: DragomanError) -> None:
         """Record the error that ended the request."""

@@ -21,6 +21,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from contextvars import ContextVar
+from functools import lru_cache
 
 _SECRET = secrets.token_bytes(32)
 _current_scope: ContextVar[str] = ContextVar("cache_scope", default="")
@@ -28,9 +29,17 @@ _current_scope: ContextVar[str] = ContextVar("cache_scope", default="")
 
 def make_cache_scope(owner: str, salt: str = "") -> str:
     """Return the cache scope of an owner; each salt of its requests has one of its own."""
-    if not owner and not salt:
-        return ""
-    name = f"{owner}\0{salt}" if salt else owner
+    if salt:
+        return _compute_scope(f"{owner}\0{salt}")
+    return _make_owner_scope(owner) if owner else ""
+
+
+@lru_cache(maxsize=256)  # each request needs that of its owner several times
+def _make_owner_scope(owner: str) -> str:
+    return _compute_scope(owner)
+
+
+def _compute_scope(name: str) -> str:
     return hashlib.blake2b(name.encode(), key=_SECRET, digest_size=12).hexdigest()
 
 

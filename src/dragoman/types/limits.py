@@ -64,4 +64,7 @@ def limit_priority(highest: Priority) -> None:
 
 def get_priority(wanted: Priority = PRIORITIES[0]) -> Priority:
     """Return the wanted priority, or the limit of the current task if that is lower."""
-    return max(wanted, _highest.get(), key=PRIORITIES.index)
+    highest = _highest.get()
+    if highest == PRIORITIES[0]:
+        return wanted
+    return max(wanted, highest, key=PRIORITIES.index)

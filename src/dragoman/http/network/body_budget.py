@@ -77,4 +77,5 @@ class BodyHold:
             self._taken = size
 
     def release(self) -> None:
-        self.resize(0)
+        taken, self._taken = self._taken, 0
+        self._budget.give_back(taken, self._owner)

@@ -21,10 +21,10 @@ class DirectRequest:
         self._cycle = cycle
         self._on_disconnect: Callable[[], None] | None = None
 
-    def take_body(self) -> bytes | None:
-        """Return the body if all of it has arrived, and remove it here."""
+    def take_body(self, limit: int) -> bytes | None:
+        """Return the body if all of it has arrived and it is no larger, and remove it here."""
         cycle = self._cycle
-        if cycle.more_body or cycle.disconnected:
+        if cycle.more_body or cycle.disconnected or len(cycle.body) > limit:
             return None
         body, cycle.body = bytes(cycle.body), bytearray()
         return body

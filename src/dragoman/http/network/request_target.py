@@ -9,10 +9,11 @@ malformed stays as it is, since the request is invalid then, whatever its target
 from __future__ import annotations
 
 import re
+from urllib.parse import unquote
 
 import httptools
 
-from dragoman.http.asgi import Header
+from dragoman.http.asgi import Header, Scope
 
 HOST = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[\w.-]*)(:\d{1,5})?", re.ASCII)
 _ABSOLUTE = re.compile(rb"(?P<scheme>[A-Za-z][\w+.-]*)://(?P<authority>[^/?#]*)(?P<path>.*)", re.S)
@@ -25,7 +26,7 @@ def convert_target(url: bytes, headers: list[Header], version: str) -> bytes:
     Raises `HttpParserInvalidURLError` for a target without a host, with user information, or of
     another scheme.
     """
-    absolute = _ABSOLUTE.match(url)
+    absolute = None if url.startswith(b"/") else _ABSOLUTE.match(url)
     if absolute is None:
         return url
     authority = absolute["authority"]
@@ -38,3 +39,12 @@ def convert_target(url: bytes, headers: list[Header], version: str) -> bytes:
         headers.append((b"host", authority))
     path = absolute["path"]
     return path if path.startswith(b"/") else b"/" + path
+
+
+def set_target(scope: Scope, url: bytes, root_path: str) -> None:
+    """Put the path and the query of a target into the scope of its request."""
+    parsed = httptools.parse_url(url)
+    path = parsed.path.decode("ascii")
+    scope["path"] = root_path + (unquote(path) if "%" in path else path)
+    scope["raw_path"] = root_path.encode("ascii") + parsed.path
+    scope["query_string"] = parsed.query or b""

@@ -13,6 +13,7 @@ from typing import Protocol
 from uvicorn.protocols.http.httptools_impl import (
     HEADER_VALUE_RE,
     STATUS_LINE,
+    HttpToolsProtocol,
     RequestResponseCycle,
 )
 
@@ -22,6 +23,9 @@ CHUNK_SIZE_START = b"0"
 
 class Closable(Protocol):
     """A connection that knows how it must be closed."""
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop: ...
 
     @property
     def is_closing(self) -> bool: ...
@@ -70,14 +74,15 @@ class DirectWriter:
         headers = (*cycle.default_headers, *headers)
         if HEADER_VALUE_RE.search(b"".join([value for _, value in headers])):
             return False  # `send` rejects such values
-        lines = [b"%b: %b\r\n" % header for header in headers]
+        lines = [STATUS_LINE[status]]
+        for name, value in headers:
+            lines.append(b"%b: %b\r\n" % (name, value))
         if not cycle.keep_alive:
             lines.append(b"connection: close\r\n")
-        head = b"".join(lines)
+        lines.append(b"transfer-encoding: chunked\r\n\r\n")
         cycle.response_started = cycle.chunked_encoding = True
         cycle.waiting_for_100_continue = False
-        end = b"transfer-encoding: chunked\r\n\r\n"
-        self._transport.write(STATUS_LINE[status] + head + end)
+        self._transport.write(b"".join(lines))
         return True
 
     def end(self, frames: list[bytes]) -> bool:
@@ -120,8 +125,8 @@ class DirectWriter:
         So it takes one system call.
         """
         self._write = self._write_with_collected
-        loop = asyncio.get_running_loop()
-        loop.call_soon(loop.call_soon, self.write_collected)
+        call_soon = self._transport.loop.call_soon  # looking the loop up costs a system call
+        call_soon(call_soon, self.write_collected)
 
     def _write_with_collected(self, data: bytes) -> None:
         self._transport.write(data)
@@ -157,6 +162,10 @@ class CycleTransport(asyncio.Transport):
         self._sent_early = 0  # bytes of the status line that were sent as probes
         self._has_probed_chunk = False
         self._collected: list[bytes | bytearray | memoryview] | None = None
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self._connection.loop
 
     def start_collecting(self) -> Callable[[bytes], object]:
         """Buffer what is written until `write_collected`; return a function that adds to it."""
@@ -198,3 +207,23 @@ class CycleTransport(asyncio.Transport):
     def close(self) -> None:
         self.write_collected()
         self._connection.close()
+
+
+def make_cycle(connection: HttpToolsProtocol, transport: CycleTransport) -> RequestResponseCycle:
+    """Make what sends the response to the request that a connection reads.
+
+    Unlike uvicorn, it ends the connection unless the whole body is read before.
+    """
+    return RequestResponseCycle(
+        scope=connection.scope,
+        transport=transport,
+        flow=connection.flow,
+        logger=connection.logger,
+        access_logger=connection.access_logger,
+        access_log=connection.access_log,
+        default_headers=connection.server_state.default_headers,
+        message_event=asyncio.Event(),
+        expect_100_continue=connection.expect_100_continue,
+        keep_alive=False,
+        on_response=connection.on_response_complete,
+    )

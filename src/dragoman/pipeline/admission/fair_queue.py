@@ -77,7 +77,7 @@ class SlotClaim:
         self.number = 0  # in order of arrival
         self.prompt_tokens = prompt_tokens
         self.cached_tokens = 0
-        self.count_generated: Callable[[], int] = lambda: 0  # by the running job
+        self.count_generated: Callable[[], int] = int  # by the running job; 0 until it runs
 
     def count_tokens(self) -> TokenCounts:
         return TokenCounts(self.prompt_tokens, self.cached_tokens, self.count_generated())
@@ -165,7 +165,7 @@ class FairQueue:
 
     def _find_start_time(self, account: OwnerAccount) -> float:
         """Return the virtual time at which an owner without claims starts."""
-        if self._slots == math.inf:
+        if self._slots == math.inf or len(self._accounts) == 1:
             return self._virtual_time
         running = [other for other in self._accounts.values() if other.running]
         if account in running or not running:
@@ -223,8 +223,9 @@ class FairQueue:
             return
         if claim in account.running:
             del account.running[claim]
-            self._settle(account, claim)
-            self._expect_next(account, claim, now)
+            if self._claim_count > 1:  # else nothing is left of the account
+                self._settle(account, claim)
+                self._expect_next(account, claim, now)
         elif claim in account.waiting[claim.priority]:
             del account.waiting[claim.priority][claim]
             self.wanted_slots -= claim.wanted - claim.slots

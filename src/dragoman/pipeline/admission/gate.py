@@ -238,8 +238,9 @@ class Gate:
             kept.cancel()
         self._tickets[claim] = ticket
         self._check_problem()
-        self._queue.push(claim, self._get_weight(claim.owner), self._clock())
-        self._assign_slots()
+        now = self._clock()
+        self._queue.push(claim, self._find_limits(claim.owner).queue_share, now)
+        self._assign_slots(now)
 
     def free(self, claim: SlotClaim, *, keeps_order: bool = False) -> None:
         """Return the slots of a job, or remove it from the queue.
@@ -255,7 +256,7 @@ class Gate:
             if self.slots is not None and not keeps_order and self._should_keep_slot(claim):
                 self._keep_slot(claim.owner)
         if self._queue.wanted_slots and not keeps_order:
-            self._assign_slots()
+            self._assign_slots(now)
 
     def _should_keep_slot(self, claim: SlotClaim) -> bool:
         return claim.priority == PRIORITIES[0] and self._queue.goes_first(claim.owner)
@@ -269,13 +270,16 @@ class Gate:
         del self._kept[owner]
         self._assign_slots()
 
-    def _assign_slots(self) -> None:
+    def _assign_slots(self, now: float | None = None) -> None:
         """Let the jobs whose turn it is run."""
         ready: dict[SlotClaim, None] = {}
+        if now is None:
+            now = self._clock()
+        queue, kept = self._queue, self._kept
         is_open = self._is_open.is_set() and self._problem is None
-        while is_open and self._queue.wanted_slots:
-            free = self._count_free_slots() - len(self._kept)
-            claim = self._queue.take_turn(self._clock(), free, self._kept) if free > 0 else None
+        while is_open and queue.wanted_slots:
+            free = math.inf if self.slots is None else self.slots - self._busy_slots - len(kept)
+            claim = queue.take_turn(now, free, kept) if free > 0 else None
             if claim is None:
                 if free > 0:
                     self._assign_later()
@@ -283,8 +287,8 @@ class Gate:
             self._busy_slots += 1
             ready[claim] = None
         for claim in ready:
-            ticket, claim.started = self._tickets[claim], self._clock()
-            self._queue.start(claim)
+            ticket, claim.started = self._tickets[claim], now
+            queue.start(claim)
             if ticket in self._waiting:
                 self._forget_waiting(ticket)
             self._running.add(ticket)
@@ -334,6 +338,11 @@ class Gate:
         if self._restart_timer is not None:
             self._restart_timer.cancel()
             self._restart_timer = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the engine neither restarts nor has failed."""
+        return self._problem is None and self._is_open.is_set()
 
     async def wait_until_open(self) -> None:
         """Wait while the engine restarts; `EngineDown` if that takes too long."""

@@ -218,7 +218,7 @@ class MediaWriter:
 
 def check_no_media(chat: Chat) -> None:
     """Reject media for a model whose prompts are text."""
-    if find_items(chat):
+    if chat.media and find_items(chat):
         raise Unsupported(
             "Pictures and sound cannot be placed: this model's tokenizer is unknown.",
             param="messages",

@@ -22,6 +22,7 @@ FieldT = TypeVar("FieldT")
 FieldsKey: TypeAlias = tuple[str, bool, tuple[str, ...], tuple[bytes, ...]]
 MAX_ENTRIES = 256
 MAX_BYTES = 2 << 20  # of all fields that are kept
+decode_fields = msgspec.json.Decoder(RawFields).decode
 
 
 class SplitBody(Struct, frozen=True):
@@ -43,7 +44,7 @@ class RepeatedFields(Generic[FieldT, T]):
             max_size=MAX_BYTES,
             measure=lambda key, value: sum(map(len, key[3])),
         )
-        self._type = get_type_hints(kind, include_extras=True)[name]
+        self._decoder = get_decoder(get_type_hints(kind, include_extras=True)[name])
 
     def split(self, body: bytes, strict: bool) -> SplitBody | None:
         """Split a body; None if it must be decoded as a whole."""
@@ -52,7 +53,7 @@ class RepeatedFields(Generic[FieldT, T]):
         try:
             if not body.isascii():
                 body.decode()
-            fields = msgspec.json.decode(body, type=RawFields)
+            fields = decode_fields(body)
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
             return None
         varying = fields.pop(self._name, None)
@@ -67,7 +68,7 @@ class RepeatedFields(Generic[FieldT, T]):
         if known is None:
             return None
         try:
-            return get_decoder(self._type).decode(split.varying), known
+            return self._decoder.decode(split.varying), known
         except (msgspec.MsgspecError, RecursionError):
             return None
 
