@@ -288,7 +288,7 @@ DYNAMIC_IMPORTS = {
     "formats/__init__.py",
     "__init__.py",
     "processes/child.py",
-    "engines/subprocess/child.py",
+    "engines/factory_import.py",  # an engine of one's own, `--engine module:function`
     "grammar/compiler/worker.py",  # the tokenizer that the server names
 }
 
