@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
+from dragoman.output.library import OutputParser
 from dragoman.output.reader_stack import ReaderStack
 from dragoman.output.text_buffer import Mismatch, ReadSteps
 
@@ -84,3 +87,19 @@ def test_closing_ends_all_readers() -> None:
     stack.close()
     assert ended == ["reader", "caller"]
     stack.resume()
+
+
+def test_a_cut_call_leaves_nothing_to_the_garbage_collector() -> None:
+    def parse() -> None:
+        parser = OutputParser("hermes_json", "think")
+        parser.feed('<tool_call>{"name": "f", "arguments": {"a": "x')
+        parser.close(truncated=True)
+
+    parse()  # fills caches
+    gc.collect()
+    gc.disable()
+    try:
+        parse()
+        assert gc.collect() == 0
+    finally:
+        gc.enable()

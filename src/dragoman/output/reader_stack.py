@@ -55,7 +55,10 @@ class ReaderStack:
         yield
         error, self._error = self._error, None
         if error is not None:
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # the error refers to this frame: a cycle would keep the parser
 
     def close(self) -> None:
         """End all readers, which breaks reference cycles."""
